@@ -1,0 +1,84 @@
+"""Sealed values and content digests: what is private, what has passed the gate, and how bytes are named.
+
+`Private` refuses to print or pickle itself, so private text reaches neither logs nor Ray arguments by accident.
+`Released` is made by `rayprivacy.release` alone (a contract test checks who touches the seal).
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+T = TypeVar("T")
+RELEASE_SEAL = object()
+
+
+@final
+class Private(Generic[T]):
+    """A value computed from the private corpus; read it with `reveal`, inside private code only."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def reveal(self) -> T:
+        """Return the private value; whatever is computed from it is private again."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Private(<sealed>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Private value is never pickled, so it cannot become a Ray argument or a checkpoint")
+
+
+@final
+@dataclass(frozen=True)
+class Released(Generic[T]):
+    """A value that passed the release gate: its charge is in the ledger, and it is free to share.
+
+    Attributes:
+        value: the released value.
+        release_id: the ledger's name of the release.
+    """
+
+    value: T
+    release_id: str
+    seal: object
+
+    def __post_init__(self) -> None:
+        if self.seal is not RELEASE_SEAL:
+            raise TypeError("only the release gate makes Released values")
+
+
+def digest_bytes(data: bytes) -> str:
+    """SHA-256 of bytes, in hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value (sorted keys, no spaces, no NaN).
+
+    >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
+    True
+    """
+    return digest_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode())
+
+
+def digest_array(array: npt.NDArray[Any]) -> str:
+    """SHA-256 over dtype, shape and the C-ordered little-endian bytes of an array."""
+    plain = np.ascontiguousarray(array)
+    plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False)
+    head = f"{plain.dtype.str}{plain.shape}".encode()
+    return digest_bytes(head + plain.tobytes())
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

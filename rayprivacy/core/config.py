@@ -1,0 +1,49 @@
+"""The base of every config class: frozen, strict about keys, and helpful about the nearest valid one."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from rayprivacy.core.errors import ConfigError
+
+
+class Config(BaseModel):
+    """A frozen pydantic model; unknown keys are errors and NaN is not a number."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """Validate a mapping.
+
+        Raises:
+            ConfigError: one sentence on the first wrong key, with the nearest valid key or the reason.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            message = _sentence(cls, error.errors()[0])
+        raise ConfigError(message)
+
+
+def _sentence(root: type[BaseModel], error: ErrorDetails) -> str:
+    path = [str(part) for part in error["loc"]]
+    name = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        valid = _keys_at(root, path[:-1])
+        near = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.0)
+        return f"'{name}' is not a key of the recipe: did you mean '{near[0]}'? (valid: {', '.join(valid)})."
+    if error["type"] == "missing":
+        return f"'{name}' is missing from the recipe: add it."
+    return f"'{name}' is {error['input']!r}: {error['msg'].removeprefix('Value error, ').rstrip('.')}."
+
+
+def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        field = model.model_fields.get(part)
+        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            model = field.annotation
+    return sorted(model.model_fields)

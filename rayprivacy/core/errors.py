@@ -1,0 +1,49 @@
+"""Typed errors. Each message is one sentence that names the field, the value and the remedy, never private text."""
+
+
+class RayPrivacyError(Exception):
+    """Base of every error a user is meant to read; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class ConfigError(RayPrivacyError):
+    """A recipe, an option or an argument is unknown, mistyped or out of range."""
+
+    exit_code = 2
+
+
+class CorpusError(RayPrivacyError):
+    """The corpus cannot be read as the recipe says (missing column, no text, one user only)."""
+
+    exit_code = 2
+
+
+class EventError(RayPrivacyError):
+    """An accounting event is unknown, not finite or out of range, and is refused."""
+
+    exit_code = 2
+
+
+class BudgetRefusedError(RayPrivacyError):
+    """The account has less left than the request; nothing was charged."""
+
+    exit_code = 3
+
+
+class LedgerError(RayPrivacyError):
+    """The ledger refuses a transition, or its rows do not replay."""
+
+
+class ReleaseError(RayPrivacyError):
+    """A release would be incomplete, drawn twice or served for another input."""
+
+
+class ShardError(RayPrivacyError):
+    """Shards on disk do not match their manifest, or a user sits in two of them."""
+
+
+class KeyFileError(RayPrivacyError):
+    """The key file is missing, too open or not a 256-bit key."""
+
+    exit_code = 2

@@ -1,0 +1,104 @@
+"""The run's secret and the keyed pseudo-random function on top of it.
+
+A 256-bit secret from the operating system decides which shard a user falls into and names digests of private data.
+It lives in a file of mode 0600 and travels as a PATH: never in a config value, a log, a checkpoint or a Ray argument.
+PRF(secret, label, parts...) is keyed BLAKE2b over length-prefixed parts, so that ("ab", "c") and ("a", "bc") differ.
+"""
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+from typing import NoReturn
+
+from rayprivacy.core.errors import KeyFileError
+
+KEY_BYTES = 32
+TEST_SECRET = b"rayprivacy: a test key, no secret"[:KEY_BYTES]
+
+
+class Key:
+    """A 256-bit secret; prints as sealed and refuses to be pickled.
+
+    >>> key = Key.for_tests()
+    >>> key.integer("shard", "user-1") == key.integer("shard", "user-1")
+    True
+    >>> key
+    Key(<sealed>)
+    """
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != KEY_BYTES:
+            raise KeyFileError(f"the key has {len(secret)} bytes: a key file holds exactly {KEY_BYTES}.")
+        self._secret = secret
+
+    @classmethod
+    def for_tests(cls) -> "Key":
+        """The fixed, public key; whatever is released under it is marked 'not private: test key'."""
+        return cls(TEST_SECRET)
+
+    @property
+    def is_test_key(self) -> bool:
+        """Whether this is the fixed public key of the tests."""
+        return self._secret == TEST_SECRET
+
+    def digest(self, label: str, *parts: str | bytes | int) -> str:
+        """PRF as 64 hex digits: names private content without revealing a checkable hash of it."""
+        return self._prf(label, parts).hex()
+
+    def integer(self, label: str, *parts: str | bytes | int) -> int:
+        """PRF as an integer uniform on [0, 2^256); `% m` is uniform up to m / 2^256."""
+        return int.from_bytes(self._prf(label, parts), "big")
+
+    def _prf(self, label: str, parts: tuple[str | bytes | int, ...]) -> bytes:
+        state = hashlib.blake2b(key=self._secret, digest_size=32)
+        for part in (label, *parts):
+            data = part if isinstance(part, bytes) else str(part).encode()
+            state.update(len(data).to_bytes(8, "big") + data)
+        return state.digest()
+
+    def __repr__(self) -> str:
+        return "Key(<sealed>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Key is never pickled: pass the path of its file and load it where it is needed")
+
+
+def create_key(path: Path) -> Key:
+    """Write a fresh secret to `path` with mode 0600; an existing file is an error.
+
+    Raises:
+        KeyFileError: the file exists.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    secret = os.urandom(KEY_BYTES)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise KeyFileError(f"the key file {path} exists: load it, or choose another path.") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(secret)
+        file.flush()
+        os.fsync(file.fileno())
+    return Key(secret)
+
+
+def load_key(path: Path) -> Key:
+    """Read the secret.
+
+    Raises:
+        KeyFileError: the file is missing, readable by others, or not 32 bytes long.
+    """
+    if not path.exists():
+        raise KeyFileError(f"the key file {path} does not exist: create one, or correct privacy.key.")
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise KeyFileError(f"the key file {path} has mode {mode:04o}: run chmod 600 on it, and consider it seen.")
+    return Key(path.read_bytes())
+
+
+def load_or_create_key(path: Path) -> Key:
+    """Load the key at `path`, or create it when there is none."""
+    return load_key(path) if path.exists() else create_key(path)

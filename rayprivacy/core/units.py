@@ -1,0 +1,46 @@
+"""What is protected and by how much: privacy unit, neighbouring relation, budget.
+
+An account fixes all three before the corpus is first touched and never mixes them (docs/concepts.md).
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rayprivacy.core.errors import ConfigError
+
+
+class PrivacyUnit(StrEnum):
+    """Whose presence is hidden: all text of one user, one record, or one phrase."""
+
+    USER = "user"
+    RECORD = "record"
+    PHRASE = "phrase"
+
+
+class NeighbouringRelation(StrEnum):
+    """How two neighbouring corpora differ. The default is add-or-remove of one unit with zero-out semantics."""
+
+    ADD_OR_REMOVE = "add-or-remove"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An (epsilon, delta) cap.
+
+    >>> Budget(3.0, 1e-6)
+    Budget(epsilon=3.0, delta=1e-06)
+
+    Raises:
+        ConfigError: epsilon is not positive and finite, or delta is not inside (0, 1).
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ConfigError(f"privacy.epsilon is {self.epsilon}: give a positive finite number, e.g. 3.0.")
+        if not (math.isfinite(self.delta) and 0 < self.delta < 1):
+            raise ConfigError(f"privacy.delta is {self.delta}: give a number between 0 and 1, e.g. 1e-6.")
