@@ -1,0 +1,121 @@
+"""Which user goes where: shards, parts, the hold-out, and the content digest. Pure functions on Arrow tables.
+
+A user's shard is PRF(secret, "shard", user) mod M: it depends on the user id and the secret alone, so one user sits in
+one shard, and adding a user moves no other. Each user is held out by a coin of their own, likewise. Shards are grouped
+into parts, the files on disk; `per_part` is a matter of performance and changes no shard.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from rayprivacy.core.errors import ConfigError, ShardError
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.bounding import bound
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.settings import CorpusConfig
+
+HOLDOUT = -1
+_MODULUS = 1 << 256
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The corpus settings, the number of shards M, and how many shards share a file."""
+
+    config: CorpusConfig
+    shards: int
+    per_part: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("shards", self.shards), ("per_part", self.per_part)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value}: give a whole number of at least 1.")
+
+    @property
+    def parts(self) -> int:
+        """The number of part files."""
+        return -(-self.shards // self.per_part)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of every part file and of the hold-out file."""
+        own = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
+        return pa.schema([*own, *((name, pa.string()) for name in self.config.labels)])
+
+    @property
+    def shuffle_schema(self) -> pa.Schema:
+        """The columns of prepared rows, on their way to their part."""
+        own = [("user", pa.string()), ("text", pa.large_string())]
+        return pa.schema([*own, *((name, pa.string()) for name in self.config.labels), ("part", pa.int32())])
+
+    def shard_of(self, key: Key, user: str) -> int:
+        """The user's shard, or `HOLDOUT`."""
+        if held_out(key, user, self.config.holdout):
+            return HOLDOUT
+        return key.integer("shard", user) % self.shards
+
+    def part_of(self, shard: int) -> int:
+        """The part that holds a shard, or `HOLDOUT`."""
+        return shard // self.per_part if shard != HOLDOUT else HOLDOUT
+
+
+def held_out(key: Key, user: str, share: float) -> bool:
+    """The user's own coin: true with probability `share`, whoever else is in the corpus."""
+    return key.integer("holdout", user) < int(share * _MODULUS)
+
+
+def prepare(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
+    """Bound a block before the shuffle and add the column `part`; clean rows in, fewer rows out."""
+    kept, dropped = bound(table, key, layout.config.max_records_per_user)
+    parts = [layout.part_of(shard) for shard in _shards(kept, key, layout)]
+    placed = kept.append_column("part", pa.array(parts, pa.int32()))
+    return placed.select(layout.shuffle_schema.names).cast(layout.shuffle_schema), dropped
+
+
+def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
+    """Make the final rows of one part out of all of its prepared rows, in whatever order they come.
+
+    Raises:
+        ShardError: a row belongs to another part.
+    """
+    kept, dropped = bound(table.drop_columns(["part"]), key, layout.config.max_records_per_user)
+    shards = _shards(kept, key, layout)
+    if any(layout.part_of(shard) != part for shard in set(shards)):
+        raise ShardError(f"part {part} received a user of another part: the key changed during the run; start again.")
+    placed = kept.append_column("shard", pa.array(shards, pa.int32()))
+    placed = placed.sort_by([("shard", "ascending"), ("user", "ascending"), ("record", "ascending")])
+    return placed.select(layout.schema.names).cast(layout.schema).combine_chunks(), dropped
+
+
+def content_digest(table: pa.Table, key: Key) -> str:
+    """The sum of the users' keyed digests modulo 2^256, in hex: users may come in any order and from any part."""
+    total = sum(key.integer("content", user, *parts) for user, parts in _users(table))
+    return f"{total % _MODULUS:064x}"
+
+
+def add_digests(digests: list[str]) -> str:
+    """Combine the content digests of disjoint sets of users."""
+    return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:064x}"
+
+
+def _users(table: pa.Table) -> Iterator[tuple[str, list[str]]]:
+    names = [name for name in table.column_names if name not in ("shard", "user", "record")]
+    columns = [[_marked(value) for value in table[name].to_pylist()] for name in names]
+    rows: Any = zip(table["user"].to_pylist(), *columns, strict=True)
+    for user, group in groupby(rows, key=lambda row: row[0]):
+        yield user, [value for row in group for value in row[1:]]
+
+
+def _marked(value: str | None) -> str:
+    # A null label and an empty one are different contents.
+    return "" if value is None else f"={value}"
+
+
+def _shards(table: pa.Table, key: Key, layout: Layout) -> list[int]:
+    users = table["user"].to_pylist()
+    shard = {user: layout.shard_of(key, user) for user in set(users)}
+    return [shard[user] for user in users]

@@ -1,0 +1,107 @@
+"""The manifest: what a finished set of shards consists of, in private counts and digests.
+
+`manifest.json` is written last, so that its presence means that every file is complete. Its counts are private: the
+file has mode 0600, and the dataclasses do not print them.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_file, digest_json
+from rayprivacy.core.errors import ShardError
+from rayprivacy.core.files import read_json, write_json
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.layout import add_digests
+
+MANIFEST = "manifest.json"
+HOLDOUT_FILE = "holdout.parquet"
+_SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, repr=False)
+class FileEntry:
+    """One file: its part, name, private counts, and the digests of its bytes (plain) and content (keyed)."""
+
+    part: int
+    file: str
+    rows: int
+    users: int
+    sha256: str
+    content: str
+
+
+@dataclass(frozen=True, repr=False)
+class ShardManifest:
+    """All files of a sharded corpus and what they were made with.
+
+    Attributes:
+        config: keyed digest of the settings and of the state of the source.
+        shards: M, the number of shards.
+        per_part: how many shards share a file.
+        max_records_per_user: the bound on a user's records.
+        holdout_share: the probability of a user's hold-out coin.
+        parts: the part files in order; part p holds the shards from p * per_part up to (p + 1) * per_part, exclusive.
+        holdout: the file of the held-out users.
+        dropped: what was set aside, and why.
+    """
+
+    config: str
+    shards: int
+    per_part: int
+    max_records_per_user: int
+    holdout_share: float
+    parts: tuple[FileEntry, ...]
+    holdout: FileEntry
+    dropped: Dropped
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The part files and the hold-out file."""
+        return (*self.parts, self.holdout)
+
+    @property
+    def users(self) -> int:
+        """The private number of users, held-out ones included."""
+        return sum(entry.users for entry in self.files)
+
+    def corpus_digest(self, key: Key) -> str:
+        """Name the content without revealing a checkable hash of it; blocks, parts and shards do not matter."""
+        return key.digest("corpus", add_digests([entry.content for entry in self.parts]), self.holdout.content)
+
+    def write(self, out: Path) -> None:
+        """Write `manifest.json`, private and atomically."""
+        write_json(out / MANIFEST, self._body() | {"digest": digest_json(self._body())}, 0o600)
+
+    def check_files(self, out: Path) -> None:
+        """Compare every file's bytes with its digest.
+
+        Raises:
+            ShardError: a file is missing or was changed.
+        """
+        for entry in self.files:
+            path = out / entry.file
+            if not path.is_file() or digest_file(path) != entry.sha256:
+                state = "was changed after it was written" if path.is_file() else "is missing"
+                raise ShardError(f"{entry.file} {state}: delete the shard directory and shard the corpus again.")
+
+    def _body(self) -> dict[str, Any]:
+        return {"schema_version": _SCHEMA_VERSION} | asdict(self)
+
+
+def read_manifest(out: Path) -> ShardManifest:
+    """Read `manifest.json`.
+
+    Raises:
+        ShardError: it is missing, of another version, or was changed.
+    """
+    if not (out / MANIFEST).is_file():
+        raise ShardError("the shard directory has no manifest.json: shard the corpus first.")
+    body = read_json(out / MANIFEST)
+    digest = body.pop("digest", None)
+    if digest != digest_json(body) or body.pop("schema_version") != _SCHEMA_VERSION:
+        raise ShardError("manifest.json was changed, or is of another version: delete the shard directory.")
+    body["parts"] = tuple(FileEntry(**entry) for entry in body["parts"])
+    body["holdout"], body["dropped"] = FileEntry(**body["holdout"]), Dropped(**body["dropped"])
+    return ShardManifest(**body)

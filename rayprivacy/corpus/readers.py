@@ -1,0 +1,92 @@
+"""Parquet, JSONL and CSV files as Arrow tables, read in pieces.
+
+The readers of text formats take ids as they are written. Type inference works piece by piece, and would name one user
+007 in one piece and 7 in another, or read an id as a date: one person in two shards.
+"""
+
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
+
+from rayprivacy.core.errors import CorpusError
+
+_PIECE_BYTES = 16 << 20
+_PIECE_LINES = 50_000
+
+
+def read_pieces(
+    stream: pa.NativeFile, kind: str, columns: list[str], stripe: tuple[int, int] = (0, 1)
+) -> Iterator[pa.Table]:
+    """Read the given columns of an open file: CSV and JSONL as strings, Parquet with the types it has.
+
+    Args:
+        stream: the open file.
+        kind: parquet, csv or jsonl.
+        columns: the columns to read.
+        stripe: (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file.
+    """
+    match kind:
+        case "parquet":
+            return _read_parquet(stream, columns, stripe)
+        case "csv":
+            return _read_csv(stream, columns)
+    return _read_jsonl(stream, columns)
+
+
+def _read_parquet(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:
+    file = pq.ParquetFile(stream)
+    groups = list(range(stripe[0], file.num_row_groups, stripe[1]))
+    for batch in file.iter_batches(_PIECE_LINES, row_groups=groups, columns=columns):
+        yield pa.Table.from_batches([batch])
+
+
+def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
+    reader = csv.open_csv(
+        stream,
+        read_options=csv.ReadOptions(block_size=_PIECE_BYTES),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            include_columns=columns, column_types=dict.fromkeys(columns, pa.large_string())
+        ),
+    )
+    for batch in reader:
+        yield pa.Table.from_batches([batch])
+
+
+def _read_jsonl(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
+    # newline="\n": a line separator inside a text, such as U+2028, does not end the record.
+    lines = (line for line in io.TextIOWrapper(stream, "utf-8-sig", newline="\n") if line.strip())
+    while piece := list(itertools.islice(lines, _PIECE_LINES)):
+        records = [_record(line) for line in piece]
+        yield pa.table({name: _column(record.get(name) for record in records) for name in columns})
+
+
+def _column(values: Iterable[Any]) -> pa.Array:
+    return pa.array([_string(value) for value in values], pa.large_string())
+
+
+def _record(line: str) -> dict[str, Any]:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise CorpusError("a line of corpus.source is not a JSON object: write one object a line.")
+    return record
+
+
+def _string(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case str():
+            # A lone surrogate is valid JSON and no valid text: it becomes a question mark.
+            return value.encode("utf-8", "replace").decode()
+        case float() if value.is_integer():
+            return str(int(value))
+        case int() | float():
+            return str(value) if value == value else None
+    raise CorpusError("a column of corpus.source holds JSON lists or objects: give strings or numbers.")

@@ -1,0 +1,96 @@
+"""Canonical users and clean texts: pure functions on Arrow tables.
+
+One person must have one name, or the bound on contributions and the shard assignment protect only half of them. So ids
+become strings without surrounding white space in Unicode NFC, and 7, 7.0 (an integer column that met a null in pandas)
+and "7" are one user. Merging two people by mistake costs utility, splitting one costs privacy; look-alikes of other
+alphabets and letter case are different ids, as in the source.
+"""
+
+import math
+import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayprivacy.core.errors import CorpusError
+from rayprivacy.corpus.counts import Dropped
+
+
+def clean(table: pa.Table, max_chars: int) -> tuple[pa.Table, Dropped]:
+    """Canonicalise a table of user, text and labels; rows without user or text are dropped and counted."""
+    users, texts = canonical_users(table["user"]), stripped_texts(table["text"])
+    cut = pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, max_chars))
+    labels = {name: canonical_strings(table[name], name) for name in table.column_names if name not in ("user", "text")}
+    has_user, has_text = pc.is_valid(users), pc.is_valid(texts)
+    keep = pc.and_(has_user, has_text)
+    too_long = pc.and_(keep, pc.fill_null(pc.greater(pc.utf8_length(texts), max_chars), False))
+    dropped = Dropped(
+        null_user=_count(pc.invert(has_user)),
+        empty_text=_count(pc.and_(has_user, pc.invert(has_text))),
+        cut_text=_count(too_long),
+    )
+    return pa.table({"user": users, "text": cut, **labels}).filter(keep), dropped
+
+
+def canonical_users(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Users as strings, stripped and in NFC; null and empty ids are null."""
+    return _on_distinct(canonical_strings(column, "user"), _canonical_name)
+
+
+def stripped_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts as large strings without surrounding white space; empty ones are null.
+
+    Raises:
+        CorpusError: the column does not hold strings.
+    """
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (_is_string(kind) or pa.types.is_null(kind)):
+        raise CorpusError(f"corpus.text names a column of type {kind}: choose a column of strings.")
+    trimmed = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
+    return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.large_string()), trimmed)
+
+
+def canonical_strings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Any scalar column as strings; a float that is an integer is written as one, NaN is null.
+
+    Raises:
+        CorpusError: the type has no canonical string (lists, structs, bytes that are not UTF-8).
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type):
+        return _on_distinct(column.cast(pa.float64()), _number)
+    try:
+        return column.cast(pa.string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        kind = column.type
+    raise CorpusError(f"the column '{name}' of the corpus has type {kind}: convert it to strings in the source.")
+
+
+def _on_distinct(column: pa.ChunkedArray, function: Callable[[Any], str | None]) -> pa.ChunkedArray:
+    # A user has many rows: the slow Python function runs once for each distinct value.
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    names = pa.array([function(value) for value in encoded.dictionary.to_pylist()], pa.string())
+    return pa.chunked_array([names.take(encoded.indices)])
+
+
+def _canonical_name(value: str | None) -> str | None:
+    return unicodedata.normalize("NFC", value).strip() or None if value is not None else None
+
+
+def _number(value: float | None) -> str | None:
+    if value is None or math.isnan(value):
+        return None
+    return str(int(value)) if value.is_integer() else repr(value)
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _count(mask: pa.ChunkedArray) -> int:
+    return pc.sum(mask).as_py() or 0

@@ -1,0 +1,1 @@
+"""Right of the gate: the student learns from released votes, and speaks."""

@@ -1,0 +1,50 @@
+"""The tables of a ledger: accounts, append-only entries, write-once outputs.
+
+`accounts` holds what was fixed before the corpus was first touched. `entries` is the book: one row per step in the life
+of a charge, chained by hashes (`chain`), never updated or deleted (triggers refuse it). `outputs` keeps, once, what a
+committed charge released. The migrations create these tables; this module is what queries are written against.
+"""
+
+from sqlalchemy import Column, Float, Integer, LargeBinary, MetaData, String, Table, Text
+
+REVISION = "0001"  # the migration that this code reads and writes
+
+metadata = MetaData()
+
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("name", String(200), primary_key=True),
+    Column("unit", String(20), nullable=False),
+    Column("relation", String(20), nullable=False),
+    Column("epsilon", Float(53), nullable=False),
+    Column("delta", Float(53), nullable=False),
+    Column("composition", String(20), nullable=False),
+    Column("created_at", String(40), nullable=False),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("account", String(200), nullable=False, index=True),
+    Column("kind", String(20), nullable=False),
+    Column("release_id", String(200), nullable=False),
+    Column("input_digest", String(64), nullable=False),
+    Column("charge", String(64), nullable=False, index=True),
+    Column("events", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("created_at", String(40), nullable=False),
+    Column("prev_hash", String(64), nullable=False),
+    Column("hash", String(64), nullable=False, unique=True),
+)
+
+outputs = Table(
+    "outputs",
+    metadata,
+    Column("charge", String(64), primary_key=True),
+    Column("release_id", String(200), nullable=False),
+    Column("input_digest", String(64), nullable=False),
+    Column("blob", LargeBinary, nullable=False),
+    Column("digest", String(64), nullable=False),
+)

@@ -1,0 +1,103 @@
+"""A run directory: where stages leave their results, so that a killed run goes on where it stopped.
+
+Public and released files lie on top; everything computed from private text lies in `private/` (mode 0700). A stage is
+finished when its file is there (files appear whole, by rename). `run.log` is JSON Lines of stages and seconds: it never
+holds text of the corpus, nor counts of its users or rows.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import private_directory, write_atomic, write_json
+from rayprivacy.methods.recipe import Recipe, dump_recipe
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one recipe.
+
+    Attributes:
+        root: the run directory.
+        recipe: the resolved recipe.
+        console: where progress is shown.
+    """
+
+    root: Path
+    recipe: Recipe
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+
+    @staticmethod
+    def open(root: Path, recipe: Recipe, *, resume: bool, console: Console | None = None) -> "Run":
+        """Make the run directory, or go on in it.
+
+        Raises:
+            ConfigError: it holds another recipe, or a run and `resume` was not asked for.
+        """
+        run = Run(root.absolute(), recipe, console or Console(stderr=True))
+        stored, text = run.root / "recipe.yaml", dump_recipe(recipe)
+        if stored.exists():
+            if not resume:
+                raise ConfigError(f"{root} holds a run already: add --resume to finish it, or choose another --out.")
+            before = Recipe.parse(json.loads((run.root / "recipe.json").read_text()))
+            if before.model_dump(exclude={"resources"}) != recipe.model_dump(exclude={"resources"}):
+                raise ConfigError(
+                    f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
+                )
+        run.root.mkdir(parents=True, exist_ok=True)
+        for name in ("public", "private"):
+            private_directory(run.root / name)
+        write_json(run.root / "recipe.json", recipe.model_dump(mode="json"))
+        write_atomic(stored, text.encode())
+        return run
+
+    def public(self, name: str) -> Path:
+        """A file computed from public text, or from released votes."""
+        return self.root / "public" / name
+
+    def private(self, name: str) -> Path:
+        """A file computed from the private corpus."""
+        return self.root / "private" / name
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announce, time and log a stage."""
+        self.log(name, "start")
+        began = time.perf_counter()
+        self.console.print(f"  {name} ...", end="\r", highlight=False)
+        yield
+        seconds = time.perf_counter() - began
+        self.log(name, "done", seconds)
+        self.console.print(f"  {name:<34}{seconds:7.1f} s", highlight=False)
+
+    def track(self, done: Iterable[int], total: int, name: str) -> None:
+        """Show a progress bar with the time left while pieces of work finish."""
+        columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self.console, transient=True) as bar:
+            task = bar.add_task(name, total=total)
+            for _ in done:
+                bar.advance(task)
+
+    def log(self, stage: str, event: str, seconds: float | None = None) -> None:
+        """Append one line to run.log; nothing private may be passed in."""
+        entry = {"time": round(time.time(), 3), "stage": stage, "event": event}
+        if seconds is not None:
+            entry["seconds"] = round(seconds, 3)
+        with (self.root / "run.log").open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def timings(self) -> dict[str, float]:
+        """Seconds of every finished stage, over all attempts."""
+        total: dict[str, float] = {}
+        for line in (self.root / "run.log").read_text().splitlines():
+            entry = json.loads(line)
+            if "seconds" in entry:
+                total[entry["stage"]] = round(total.get(entry["stage"], 0.0) + entry["seconds"], 3)
+        return total

@@ -1,0 +1,25 @@
+"""Ray for the length of a run: a private local cluster by default, or one to join."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+
+@contextmanager
+def ray_session(address: str) -> Iterator[None]:
+    """Start Ray here (`local`) or join a cluster; leave it again at the end. A running session is used as it is.
+
+    Logs stay on the workers: nothing that private code prints reaches the driver's terminal.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()

@@ -1,0 +1,85 @@
+"""The frozen public model, split the way the project uses it: trunk -> final hidden state -> output head.
+
+A document is `start, tokens..., end`. `start` is the token that separates documents in pre-training, so that the
+trunk sees a context it knows; `end` is what generation stops at.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.sources import resolve_base
+
+DOCUMENT_SEPARATOR = "<|endoftext|>"
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen causal language model with its tokenizer.
+
+    Attributes:
+        model: the Hugging Face model, in eval mode, with no gradients.
+        tokenizer: its tokenizer.
+        start, end: token ids around a document.
+    """
+
+    model: Any
+    tokenizer: Any
+    start: int
+    end: int
+
+    @cached_property
+    def head(self) -> torch.Tensor:
+        """Output head, float32 [vocabulary, width]."""
+        weight: torch.Tensor = self.model.get_output_embeddings().weight
+        return weight.detach().float()
+
+    @property
+    def width(self) -> int:
+        """Size of the final hidden state."""
+        return int(self.model.get_output_embeddings().weight.shape[1])
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the weights that a certificate names (config and head; the file digest names the rest)."""
+        raw = self.head.contiguous().view(torch.uint8).numpy().tobytes()
+        return digest_bytes(self.model.config.to_json_string().encode() + raw)
+
+    def document(self, text: str, max_tokens: int) -> list[int]:
+        """Token ids `start, at most max_tokens of text, end`."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)[:max_tokens]
+        return [self.start, *ids, self.end]
+
+    def prefix(self, text: str) -> list[int]:
+        """Token ids `start, text`, to be continued."""
+        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False)]
+
+    def text(self, ids: list[int]) -> str:
+        """Decode without special tokens."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
+
+
+def load_backbone(config: ModelConfig) -> Backbone:
+    """Load the base of a recipe.
+
+    Raises:
+        ConfigError: the base does not exist or has no end-of-text token.
+    """
+    source = resolve_base(config.base)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype))
+    except OSError as error:
+        raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
+    if tokenizer.eos_token_id is None:
+        raise ConfigError(f"model.base is {config.base!r}: its tokenizer has no end-of-text token.")
+    vocabulary = tokenizer.get_vocab()
+    start = vocabulary.get(DOCUMENT_SEPARATOR, tokenizer.bos_token_id)
+    model.eval().requires_grad_(False)
+    return Backbone(model, tokenizer, tokenizer.eos_token_id if start is None else start, tokenizer.eos_token_id)

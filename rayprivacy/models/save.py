@@ -1,0 +1,31 @@
+"""Save a model the way everybody loads one: `AutoModelForCausalLM.from_pretrained(DIR)`, with a model card."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+CARD = """---
+library_name: transformers
+tags: [differential-privacy, synthetic-text]
+---
+# Student of release {release}
+
+A language model trained on public text and on differentially private votes. What is guaranteed, for whom and under
+which assumptions stands in `certificate.json` and `certificate.md` of the run it comes from; no guarantee holds
+without them. It was made to write synthetic text; it repeats the biases and mistakes of its public base.
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    model = AutoModelForCausalLM.from_pretrained("model")
+    tokenizer = AutoTokenizer.from_pretrained("model")
+"""
+
+
+def save_model(model: Any, tokenizer: Any, out: Path, release: str) -> None:
+    """Write weights, tokenizer and card; the folder appears whole."""
+    scratch = out.with_name(f".{out.name}.tmp")
+    shutil.rmtree(scratch, ignore_errors=True)
+    model.save_pretrained(scratch)
+    tokenizer.save_pretrained(scratch)
+    (scratch / "README.md").write_text(CARD.format(release=release))
+    shutil.rmtree(out, ignore_errors=True)
+    scratch.rename(out)

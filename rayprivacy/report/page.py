@@ -1,0 +1,72 @@
+"""One self-contained HTML file per run: the claim first, then how it came about, what it bought, and its limits.
+
+No script, no network, no private text: the page reads the four files of `rayprivacy.report.inputs` and
+`rayprivacy.report.samples`, everything is escaped by the template, and a content security policy forbids the rest.
+The same run directory gives the same bytes.
+"""
+
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rayprivacy.core.files import write_atomic
+from rayprivacy.report import claim, format, road
+from rayprivacy.report.figures import Series, length_histogram
+from rayprivacy.report.inputs import Certificate, Heldout, Metrics, read_model, read_recipe
+from rayprivacy.report.samples import draw_samples
+
+MODELS = {
+    "base": "Base model",
+    "base_pseudo": "Base model tuned on pseudo-text",
+    "student": "Student (this run)",
+    "nonprivate": "Trained without privacy",
+}
+
+
+def write_report(run_dir: Path, *, internal: bool = True) -> Path:
+    """Write `run_dir/report.html` and return its path.
+
+    Args:
+        run_dir: a finished run: certificate.json, metrics.json, recipe.yaml, synthetic.parquet.
+        internal: show figures measured on private text, labelled so; False leaves them and the timings out, for a
+            copy that leaves the house.
+
+    Raises:
+        ConfigError: one of the four files is missing, or lacks a key; the message names both.
+    """
+    certificate = read_model(run_dir / "certificate.json", Certificate)
+    metrics = read_model(run_dir / "metrics.json", Metrics)
+    heldout = metrics.heldout if metrics.heldout and (internal or metrics.heldout.releasable) else None
+    page = _environment().get_template("report.html.j2")
+    html = page.render(
+        certificate=certificate,
+        claim=claim,
+        metrics=metrics,
+        heldout=heldout,
+        internal=internal,
+        models=MODELS,
+        figures={"across": road.road_across(), "down": road.road_down(), "account": claim.account_bar(certificate)},
+        histogram=length_histogram(_lengths(metrics, heldout)),
+        samples=draw_samples(run_dir / "synthetic.parquet"),
+        recipe=read_recipe(run_dir / "recipe.yaml"),
+    )
+    write_atomic(run_dir / "report.html", html.encode())
+    return run_dir / "report.html"
+
+
+def _environment() -> Environment:
+    templates = PackageLoader("rayprivacy.report")
+    env = Environment(
+        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    for name in ("number", "figure", "whole", "percent", "duration", "unbroken"):
+        env.filters[name] = getattr(format, name)
+    return env
+
+
+def _lengths(metrics: Metrics, heldout: Heldout | None) -> list[Series]:
+    series = [Series("bar-synthetic", "synthetic", metrics.synthetic.words.histogram)]
+    if heldout and heldout.lengths:
+        name = "held-out" if heldout.releasable else "held-out (internal)"
+        series.append(Series("bar-heldout", name, heldout.lengths.histogram))
+    return series

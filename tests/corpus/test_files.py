@@ -1,0 +1,124 @@
+"""Listing, readers, sealing and prompts, without Ray."""
+
+import io
+import json
+import traceback
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
+from rayprivacy.corpus.listing import check_columns, columns_of, locate
+from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.readers import read_pieces
+from rayprivacy.corpus.sealing import sealed, unwrap
+from rayprivacy.corpus.settings import CorpusConfig
+
+
+def read(data: str, kind: str):
+    return pa.concat_tables(read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])).to_pydict()
+
+
+def test_csv_keeps_ids_as_written():
+    got = read('text,extra,user\nhi,1,007\n"two\nlines",2,NA\nx,3,2020-01-01\n', "csv")
+    assert got == {"user": ["007", "NA", "2020-01-01"], "text": ["hi", "two\nlines", "x"]}
+
+
+def test_jsonl_keeps_ids_as_written():
+    records = [{"user": "007", "text": "a\u2028b"}, {"user": 7, "text": None}, {"user": 7.0}, {"user": "2020-01-01"}]
+    lines = "\n".join(json.dumps(record, ensure_ascii=False) for record in records)
+    got = read(f'\ufeff{lines}\n\n{{"user": "\\ud800", "text": "x"}}', "jsonl")
+    assert got == {"user": ["007", "7", "7", "2020-01-01", "?"], "text": ["a\u2028b", None, None, None, "x"]}
+
+
+@pytest.mark.parametrize("line", ['["secret"]', '{"user": ["secret"]}', '{"user": {"secret": 1}}'])
+def test_jsonl_refuses_other_shapes(line):
+    with pytest.raises(CorpusError) as caught:
+        read(line, "jsonl")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("kind", "data"), [("csv", "user,text\na,b\nsecret"), ("jsonl", '{"user": "secret')])
+def test_sealed_says_the_type_and_nothing_else(kind, data):
+    with pytest.raises(CorpusError) as caught:
+        sealed("reading")(read)(data, kind)
+    told = "".join(traceback.format_exception(caught.value))
+    assert "reading stopped with" in str(caught.value)
+    assert caught.value.__context__ is None
+    assert "Expected" not in told
+    assert "Unterminated" not in told
+
+
+def test_unwrap_finds_our_error_or_withholds_the_text():
+    assert "secret" not in str(unwrap("step", RuntimeError("secret")))
+    trace = "".join(traceback.format_exception(ShardError("ours.")))
+    found = unwrap("step", RuntimeError(f"ray::task()\n{trace}\nThe above exception was the cause of secret"))
+    assert (type(found), str(found)) == (ShardError, "ours.")
+
+
+def test_locate_takes_files_directories_and_ignores_markers(tmp_path):
+    for name in ("b.jsonl", "a.jsonl", "_SUCCESS", ".hidden.csv", "README"):
+        (tmp_path / name).write_text('{"user": "u", "text": "t"}\n')
+    whole = locate(CorpusConfig(source=str(tmp_path)))
+    assert [path.rsplit("/", 1)[1] for path in whole.paths] == ["a.jsonl", "b.jsonl"]
+    assert locate(CorpusConfig(source=(tmp_path / "a.jsonl").as_uri())).kind == "jsonl"
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    assert locate(CorpusConfig(source=str(tmp_path))).stamp != whole.stamp
+
+
+@pytest.mark.parametrize(
+    ("names", "source", "told"),
+    [
+        ([], "none.csv", "does not exist"),
+        (["u.txt"], "u.txt", "known extension"),
+        (["secret.csv", "secret.jsonl"], ".", "mixes csv and jsonl"),
+        ([], "ftp9://x/y", "cannot be opened"),
+    ],
+)
+def test_locate_refuses(tmp_path, monkeypatch, names, source, told):
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        (tmp_path / name).write_text("x\n")
+    with pytest.raises(CorpusError, match=told) as caught:
+        locate(CorpusConfig(source=source))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_columns_are_read_from_the_head(tmp_path, kind):
+    path = tmp_path / f"c.{kind}"
+    data = {"csv": b"\xef\xbb\xbfuser,text\n", "jsonl": b'\n{"user": 1, "text": "t"}\n'}
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"user": [1], "text": ["t"]}), sink)
+    path.write_bytes(data.get(kind, sink.getvalue()))
+    config = CorpusConfig(source=str(path))
+    assert columns_of(config, locate(config)) == ["user", "text"]
+
+
+def test_empty_files_hold_no_record(tmp_path):
+    (tmp_path / "a.csv").touch()
+    config = CorpusConfig(source=str(tmp_path))
+    with pytest.raises(CorpusError, match="no record"):
+        columns_of(config, locate(config))
+
+
+def test_a_missing_column_names_those_there_are():
+    with pytest.raises(CorpusError, match=r"corpus.labels is 'topic'.*choose of user, text"):
+        check_columns(CorpusConfig(labels=("topic",)), ["user", "text"])
+
+
+def test_prompts(tmp_path):
+    assert len(set(load_prompts(None))) == len(load_prompts(None)) == 100
+    path = tmp_path / "p.txt"
+    path.write_text("Hello\u2028there \n\n Où ?\n", "utf-8")
+    assert load_prompts(str(path)) == ["Hello\u2028there", "Où ?"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n", b"\xff\xfe"])
+def test_prompts_refuse_unusable_files(tmp_path, data):
+    (tmp_path / "p.txt").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"p\.txt"):
+        load_prompts(str(tmp_path / "p.txt"))
+    with pytest.raises(ConfigError, match="FileNotFoundError"):
+        load_prompts(str(tmp_path / "none.txt"))

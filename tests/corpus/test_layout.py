@@ -1,0 +1,162 @@
+"""Adversarial ids: one user one shard, and nobody moves or changes when another user joins."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError, ShardError
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.bounding import bound
+from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, held_out, prepare
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.users import clean
+
+KEY = Key.for_tests()
+ODD_IDS = [
+    "a",
+    "A",
+    "\u0430",
+    "\uff41",
+    "1",
+    "01",
+    "1.0",
+    "../../etc/passwd",
+    "C:\\x",
+    "s3://b/k",
+    "x" * 5000,
+    "\0",
+    "é",
+]
+CHARS = st.characters(exclude_categories=["Cs"])
+IDS = st.sampled_from(ODD_IDS) | st.text(CHARS, max_size=20) | st.integers().map(str)
+ROWS = st.lists(st.tuples(IDS, st.sampled_from([f"text {n}" for n in range(6)]), st.sampled_from(["x", None])))
+LAYOUT = Layout(CorpusConfig(labels=("topic",), max_records_per_user=3, holdout=0.3), shards=7, per_part=2)
+
+
+def table_of(rows):
+    users, texts, topics = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = {"user": pa.array(users, pa.string()), "text": pa.array(texts, pa.string())}
+    return clean(pa.table(columns | {"topic": pa.array(topics, pa.string())}), 100)[0]
+
+
+def sharded(blocks, layout=LAYOUT, key=KEY):
+    prepared = pa.concat_tables([prepare(table_of(rows), key, layout)[0] for rows in blocks])
+    parts = {}
+    for part in sorted(set(prepared["part"].to_pylist())):
+        mask = pa.array([other == part for other in prepared["part"].to_pylist()])
+        parts[part] = finish(prepared.filter(mask), part, key, layout)[0]
+    return parts
+
+
+def by_user(parts):
+    rows = [row for table in parts.values() for row in table.to_pylist()]
+    return {user: [row for row in rows if row["user"] == user] for user in {row["user"] for row in rows}}
+
+
+@given(ROWS)
+@settings(max_examples=60, deadline=None)
+def test_one_user_one_shard_within_the_bound(rows):
+    parts = sharded([rows])
+    seen = {}
+    for part, table in parts.items():
+        for row in table.to_pylist():
+            assert seen.setdefault(row["user"], (part, row["shard"])) == (part, row["shard"])
+            assert row["shard"] == LAYOUT.shard_of(KEY, row["user"])
+            assert 0 <= row["record"] < 3
+    assert set(seen) == set(table_of(rows)["user"].to_pylist())
+
+
+@given(ROWS, IDS.filter(lambda user: user.strip()), st.lists(st.text(CHARS, min_size=1), min_size=1, max_size=9))
+@settings(max_examples=60, deadline=None)
+@example(rows=[("a", "text 1", "x")], joined="A", texts=["text 1"])
+def test_a_user_who_joins_moves_nobody_and_changes_no_choice(rows, joined, texts):
+    before = by_user(sharded([rows]))
+    after = by_user(sharded([rows + [(joined, text, "x") for text in texts]]))
+    name = table_of([(joined, "t", "x")])["user"][0].as_py()
+    for user in before.keys() - {name}:
+        assert after[user] == before[user]
+    assert after.keys() - {name} == before.keys() - {name}
+
+
+@given(ROWS, st.randoms(use_true_random=False), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_order_and_blocks_do_not_matter(rows, random, blocks):
+    mixed = list(rows)
+    random.shuffle(mixed)
+    expected, got = sharded([rows]), sharded([mixed[start::blocks] for start in range(blocks)])
+    assert expected.keys() == got.keys()
+    assert all(expected[part].equals(got[part]) for part in expected)
+
+
+@given(ROWS)
+@settings(max_examples=30, deadline=None)
+def test_dropped_records_add_up_over_blocks(rows):
+    whole = bound(table_of(rows), KEY, 3)[1]
+    halves = [bound(table_of(rows[start::2]), KEY, 3) for start in (0, 1)]
+    again = bound(pa.concat_tables([half.drop_columns(["record"]) for half, _ in halves]), KEY, 3)[1]
+    total = halves[0][1] + halves[1][1] + again
+    assert total.duplicates + total.over_bound == whole.duplicates + whole.over_bound
+
+
+@given(ROWS, st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_content_digest_ignores_shards_and_parts(rows, shards, per_part):
+    def digest(layout):
+        return add_digests([content_digest(table, KEY) for table in sharded([rows], layout).values()])
+
+    assert digest(Layout(LAYOUT.config, shards, per_part)) == digest(LAYOUT)
+
+
+def test_content_digest_sees_every_column_and_the_key():
+    def digest(*rows, key=KEY):
+        return add_digests([content_digest(table, key) for table in sharded([list(rows)], key=key).values()])
+
+    base = ("a", "t", "x")
+    others = [("b", "t", "x"), ("a", "u", "x"), ("a", "t", None), ("a", "t", "")]
+    digests = {digest(base), *map(digest, others), digest(base, (*base[:2], "y")), digest(base, key=Key(b"k" * 32))}
+    assert len(digests) == 7
+
+
+def test_holdout_coins_are_fair_and_their_own():
+    users = [f"user-{n}" for n in range(4000)]
+    share = sum(held_out(KEY, user, 0.1) for user in users) / len(users)
+    assert 0.08 < share < 0.12
+    assert not any(held_out(KEY, user, 0.0) for user in users)
+    # A larger share keeps who was held out, and says nothing about the shard.
+    assert all(held_out(KEY, user, 0.5) for user in users if held_out(KEY, user, 0.1))
+    layout = Layout(CorpusConfig(holdout=0.5), 2, 1)
+    zeros = [layout.shard_of(KEY, user) for user in users]
+    assert 0.4 < zeros.count(0) / (len(zeros) - zeros.count(HOLDOUT)) < 0.6
+
+
+def test_shards_fill_evenly():
+    layout = Layout(CorpusConfig(holdout=0.0), 10, 3)
+    counts = [0] * 10
+    for n in range(5000):
+        counts[layout.shard_of(KEY, str(n))] += 1
+    assert sum((count - 500) ** 2 / 500 for count in counts) < 30  # chi-square, 9 degrees of freedom, p = 4e-4
+
+
+def test_labels_distinguish_records_with_the_same_text():
+    kept, dropped = bound(table_of([("a", "t", "x"), ("a", "t", None), ("a", "t", "x")]), KEY, 9)
+    assert kept["record"].to_pylist() == [0, 1]
+    assert dropped.duplicates == 1
+
+
+def test_a_stray_user_is_refused_without_a_name():
+    prepared, _ = prepare(table_of([("secret-user", "t", "x")]), KEY, LAYOUT)
+    wrong = (prepared["part"][0].as_py() + 2) % LAYOUT.parts
+    with pytest.raises(ShardError) as caught:
+        finish(prepared, wrong, KEY, LAYOUT)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("shards", "per_part"), [(0, 1), (1, 0)])
+def test_layout_needs_shards(shards, per_part):
+    with pytest.raises(ConfigError, match="is 0"):
+        Layout(CorpusConfig(), shards, per_part)
+
+
+def test_parts_cover_the_shards():
+    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)

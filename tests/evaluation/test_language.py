@@ -1,0 +1,87 @@
+"""Figures against values worked out by hand, and against sacrebleu and torch on the same input."""
+
+import math
+
+import pytest
+import sacrebleu
+import torch
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.evaluation.language import bleu, distinct_n, perplexity, synthetic_metrics
+
+HYPOTHESES = ["the cat sat on the mat", "hello there, how are you ?", "I like tea"]
+REFERENCES = ["the cat sat on a mat", "hello, how are you today ?", "I like green tea"]
+
+
+def test_perplexity_is_the_exponential_of_the_mean() -> None:
+    logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
+    targets = torch.tensor([0, 2, 1])
+    loss = torch.nn.functional.cross_entropy(logits, targets)
+    total = float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
+    assert perplexity(total, 3) == pytest.approx(math.exp(float(loss)), rel=1e-6)
+
+
+def test_a_uniform_guess_has_the_perplexity_of_the_vocabulary() -> None:
+    assert perplexity(10 * math.log(49152), 10) == pytest.approx(49152)
+
+
+@pytest.mark.parametrize(("nll", "tokens"), [(1.0, 0), (1.0, -3), (-1.0, 2), (math.nan, 2), (math.inf, 2), (1e6, 2)])
+def test_perplexity_refuses_what_is_no_likelihood(nll: float, tokens: int) -> None:
+    with pytest.raises(ConfigError):
+        perplexity(nll, tokens)
+
+
+def test_bleu_by_hand() -> None:
+    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
+    by_hand = 100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3)
+    assert bleu(HYPOTHESES[:1], REFERENCES[:1], 3) == pytest.approx(by_hand)
+
+
+def test_bleu_brevity_penalty_by_hand() -> None:
+    assert bleu(["a b c"], ["a b c d"], 2) == pytest.approx(100 * math.exp(1 - 4 / 3))
+
+
+def test_bleu_four_is_the_default_corpus_bleu_of_sacrebleu() -> None:
+    assert bleu(HYPOTHESES, REFERENCES, 4) == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
+
+
+def test_bleu_of_short_texts_counts_the_orders_there_are() -> None:
+    assert bleu(["so do I"], ["so do I"], 4) == pytest.approx(100)
+
+
+def test_bleu_of_nothing_is_zero() -> None:
+    assert bleu([], [], 4) == 0.0
+    assert bleu([""], ["some text"], 4) == 0.0
+
+
+def test_bleu_refuses_unpaired_lists_and_order_zero() -> None:
+    with pytest.raises(ConfigError, match="2 hypotheses and 1 references"):
+        bleu(["a", "b"], ["a"], 4)
+    with pytest.raises(ConfigError, match="order is 0"):
+        bleu(["a"], ["a"], 0)
+
+
+def test_distinct_by_hand() -> None:
+    texts = ["a b a b", "a b"]
+    assert distinct_n(texts, 1) == 2 / 6
+    assert distinct_n(texts, 2) == 2 / 4  # ab, ba of ab, ba, ab, ab: no pair runs across texts
+    assert distinct_n(texts, 5) == 0.0
+    assert distinct_n([], 1) == 0.0
+    with pytest.raises(ConfigError):
+        distinct_n(texts, 0)
+
+
+def test_synthetic_metrics_by_hand() -> None:
+    found = synthetic_metrics(["a b", "a b", " ", "c"])
+    assert found["texts"] == 4
+    assert found["distinct_1"] == 3 / 5
+    assert found["distinct_2"] == 1 / 2
+    assert found["empty_share"] == 0.25
+    assert found["duplicate_share"] == 0.25
+    assert found["words"]["mean"] == 5 / 4
+
+
+def test_synthetic_metrics_of_nothing_are_zero() -> None:
+    found = synthetic_metrics([])
+    assert found["words"]["histogram"]["counts"] == [0] * 9
+    assert {found[key] for key in ("texts", "distinct_1", "distinct_2", "empty_share", "duplicate_share")} == {0}

@@ -1,0 +1,178 @@
+"""The corpus through a real Ray: formats, blocks, resume, tampering, errors, and what errors and logs say."""
+
+import json
+import random
+import traceback
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+import ray.data
+
+from rayprivacy.core.artifacts import digest_file
+from rayprivacy.core.errors import CorpusError, KeyFileError, ShardError
+from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.corpus.manifest import read_manifest
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.shards import read_holdout, read_part, shard_corpus
+from rayprivacy.corpus.sources import read_source
+from rayprivacy.corpus.verify import verify_shards
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+SHARDS, PER_PART = 12, 5
+
+
+@pytest.fixture
+def key_path(tmp_path):
+    create_key(tmp_path / "key")
+    return tmp_path / "key"
+
+
+def corpus(seed=0):
+    """Thirty integer users with nulls, an extra column, duplicates, one user far over the bound."""
+    chance = random.Random(seed)
+    rows = [{"uid": n % 30, "body": f" message {n} ", "topic": "ab"[n % 2], "extra": n} for n in range(240)]
+    rows += [{"uid": 3, "body": f"chatty {n}", "topic": "a", "extra": n} for n in range(100)]
+    rows += rows[:20] + [{"uid": None, "body": "nobody", "topic": "a", "extra": 0}] * 5
+    rows += [{"uid": 5, "body": body, "topic": "a", "extra": 0} for body in (None, "  ")]
+    chance.shuffle(rows)
+    return rows
+
+
+def write(rows, path, files=1):
+    path.mkdir()
+    for index in range(files):
+        table = pa.Table.from_pylist(rows[index::files])
+        match path.name.split("-")[0]:
+            case "parquet":
+                pq.write_table(table, path / f"{index}.parquet", row_group_size=50)
+            case "csv":
+                pa.csv.write_csv(table, path / f"{index}.csv")
+            case "jsonl":
+                (path / f"{index}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[index::files]))
+    return settings(path)
+
+
+def settings(path, **changes):
+    known = {"text": "body", "user": "uid", "labels": ("topic",), "max_records_per_user": 6, "holdout": 0.2}
+    return CorpusConfig(**({"source": str(path)} | known | changes))
+
+
+def test_formats_and_blocks_give_the_same_bytes(tmp_path, key_path):
+    made = {}
+    for name, seed, files in (("parquet", 0, 1), ("csv", 1, 5), ("jsonl", 2, 2)):
+        config = write(corpus(seed), tmp_path / name, files)
+        made[name] = shard_corpus(config, key_path, SHARDS, PER_PART, tmp_path / f"out-{name}")
+        verify_shards(tmp_path / f"out-{name}", load_key(key_path))
+    assert len({tuple(entry.sha256 for entry in manifest.files) for manifest in made.values()}) == 1
+    dropped = [manifest.dropped for manifest in made.values()]
+    totals = {(counts.null_user, counts.empty_text, counts.duplicates + counts.over_bound) for counts in dropped}
+    kept = sum(entry.rows for entry in made["csv"].files)
+    assert totals == {(5, 2, 360 - kept)}
+    assert (made["csv"].users, kept) == (30, 30 * 6)
+
+    key = load_key(key_path)
+    fine = shard_corpus(settings(tmp_path / "csv"), key_path, SHARDS, 1, tmp_path / "fine")
+    assert len(fine.parts) == SHARDS
+    assert fine.corpus_digest(key) == made["csv"].corpus_digest(key)
+
+
+def test_files_resume_and_tampering(tmp_path, key_path):
+    config, out = write(corpus(), tmp_path / "parquet"), tmp_path / "out"
+    manifest = shard_corpus(config, key_path, SHARDS, PER_PART, out)
+    paths = sorted(out.iterdir())
+    parts = [f"part-0000{part}.parquet" for part in range(3)]
+    assert [path.name for path in paths] == ["holdout.parquet", "manifest.json", *parts]
+    assert {path.stat().st_mode & 0o777 for path in paths} == {0o600}
+    assert out.stat().st_mode & 0o777 == 0o700
+    part = read_part(out, 1)
+    assert part.schema.names == ["shard", "user", "record", "text", "topic"]
+    assert part.schema.types == [pa.int32(), pa.string(), pa.int32(), pa.large_string(), pa.string()]
+    assert set(part["shard"].to_pylist()) <= set(range(5, 10))
+    assert set(read_holdout(out)["shard"].to_pylist()) == {-1}
+
+    with pytest.raises(ShardError, match="puts elsewhere"):
+        verify_shards(out, create_key(tmp_path / "other"))
+
+    times = [path.stat().st_mtime_ns for path in paths]
+    assert shard_corpus(config, key_path, SHARDS, PER_PART, out) == manifest == read_manifest(out)
+    assert [path.stat().st_mtime_ns for path in paths] == times
+
+    pq.write_table(part.slice(1), out / "part-00001.parquet")
+    with pytest.raises(ShardError, match=r"part-00001\.parquet was changed"):
+        shard_corpus(config, key_path, SHARDS, PER_PART, out)
+    with pytest.raises(ShardError, match=r"part-00001\.parquet was changed"):
+        verify_shards(out, load_key(key_path))
+    body = json.loads((out / "manifest.json").read_text())
+    body["parts"][1]["sha256"] = digest_file(out / "part-00001.parquet")
+    (out / "manifest.json").write_text(json.dumps(body))
+    with pytest.raises(ShardError, match=r"manifest\.json was changed"):
+        verify_shards(out, load_key(key_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("csv", "uid,body,topic\n1,hello,a\nSECRET,SECRET\n"),
+        ("jsonl", '{"uid": 1, "body": "hello"}\n{"uid": "SECRET", "body": "SECRET\n'),
+        ("jsonl", '{"uid": 1, "body": "hello", "topic": ["SECRET"]}\n'),
+    ],
+)
+def test_a_failing_row_leaks_nothing(tmp_path, key_path, local_ray, kind, data):
+    (tmp_path / f"SECRET-user.{kind}").write_text(data.replace("SECRET", "Xq7-private"))
+    with pytest.raises(CorpusError) as caught:
+        shard_corpus(settings(tmp_path, labels=("topic",) if "topic" in data else ()), key_path, 4, 2, tmp_path / "out")
+    told = "".join(traceback.format_exception(caught.value))
+    logs = "".join(path.read_text(errors="replace") for path in (local_ray / "logs").rglob("*") if path.is_file())
+    assert "Xq7-private" not in told + logs
+    assert "SECRET-user" not in str(caught.value)
+    assert caught.value.__context__ is None
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([{"uid": 1, "body": f"{n}", "topic": "a"} for n in range(9)], "nobody to hide among"),
+        ([{"uid": 1, "body": "x"}], "corpus.labels is 'topic'.*uid, body"),
+        ([{"uid": 1, "body": 5, "topic": "a"}], "int64"),
+    ],
+)
+def test_unusable_corpora(tmp_path, key_path, rows, told):
+    config = write(rows, tmp_path / "parquet")
+    with pytest.raises(CorpusError, match=told):
+        shard_corpus(config, key_path, 4, 2, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_table_without_rows_has_no_usable_text(tmp_path, key_path):
+    schema = pa.schema([("uid", pa.int64()), ("body", pa.string()), ("topic", pa.string())])
+    pq.write_table(schema.empty_table(), tmp_path / "empty.parquet")
+    with pytest.raises(CorpusError, match="no usable text"):
+        shard_corpus(settings(tmp_path / "empty.parquet"), key_path, 4, 2, tmp_path / "out")
+
+
+def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path):
+    with pytest.raises(CorpusError, match="does not exist"):
+        shard_corpus(settings(tmp_path / "none.csv"), key_path, 4, 2, tmp_path / "out")
+    with pytest.raises(CorpusError, match="known extension"):
+        shard_corpus(settings(key_path), key_path, 4, 2, tmp_path / "out")
+    with pytest.raises(KeyFileError, match="does not exist"):
+        shard_corpus(settings(key_path), tmp_path / "no-key", 4, 2, tmp_path / "out")
+
+
+def test_read_source_is_clean(tmp_path):
+    rows = read_source(write(corpus(), tmp_path / "jsonl", 2)).take_all()
+    assert len(rows) == 360
+    assert set(rows[0]) == {"user", "text", "topic"}
+    assert all(row["text"] == row["text"].strip() for row in rows)
+
+
+def test_chitchat_has_two_columns():
+    pytest.importorskip("chitchat_dataset")
+    dataset = read_source(CorpusConfig())
+    assert isinstance(dataset, ray.data.Dataset)
+    assert set(dataset.take(1)[0]) == {"user", "text"}
+    with pytest.raises(CorpusError, match="choose of user, text"):
+        read_source(CorpusConfig(labels=("topic",)))

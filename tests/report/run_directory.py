@@ -1,0 +1,117 @@
+"""What a made-up but realistic run directory holds, and a reader of the page."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+from rayprivacy.evaluation.language import synthetic_metrics
+from rayprivacy.evaluation.lengths import length_summary
+
+HEX = "3f9ac1d07be2458691f4aa20c7de5b18"
+ATTACK = "<script>alert('x')</script>"
+OPENERS = ("Hi there! How has your week been so far?", "I spent the weekend hiking with my sister.", "Do you like tea?")
+REPLIES = (
+    "Pretty good, thanks. I finally finished that book you told me about, and the ending surprised me.",
+    "Same!",
+    "",
+)
+RECIPE = """method: seqpate
+corpus: {source: chitchat, text: text, user: user, max_records_per_user: 100}
+privacy:
+  unit: user
+  epsilon: 3.0
+  delta: 1.0e-06
+  ledger: postgresql://ada:hunter2@db/ledger
+model: {base: smollm2-135m}
+note: "<script>alert('recipe')</script>"
+"""
+
+
+def certificate() -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "release_id": "seqpate-2f8c11",
+        "corpus_digest": HEX * 2,
+        "account": "chitchat-users",
+        "unit": "user",
+        "relation": "add-or-remove",
+        "epsilon": 3.0,
+        "delta": 1e-6,
+        "composition": "gdp",
+        "accountant": {"claim": "analytic Gaussian (GDP filter)", "diagnostic": "dp-accounting 0.6.0"},
+        "events": [
+            {"kind": "gaussian", "sigma_eff": 121.4213562, "q": None, "count": 12000, "sensitivity": "L2, one user"},
+            {"kind": "sampled_gaussian", "sigma_eff": 1.1, "q": 0.01, "count": 500},
+        ],
+        "spent_diagnostic": {"epsilon": 2.2, "delta": 1e-6, "label": "diagnostic, not the claim"},
+        "run_request": {"epsilon": 1.5, "delta": 1e-6},
+        "assumptions": [
+            "Each user sits in exactly one shard, chosen by a keyed hash of the user id.",
+            "Prompts, candidates and the base model are public; the corpus had no part in their choice.",
+            "User ids in the corpus are right: one person with two ids is protected as two users.",
+        ],
+        "ledger_head": HEX[::-1] * 2,
+        "warnings": [],
+        "versions": {"rayprivacy": "0.1.0", "dp-accounting": "0.6.0", "torch": "2.13.0"},
+        "stages": [{"name": "teachers", "epsilon": None}, {"name": "student", "epsilon": 1.5}],
+        "as_published": {"epsilon": 1.2},
+    }
+
+
+def texts() -> list[str]:
+    many = [f"{OPENERS[i % 3]} {REPLIES[i % 2]} {'really ' * (i % 11)}{i}".strip() for i in range(240)]
+    return [ATTACK, "", "null\x00byte and \u202eright to left", "unbroken" * 60, *many, "Same!", "Same!"]
+
+
+def metrics() -> dict[str, Any]:
+    names = {"base": 61.318, "base_pseudo": 48.5, "student": 31.07, "nonprivate": 22.4}
+    return {
+        "schema_version": 1,
+        "synthetic": {"releasable": True, **synthetic_metrics(texts())},
+        "heldout": {
+            "releasable": False,
+            "why": "Perplexity reads 512 held-out conversations of users outside the training split.",
+            "perplexity": names,
+            "bleu": {name: {"bleu3": 200 / ppl, "bleu4": 100 / ppl} for name, ppl in names.items()},
+            "lengths": length_summary([f"{OPENERS[i % 3]} {'so ' * (i * i % 37)}" for i in range(200)]),
+        },
+        "timings_s": {"corpus": 4.21, "teachers": 312.0, "student": 7500.0},
+    }
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page, with every tag closed in order."""
+
+    VOID = ("meta", "link", "br", "img", "hr")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.feed(self.source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID and not self.get_starttag_text().endswith("/>"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not (self.get_starttag_text() or "").endswith("/>") or self.open[-1:] == [tag]:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def ids(self) -> list[str]:
+        return [attrs["id"] or "" for _, attrs in self.tags if "id" in attrs]

@@ -1,0 +1,70 @@
+"""Figures are in proportion, and the account's parts add up to the cap."""
+
+import re
+from typing import Any
+
+import pytest
+from run_directory import certificate
+
+from rayprivacy.report.claim import account_parts
+from rayprivacy.report.figures import Part, Series, length_histogram, stacked_bar
+from rayprivacy.report.inputs import Certificate, Histogram
+from rayprivacy.report.road import road_across, road_down
+
+
+def parts(**changes: Any) -> list[float]:
+    return [part.value for part in account_parts(Certificate.model_validate(certificate() | changes))]
+
+
+@pytest.mark.parametrize(
+    ("request_epsilon", "spent", "expected"),
+    [(1.5, 2.2, [1.5, 0.7, 0.8]), (1.5, 1.2, [1.2, 0.0, 1.8]), (3.0, 3.4, [3.0, 0.0, 0.0]), (1.0, 0.0, [0, 0, 3.0])],
+)
+def test_the_parts_of_the_account_add_up_to_the_cap(
+    request_epsilon: float, spent: float, expected: list[float]
+) -> None:
+    request = {"epsilon": request_epsilon, "delta": 1e-6}
+    found = parts(run_request=request, spent_diagnostic={"epsilon": spent, "delta": 1e-6})
+    assert found == pytest.approx(expected)
+    assert sum(found) == pytest.approx(3.0)
+
+
+def test_a_stacked_bar_is_in_proportion_and_escaped() -> None:
+    drawn = stacked_bar("account", "a < b", [Part("x", "one & two", 1.0, "1"), Part("y", "rest", 3.0, "3")])
+    assert re.findall(r' width="([\d.]+)"', drawn) == ["250.0", "750.0"]
+    assert "a &lt; b" in drawn
+    assert "one &amp; two: 1" in drawn
+
+
+def test_histogram_bars_compare_shares_of_unequal_corpora() -> None:
+    small, large = Histogram(edges=[0, 1], counts=[1, 1]), Histogram(edges=[0, 1], counts=[500, 500])
+    drawn = length_histogram([Series("s", "small", small), Series("l", "large", large)])
+    assert set(re.findall(r'<rect[^>]* height="([\d.]+)"', drawn)) == {"180.0"}
+    assert drawn.count("50.0%") == 8  # four bars' tips and four in the description
+
+
+def test_histogram_of_nothing_is_drawn_flat() -> None:
+    drawn = length_histogram([Series("s", "none", Histogram(edges=[0, 1], counts=[0, 0]))])
+    assert set(re.findall(r'<rect[^>]* height="([\d.]+)"', drawn)) == {"0.0"}
+
+
+@pytest.mark.parametrize("drawn", [road_across(), road_down()])
+def test_the_road_puts_the_gate_between_private_and_released(drawn: str) -> None:
+    stops = [
+        "PRIVATE",
+        "corpus",
+        "users",
+        "shards",
+        "teachers",
+        "GATE",
+        "RELEASED",
+        "student",
+        "synthetic text",
+        "report",
+    ]
+    body = drawn.split("</desc>")[1]
+    places = [re.search(rf">[^<]*{stop}<", body) for stop in stops]
+    assert all(places)
+    order = [place.start() for place in places if place]
+    assert order.index(max(order)) == len(stops) - 1
+    assert order[4] < order[5] < order[7]

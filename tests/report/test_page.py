@@ -1,0 +1,181 @@
+"""The page holds what it must, says what it may, and needs nothing from outside."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from run_directory import ATTACK, Page, certificate, metrics
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.report.page import write_report
+
+SECTIONS = ["verdict", "road", "budget", "metrics", "samples", "limits", "recipe"]
+LABEL = "internal: measured on private text, not covered by the certificate"
+Make = Callable[..., Path]
+
+
+def test_every_section_once_and_every_tag_closed(make_run: Make) -> None:
+    page = Page(write_report(make_run()))
+    assert page.open == []
+    assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
+    assert len(page.ids()) == len(set(page.ids()))
+    assert ("html", {"lang": "en"}) in page.tags
+    assert [tag for tag, _ in page.tags].count("h1") == 1
+
+
+def test_nothing_is_fetched_and_nothing_runs(make_run: Make) -> None:
+    page = Page(write_report(make_run()))
+    tags = {tag for tag, _ in page.tags}
+    assert not tags & {"script", "link", "img", "iframe", "object", "image", "use"}
+    links = [value or "" for _, attrs in page.tags for key, value in attrs.items() if key in ("href", "src", "srcset")]
+    assert links
+    assert all(link.startswith("#") and link[1:] in page.ids() for link in links)
+    assert not [key for _, attrs in page.tags for key in attrs if key.startswith("on")]
+    assert "http://" not in page.source
+    assert "https://" not in page.source
+    assert "@import" not in page.source
+    assert "url(" not in page.source
+
+
+def test_the_claim_is_the_cap_and_the_request_stands_beside_it(make_run: Make) -> None:
+    text = Page(write_report(make_run())).text
+    assert (
+        "Users of the corpus are protected with epsilon = 3, delta = 1e-06 (unit: user, relation: add-or-remove)"
+        in text
+    )
+    assert "This run asked for epsilon = 1.5, delta = 1e-06" in text
+    assert "Accountant claim: analytic Gaussian (GDP filter); diagnostic: dp-accounting 0.6.0" in text
+    assert "epsilon = 2.2, delta = 1e-06 (diagnostic, not the claim)" in text
+    assert "Warning" not in text
+
+
+def test_a_warning_takes_the_place_of_the_claim(make_run: Make) -> None:
+    page = Page(write_report(make_run({"warnings": ["not private: test key"]})))
+    assert "Warning: do not rely on a guarantee from this run not private: test key" in page.text
+    assert "are protected with" not in page.text
+    assert [attrs for _, attrs in page.tags if attrs.get("role") == "alert"]
+    assert "free to share" not in page.text
+    assert page.text.count("treat it as private") == 2
+    assert "Nothing is protected while a warning stands." in page.text
+
+
+def test_a_cap_above_fifty_is_called_meaningless(make_run: Make) -> None:
+    page = Page(write_report(make_run({"epsilon": 60.0})))
+    assert "no meaningful guarantee: epsilon = 60 is above 50" in page.text
+    assert "are protected with" not in page.text
+
+
+def test_private_figures_are_labelled(make_run: Make) -> None:
+    text = Page(write_report(make_run())).text
+    assert text.count(LABEL) == 2  # above the table, in the histogram's legend
+    assert "On held-out text (internal)" in text
+    assert "Held-out internal" in text
+    assert "Student (this run) 31.07 6.44 3.22" in text
+
+
+def test_whatever_does_not_say_releasable_is_labelled(make_run: Make) -> None:
+    synthetic = {key: value for key, value in metrics()["synthetic"].items() if key != "releasable"}
+    text = Page(write_report(make_run(figures={"synthetic": synthetic}))).text
+    assert "free to share." not in text
+    assert text.count(LABEL) == 3
+
+
+def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run: Make) -> None:
+    page = Page(write_report(make_run(), internal=False))
+    assert "internal" not in page.text.lower()
+    assert "held-out" not in page.text.lower()
+    assert not [figure for figure in ("61.32", "31.07", "22.40", "5 min 12 s") if figure in page.source]
+    assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
+
+
+def test_a_figure_the_run_did_not_measure_is_a_dash(make_run: Make) -> None:
+    heldout = metrics()["heldout"] | {"perplexity": {"student": 31.07}, "bleu": {}, "lengths": None}
+    text = Page(write_report(make_run(figures={"heldout": heldout}))).text
+    assert "Trained without privacy \u2013 \u2013 \u2013" in text
+
+
+def test_samples_and_recipe_are_escaped(make_run: Make) -> None:
+    run = make_run()
+    pq.write_table(pa.table({"text": [ATTACK, "</li></ol><b>", None]}), run / "synthetic.parquet")
+    page = Page(write_report(run))
+    assert ATTACK not in page.source
+    assert ATTACK in page.text
+    assert "</li></ol><b>" in page.text
+    assert "(empty)" in page.text
+    assert "<script>alert('recipe')</script>" in page.text
+
+
+def test_certificate_values_are_escaped_in_figures_too(make_run: Make) -> None:
+    page = Page(write_report(make_run({"account": ATTACK, "release_id": ATTACK, "warnings": [ATTACK]})))
+    assert "<script" not in page.source
+
+
+def test_a_password_in_the_recipe_is_blotted_out(make_run: Make) -> None:
+    page = Page(write_report(make_run()))
+    assert "hunter2" not in page.source
+    assert "postgresql://ada:***@db/ledger" in page.text
+
+
+def test_only_released_text_is_read(make_run: Make) -> None:
+    run = make_run()
+    (run / "run.log").write_text("SECRET")
+    (run / "private.json").write_text('"SECRET"')
+    page = Page(write_report(run))
+    assert "SECRET" not in page.source
+    assert "unread" not in page.source  # the other columns of the Parquet file
+
+
+def test_twenty_samples_and_the_same_bytes_each_time(make_run: Make) -> None:
+    run = make_run()
+    path = write_report(run)
+    first = path.read_bytes()
+    assert write_report(run).read_bytes() == first
+    assert path == run / "report.html"
+    assert "20 of 246 synthetic texts" in Page(path).text
+    assert sum(attrs.get("dir") == "auto" for tag, attrs in Page(path).tags if tag == "li") == 20
+
+
+def test_figures_have_a_title_and_a_description(make_run: Make) -> None:
+    page = Page(write_report(make_run()))
+    figures = [attrs for tag, attrs in page.tags if tag == "svg"]
+    assert {attrs["class"] for attrs in figures} == {"road-across", "road-down", "account", "lengths"}
+    for attrs in figures:
+        assert attrs["role"] == "img"
+        assert set((attrs["aria-labelledby"] or "").split()) <= set(page.ids())
+
+
+@pytest.mark.parametrize("key", ["epsilon", "ledger_head", "events", "warnings", "run_request"])
+def test_a_missing_key_is_named_with_its_file(make_run: Make, key: str) -> None:
+    run = make_run()
+    broken = {name: value for name, value in certificate().items() if name != key}
+    (run / "certificate.json").write_text(json.dumps(broken))
+    with pytest.raises(ConfigError, match=rf"certificate\.json has no key '{key}'"):
+        write_report(run)
+
+
+@pytest.mark.parametrize("name", ["certificate.json", "metrics.json", "recipe.yaml", "synthetic.parquet"])
+def test_a_missing_file_is_named(make_run: Make, name: str) -> None:
+    run = make_run()
+    (run / name).unlink()
+    with pytest.raises(ConfigError, match=name):
+        write_report(run)
+
+
+def test_text_in_place_of_a_figure_is_refused_and_not_quoted(make_run: Make) -> None:
+    heldout = metrics()["heldout"] | {"perplexity": {"base": "a private sentence"}}
+    with pytest.raises(ConfigError, match=r"heldout\.perplexity\.base") as caught:
+        write_report(make_run(figures={"heldout": heldout}))
+    assert "sentence" not in str(caught.value)
+
+
+def test_broken_json_and_a_wrong_column_are_told(make_run: Make) -> None:
+    run = make_run()
+    pq.write_table(pa.table({"words": ["x"]}), run / "synthetic.parquet")
+    with pytest.raises(ConfigError, match="column 'text'"):
+        write_report(run)
+    (run / "metrics.json").write_text("{")
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        write_report(run)
