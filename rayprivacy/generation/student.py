@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rayprivacy.core.config import Config
 from rayprivacy.models.adapters import HeadAdapter
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.backbone import Backbone, read_head_contiguously
 from rayprivacy.models.features import Features
 from rayprivacy.models.queries import Queries
 
@@ -123,4 +123,5 @@ def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
     head.weight = torch.nn.Parameter(weight, requires_grad=False)
     model.config.tie_word_embeddings = False
     model.set_output_embeddings(head)
+    read_head_contiguously(model)
     return model
