@@ -235,3 +235,7 @@ def epsilon_seqpate(
     noise = sigma * math.sqrt(2)
     typer.echo(f"sigma = {sigma:.6g} per query; noise std {noise:.4g} on the sum, {noise / teachers:.4g} on the mean")
     typer.echo(f"{queries} Gaussian events, L2 sensitivity sqrt(2), unit user, no subsampling; {ACCOUNTED}")
+
+
+if __name__ == "__main__":
+    main()

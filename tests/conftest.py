@@ -9,3 +9,97 @@ os.environ.update(
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",
 )
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from rayprivacy.models.adapters import Basis
+    from rayprivacy.models.backbone import Backbone
+    from rayprivacy.models.features import Features
+
+PUBLIC_SENTENCES = [
+    "hello how are you today, i am fine thank you",
+    "the weather is nice and the sun is out this morning",
+    "what do you like to eat for dinner, i like soup and bread",
+    "she went to the market to buy apples, pears and a loaf of bread",
+    "we should meet tomorrow at the station and take the early train",
+    "my favourite book is about a long journey over the sea",
+    "could you tell me the way to the library please",
+    "it was raining so they stayed at home and played cards",
+]
+
+
+@pytest.fixture(scope="session")
+def public_sentences() -> list[str]:
+    """Sentences that belong to nobody; the tokenizer of `tiny_base` was trained on them."""
+    return list(PUBLIC_SENTENCES)
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a tiny random Llama (2 layers, width 64, tied head) and a real tokenizer of 400 tokens."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    out = tmp_path_factory.mktemp("tiny_base")
+    bytes_and_merges = Tokenizer(models.BPE())
+    bytes_and_merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_and_merges.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bytes_and_merges.train_from_iterator(PUBLIC_SENTENCES, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_and_merges, bos_token="<|endoftext|>", eos_token="<|im_end|>"
+    )
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20240607)
+        LlamaForCausalLM(config).eval().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tiny_base: Path) -> "Backbone":
+    """`tiny_base`, loaded in float32."""
+    from rayprivacy.models.backbone import load_backbone
+    from rayprivacy.models.settings import ModelConfig
+
+    return load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
+
+
+@pytest.fixture(scope="session")
+def tiny_features(tiny_backbone: "Backbone") -> "Features":
+    """Next-token examples of the public sentences."""
+    from rayprivacy.models.features import encode_documents
+
+    documents = [tiny_backbone.document(text, 30) for text in PUBLIC_SENTENCES]
+    return encode_documents(tiny_backbone, documents, 64, len(documents))
+
+
+@pytest.fixture(scope="session")
+def tiny_basis(tiny_backbone: "Backbone", tiny_features: "Features") -> "Basis":
+    """Public bases of rank 16 with a shortlist of 200 of the 400 tokens."""
+    from rayprivacy.models.adapters import public_basis
+
+    return public_basis(tiny_backbone, tiny_features, rank=16, shortlist=200)

@@ -35,7 +35,7 @@ def _sentence(root: type[BaseModel], error: ErrorDetails) -> str:
     if error["type"] == "extra_forbidden":
         valid = _keys_at(root, path[:-1])
         near = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.0)
-        return f"'{name}' is not a key of the recipe: did you mean '{near[0]}'? (valid: {', '.join(valid)})."
+        return f"'{name}' is not a key of the recipe: did you mean '{'.'.join([*path[:-1], near[0]])}'? (valid: {', '.join(valid)})."
     if error["type"] == "missing":
         return f"'{name}' is missing from the recipe: add it."
     return f"'{name}' is {error['input']!r}: {error['msg'].removeprefix('Value error, ').rstrip('.')}."

@@ -1,8 +1,8 @@
 """Recipes: one YAML file says what to run; `-o key=value` changes single keys.
 
 The part of a recipe that decides what is released is digested into the release id. Settings of performance
-(`resources`), of post-processing (`generation`, `evaluation`) and of bookkeeping (ledger URL, account, key file) are
-left out of it, so changing them re-serves the stored release instead of paying again.
+(`resources`), of post-processing (`generation`, `evaluation`, how the student learns from votes) and of bookkeeping
+(ledger URL, account, key file) are left out of it, so changing them re-serves the stored release for nothing.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,9 @@ class Recipe(Config):
     @property
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
-        shape = self.model_dump(mode="json", exclude={"generation", "evaluation", "resources"})
+        after_the_gate = {"steps", "batch", "learning_rate", "weight"}
+        left_out = {"generation": True, "evaluation": True, "resources": True, "student": after_the_gate}
+        shape = self.model_dump(mode="json", exclude=left_out)
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
         return f"{self.method}-{digest_json(shape)[:16]}"
 

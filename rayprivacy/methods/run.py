@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import private_directory, write_atomic, write_json
-from rayprivacy.methods.recipe import Recipe, dump_recipe
+from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Run:
         if stored.exists():
             if not resume:
                 raise ConfigError(f"{root} holds a run already: add --resume to finish it, or choose another --out.")
-            before = Recipe.parse(json.loads((run.root / "recipe.json").read_text()))
+            before = load_recipe(stored)
             if before.model_dump(exclude={"resources"}) != recipe.model_dump(exclude={"resources"}):
                 raise ConfigError(
                     f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
@@ -54,7 +54,6 @@ class Run:
         run.root.mkdir(parents=True, exist_ok=True)
         for name in ("public", "private"):
             private_directory(run.root / name)
-        write_json(run.root / "recipe.json", recipe.model_dump(mode="json"))
         write_atomic(stored, text.encode())
         return run
 

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.core.artifacts import Released, digest_json
+from rayprivacy.core.artifacts import Released, digest_array, digest_json
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_or_create_key
 from rayprivacy.core.units import NeighbouringRelation
@@ -89,15 +89,16 @@ def run_seqpate(run: Run) -> dict[str, Any]:
     prompts = load_prompts(recipe.prompts)
     key_path = Path(recipe.privacy.key).absolute()
     key = load_or_create_key(key_path)
-    with run.stage("base model"):
-        backbone = load_backbone(recipe.model)
-    public = prepare_public(run, backbone, prompts)
     with ray_session(recipe.resources.address):
+        # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
         with run.stage("corpus by user"):
             shards = shard_corpus(
                 recipe.corpus, key_path, recipe.teachers.count, recipe.teachers.stack, run.private("shards")
             )
             verify_shards(run.private("shards"), key)
+        with run.stage("base model"):
+            backbone = load_backbone(recipe.model)
+        public = prepare_public(run, backbone, prompts)
         votes, workspace = _released_votes(run, public, Gate(ledger, recipe.privacy.account, key))
     with run.stage("student"):
         student = _student(run, backbone, public, votes)
@@ -131,7 +132,8 @@ def _released_votes(run: Run, public: PublicSide, gate: Gate) -> tuple[Released[
 
 
 def _student(run: Run, backbone: Backbone, public: PublicSide, votes: Released[Any]) -> HeadAdapter:
-    path = run.public("student.safetensors")
+    # Named by the votes: other votes (a changed corpus, a new charge) are another student.
+    path = run.public(f"student-{digest_array(votes.value)[:16]}.safetensors")
     if not path.exists():
         noisy = torch.from_numpy(votes.value.astype(np.float32))
         student = distill(public.warm, public.queries, noisy, public.features, backbone.head, run.recipe.student)
@@ -142,11 +144,13 @@ def _student(run: Run, backbone: Backbone, public: PublicSide, votes: Released[A
 
 def _synthesise(run: Run, backbone: Backbone, student: HeadAdapter, prompts: list[str]) -> list[str]:
     path, config = run.root / "synthetic.parquet", run.recipe.generation
-    if not path.exists():
+    mark = {b"student": digest_array(student.matrix.numpy()).encode()}
+    if not path.exists() or pq.read_schema(path).metadata != mark:
         model = adapted_model(backbone, student)
         save_model(model, backbone.tokenizer, run.root / "model", run.recipe.release_id)
         texts = [backbone.text(ids) for ids in sample(model, backbone, cut_prompts(prompts, config), config)]
-        pq.write_table(pa.table({"text": texts}), path.with_suffix(".tmp"), compression="zstd")
+        table = pa.table({"text": texts}).replace_schema_metadata(mark)
+        pq.write_table(table, path.with_suffix(".tmp"), compression="zstd")
         path.with_suffix(".tmp").replace(path)
     return [str(text) for text in pq.read_table(path)["text"].to_pylist()]
 

@@ -24,7 +24,7 @@ MODELS = {
 
 
 def write_report(run_dir: Path, *, internal: bool = True) -> Path:
-    """Write `run_dir/report.html` and return its path.
+    """Write `run_dir/report.html`, or `report-public.html` when it is not internal, and return its path.
 
     Args:
         run_dir: a finished run: certificate.json, metrics.json, recipe.yaml, synthetic.parquet.
@@ -50,8 +50,9 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
         samples=draw_samples(run_dir / "synthetic.parquet"),
         recipe=read_recipe(run_dir / "recipe.yaml"),
     )
-    write_atomic(run_dir / "report.html", html.encode())
-    return run_dir / "report.html"
+    path = run_dir / ("report.html" if internal else "report-public.html")
+    write_atomic(path, html.encode())
+    return path
 
 
 def _environment() -> Environment:

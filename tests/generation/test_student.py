@@ -1,0 +1,195 @@
+"""The student follows the votes, and noise in the votes does not bend its gradient."""
+
+import numpy as np
+import pytest
+import torch
+
+from rayprivacy.generation.student import StudentConfig, adapted_model, distill, fit_next_token
+from rayprivacy.models.adapters import Basis, HeadAdapter
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import Features
+from rayprivacy.models.queries import Queries
+from rayprivacy.release.vote import SCALE, VoteMechanism
+
+CANDIDATES = 6
+
+
+@pytest.fixture(scope="module")
+def queries(tiny_features: Features) -> Queries:
+    draw = torch.Generator().manual_seed(3)
+    hidden = tiny_features.hidden[:60].float()
+    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
+    allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
+    allowed[:, 0] = True
+    return Queries(hidden, candidates, allowed)
+
+
+@pytest.fixture(scope="module")
+def target(tiny_basis: Basis) -> HeadAdapter:
+    return HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(8)))
+
+
+def _distribution(adapter: HeadAdapter, queries: Queries, head: torch.Tensor) -> torch.Tensor:
+    logits = torch.einsum("qw,qkw->qk", adapter(queries.hidden), head[queries.candidates])
+    return torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
+
+
+def _cross_entropy(votes: torch.Tensor, student: torch.Tensor) -> float:
+    return float(-(votes * student.clamp_min(1e-30).log()).sum(1).mean())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_student_approaches_noise_free_votes(
+    seed: int,
+    queries: Queries,
+    target: HeadAdapter,
+    tiny_basis: Basis,
+    tiny_features: Features,
+    tiny_backbone: Backbone,
+) -> None:
+    head = tiny_backbone.head
+    votes = _distribution(target, queries, head)
+    start = HeadAdapter.zeros(tiny_basis, 16, 16)
+    config = StudentConfig(steps=200, batch=64, learning_rate=3e-2, weight=1000.0, seed=seed)
+    student = distill(start, queries, votes, tiny_features, head, config)
+    before, after = (_distribution(adapter, queries, head) for adapter in (start, student))
+    entropy = _cross_entropy(votes, votes)
+    assert _cross_entropy(votes, before) - entropy > 0.2
+    assert _cross_entropy(votes, after) - entropy < 0.1 * (_cross_entropy(votes, before) - entropy)
+    assert (votes - after).abs().sum(1).mean() < 0.3 * (votes - before).abs().sum(1).mean()
+    assert torch.equal(start.matrix, torch.zeros(16, 16)), "the start is left as it is"
+
+
+def _gradient(
+    votes: torch.Tensor,
+    queries: Queries,
+    start: HeadAdapter,
+    public: Features,
+    head: torch.Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+    weight: float = 20.0,
+) -> torch.Tensor:
+    """The gradient `distill` follows: one step of plain gradient descent of size one."""
+    monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
+    config = StudentConfig(steps=1, batch=256, learning_rate=1.0, weight=weight)
+    return start.matrix - distill(start, queries, votes.float(), public, head, config).matrix
+
+
+def test_the_gradient_is_that_of_the_written_loss(
+    queries: Queries,
+    target: HeadAdapter,
+    tiny_basis: Basis,
+    tiny_features: Features,
+    tiny_backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head, start = tiny_backbone.head, HeadAdapter(tiny_basis, 0.3 * target.matrix.flip(0))
+    votes = _distribution(target, queries, head)
+    found = _gradient(votes, queries, start, tiny_features, head, monkeypatch)
+    draw = torch.Generator().manual_seed(0)
+    take = torch.randint(len(queries), (256,), generator=draw)
+    few = torch.randint(len(tiny_features), (32,), generator=draw)
+    matrix = start.matrix.clone().requires_grad_()
+    moved = HeadAdapter(tiny_basis, matrix)
+    asked = Queries(queries.hidden[take], queries.candidates[take], queries.allowed[take])
+    student = _distribution(moved, asked, head)
+    of_votes = -(votes[take] * torch.where(asked.allowed, student, 1.0).log()).sum(1).mean()
+    full = moved(tiny_features.hidden[few]) @ head.T
+    pseudo = torch.nn.functional.cross_entropy(full, tiny_features.targets[few])
+    ((pseudo + 20.0 * of_votes) / 21.0).backward()
+    assert matrix.grad is not None
+    assert matrix.grad.abs().max() > 1e-2
+    assert torch.allclose(found, matrix.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_noise_in_the_votes_does_not_bend_the_gradient(
+    clip: bool,
+    queries: Queries,
+    target: HeadAdapter,
+    tiny_basis: Basis,
+    tiny_features: Features,
+    tiny_backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Raw noisy votes: the mean gradient is the noise-free one. Clipped votes (the wrong way) must fail the test."""
+    head, start, draws = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 16, 16), 100
+    mechanism = VoteMechanism(queries=60, candidates=CANDIDATES, teachers=4, sigma=2.0)
+    sums = mechanism.quantise(_distribution(target, queries, head).numpy()) * 4
+    true = _gradient(torch.tensor(sums / (4 * SCALE)), queries, start, tiny_features, head, monkeypatch)
+    gradients = []
+    for _ in range(draws):
+        votes = torch.tensor(mechanism.to_mean(mechanism.draw(sums)))
+        votes = votes.clamp_min(0) if clip else votes
+        gradients.append(_gradient(votes, queries, start, tiny_features, head, monkeypatch))
+    error = torch.stack(gradients) - true
+    z = error.mean(0) / (error.std(0) / draws**0.5)
+    rms = float((z**2).mean().sqrt())
+    # 256 entries, correlated; the root mean square of z is near 1 when there is no bias.
+    assert (rms > 2.5) if clip else (rms < 2.0 and z.abs().max() < 6)
+
+
+def test_votes_on_masked_candidates_change_nothing(
+    queries: Queries,
+    target: HeadAdapter,
+    tiny_basis: Basis,
+    tiny_features: Features,
+    tiny_backbone: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    head, start = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 16, 16)
+    votes = _distribution(target, queries, head)
+    noisy = torch.where(queries.allowed, votes, torch.full_like(votes, -1e3))
+    first, second = (_gradient(v, queries, start, tiny_features, head, monkeypatch) for v in (votes, noisy))
+    assert first.isfinite().all()
+    assert torch.equal(first, second)
+
+
+def test_distilling_repeats_with_its_seed(
+    queries: Queries, target: HeadAdapter, tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone
+) -> None:
+    head, start = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 4, 8)
+    votes = _distribution(target, queries, head)
+    state = torch.random.get_rng_state()
+    first, again, other = (
+        distill(start, queries, votes, tiny_features, head, StudentConfig(steps=5, batch=16, seed=seed)).matrix
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert first.shape == (4, 8)
+
+
+def test_negative_votes_keep_the_student_finite(
+    queries: Queries, tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone
+) -> None:
+    votes = torch.from_numpy(np.random.default_rng(0).normal(0, 5, (60, CANDIDATES)).astype(np.float32))
+    start = HeadAdapter.zeros(tiny_basis, 16, 16)
+    student = distill(start, queries, votes, tiny_features, tiny_backbone.head, StudentConfig(steps=30))
+    assert student.matrix.isfinite().all()
+
+
+def test_fitting_next_tokens_lowers_their_loss(
+    tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone
+) -> None:
+    head, start = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 16, 16)
+
+    def loss(adapter: HeadAdapter) -> float:
+        logits = adapter(tiny_features.hidden) @ head.T
+        return float(torch.nn.functional.cross_entropy(logits, tiny_features.targets))
+
+    fitted = fit_next_token(start, tiny_features, head, steps=60, batch=64, learning_rate=3e-2, seed=0)
+    assert loss(fitted) < loss(start) - 0.5
+    assert torch.equal(fit_next_token(start, tiny_features, head, 0, 64, 1e-2, 0).matrix, start.matrix)
+
+
+def test_the_adapted_model_generates_from_the_adapted_head(
+    target: HeadAdapter, tiny_backbone: Backbone, tiny_basis: Basis
+) -> None:
+    ids = torch.tensor([tiny_backbone.prefix("the way to the")])
+    model = adapted_model(tiny_backbone, target)
+    hidden = tiny_backbone.model.base_model(input_ids=ids).last_hidden_state[0, -1:]
+    expected = int((target(hidden) @ tiny_backbone.head.T).argmax())
+    new = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=1, pad_token_id=0)
+    assert int(new[0, -1]) == expected

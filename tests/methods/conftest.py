@@ -1,0 +1,94 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+WORDS = [
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "my",
+    "mat",
+    "and",
+    "you",
+    "like",
+    "soup",
+    "with",
+    "bread",
+    "today",
+    "so",
+    "we",
+    "go",
+    "home",
+    "now",
+]
+USERS, SENTENCES = 30, 4
+
+
+def sentence(user: int, number: int) -> str:
+    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A small recipe on the tiny model, and the command line to run it."""
+
+    folder: Path
+    recipe: Path
+
+    def command(self, verb: str, *args: str) -> list[str]:
+        return [sys.executable, "-m", "rayprivacy.cli", verb, str(self.recipe), *args]
+
+    def run(self, out: str, *args: str) -> subprocess.CompletedProcess[str]:
+        return self.call(self.command("run", "--out", str(self.folder / out), *args))
+
+    def killed(self, out: str, patch: str) -> subprocess.CompletedProcess[str]:
+        """Run with `patch` executed first: it makes the process kill itself at a chosen instruction."""
+        argv = ["rayprivacy", "run", str(self.recipe), "--out", str(self.folder / out)]
+        code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
+        return self.call([sys.executable, "-c", code])
+
+    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"COLUMNS": "200"}
+        return subprocess.run(
+            command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=240, check=False
+        )
+
+    def certificate(self, out: str) -> dict[str, Any]:
+        return dict(json.loads((self.folder / out / "certificate.json").read_text()))
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_base: Path) -> Job:
+    """30 users with 4 sentences each, 12 teachers in stacks of 4, 40 queries."""
+    rows = [(f"user-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
+    table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
+    pq.write_table(table, tmp_path / "talk.parquet")
+    recipe = {
+        "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
+        "privacy": {
+            "ledger": f"sqlite:///{tmp_path}/ledger.db",
+            "key": str(tmp_path / "secret.key"),
+            "account": "talk",
+        },
+        "model": {"base": str(tiny_base), "dtype": "float32"},
+        "pseudo": {"texts": 24, "max_tokens": 12},
+        "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "steps": 3},
+        "votes": {"queries": 40, "top_k": 10},
+        "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
+        "generation": {"texts": 8, "max_tokens": 10},
+        "evaluation": {"completions": 4, "nonprivate_steps": 5},
+        "resources": {"actors": 2, "cpus_per_actor": 0.5},
+    }
+    path = tmp_path / "talk.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return Job(tmp_path, path)

@@ -1,0 +1,138 @@
+"""One recipe through the whole house, by the command line, as a user would run it."""
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = pytest.mark.slow
+
+
+def commits(job: Any, account: str = "talk") -> list[str]:
+    """The charges of the ledger's account that were committed; the book must replay."""
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries(account)]
+    ledger.close()
+    return [kind for kind in kinds if kind == "commit"]
+
+
+def stored_votes(job: Any) -> bytes:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    release = next(entry.release_id for entry in ledger.entries("talk") if entry.release_id)
+    (charge,) = ledger.charges_of("talk", release)
+    output = ledger.output(charge)
+    ledger.close()
+    assert output is not None
+    return output
+
+
+def digests(out: Path) -> dict[str, str]:
+    return {path.name: path.read_bytes().hex() for path in (out / "private" / "teachers").glob("*.teachers.*")}
+
+
+def test_a_run_leaves_everything_it_promises(job: Any) -> None:
+    done = job.run("first")
+    assert done.returncode == 0, done.stderr
+    out = job.folder / "first"
+    certificate = job.certificate("first")
+    assert (certificate["epsilon"], certificate["delta"], certificate["unit"]) == (3.0, 1e-6, "user")
+    assert certificate["events"][0]["count"] == 40
+    assert pq.read_table(out / "synthetic.parquet").num_rows == 8
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["synthetic"]["releasable"] is True
+    assert metrics["heldout"]["releasable"] is False
+    assert set(metrics["heldout"]["perplexity"]) == {"base", "base_pseudo", "student", "nonprivate"}
+    assert "epsilon = 3" in done.stdout
+    assert "internal" in done.stdout
+    for name in ("recipe.yaml", "certificate.md", "report.html", "run.log", "model/config.json", "model/README.md"):
+        assert (out / name).is_file(), name
+    assert commits(job) == ["commit"]
+
+
+def test_private_things_stay_private(job: Any) -> None:
+    done = job.run("first")
+    assert done.returncode == 0, done.stderr
+    out = job.folder / "first"
+    secret = (job.folder / "secret.key").read_bytes()
+    for path in [job.folder / "secret.key", *(out / "private").rglob("*")]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), path.name
+    shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.relative_to(out).parts]
+    spoken = "the cat sat on my mat"  # a run of private words that no public text has
+    for text in [done.stdout.encode(), done.stderr.encode(), *(path.read_bytes() for path in shared)]:
+        assert secret not in text
+        assert secret.hex().encode() not in text
+        assert b"user-7" not in text
+        assert spoken.encode() not in text
+
+
+def test_performance_settings_change_nothing_that_is_released(job: Any) -> None:
+    assert job.run("first").returncode == 0
+    votes = stored_votes(job)
+    spread = ["-o", "resources.actors=1", "-o", "resources.group=3", "-o", "resources.query_batch=32"]
+    again = job.run("second", *spread)
+    assert again.returncode == 0, again.stderr
+    assert digests(job.folder / "first") == digests(job.folder / "second")
+    assert stored_votes(job) == votes
+    assert commits(job) == ["commit"]
+    first, second = (job.folder / name / "synthetic.parquet" for name in ("first", "second"))
+    assert pq.read_table(first).equals(pq.read_table(second))
+    assert job.certificate("first") == job.certificate("second")
+
+
+def test_the_account_refuses_before_any_work(job: Any) -> None:
+    assert job.run("first").returncode == 0
+    refused = job.run("second", "-o", "seed=1")
+    assert refused.returncode == 3
+    assert refused.stderr.count("\n") == 1
+    assert "3" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (job.folder / "second").exists()
+    assert commits(job) == ["commit"]
+
+
+def test_another_corpus_is_another_charge(job: Any) -> None:
+    book = ["ledger", "create", "--ledger", f"sqlite:///{job.folder}/ledger.db", "--account", "talk", "--epsilon", "8"]
+    created = job.call([*job.command("run")[:3], *book])
+    assert created.returncode == 0, created.stderr
+    assert job.run("first").returncode == 0
+    table = pq.read_table(job.folder / "talk.parquet")
+    pq.write_table(table.slice(4), job.folder / "talk.parquet")
+    grown = job.run("first", "--resume")
+    assert grown.returncode == 0, grown.stderr
+    assert commits(job) == ["commit", "commit"]
+    assert len(list((job.folder / "first" / "public").glob("student-*.safetensors"))) == 2
+
+
+def test_bad_input_is_one_sentence(job: Any) -> None:
+    for option, word in (("corpus.usr=who", "corpus.user"), ("privacy.epsilon=-1", "epsilon"), ("corpus.text=x", "x")):
+        failed = job.run("bad", "-o", option)
+        assert failed.returncode == 2, failed.stderr
+        assert word in failed.stderr
+        assert "Traceback" not in failed.stderr
+    assert commits(job) == []
+
+
+@pytest.mark.timeout(600)
+def test_the_real_model_on_real_chat(job: Any) -> None:
+    small = [
+        "model={base: smollm2-135m, dtype: bfloat16}",
+        "corpus={source: chitchat, max_records_per_user: 1}",
+        "teachers={count: 20, stack: 10, max_rows: 2}",
+        "pseudo={texts: 24, max_tokens: 12}",
+        "evaluation={users: 5, completions: 2, nonprivate_steps: 2}",
+        "generation={texts: 8, max_tokens: 12}",
+    ]
+    done = job.run("real", *(part for option in small for part in ("-o", option)))
+    assert done.returncode == 0, done.stderr
+    texts = pq.read_table(job.folder / "real" / "synthetic.parquet")["text"].to_pylist()
+    assert len(set(texts)) > 4
+    assert all(texts)
+    perplexity = json.loads((job.folder / "real" / "metrics.json").read_text())["heldout"]["perplexity"]
+    assert 20 < perplexity["nonprivate"] < perplexity["base"] < 2000

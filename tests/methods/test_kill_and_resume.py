@@ -1,0 +1,79 @@
+"""SIGKILL at chosen instructions of a real run, then --resume: the same certificate, charged once."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = pytest.mark.slow
+
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+POINTS = {
+    "after the first stack of teachers": f"""
+from rayprivacy.teachers.pool import TeacherPool
+train = TeacherPool.train
+def once(self):
+    for part in train(self):
+        {DIE}
+        yield part
+TeacherPool.train = once
+""",
+    "after the charge started, before noise": f"""
+from rayprivacy.release.vote import VoteMechanism
+def draw(self, sums):
+    {DIE}
+VoteMechanism.draw = draw
+""",
+    "after the draw, before it is stored": f"""
+from rayprivacy.ledger.store import Ledger
+def commit_output(self, charge, output):
+    {DIE}
+Ledger.commit_output = commit_output
+""",
+    "after the commit, before the student": f"""
+from rayprivacy.methods import seqpate
+def student(*args):
+    {DIE}
+seqpate._student = student
+""",
+}
+
+
+def charges(job: Any) -> list[str]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries("talk")]
+    ledger.close()
+    return kinds
+
+
+@pytest.mark.parametrize("point", list(POINTS))
+def test_a_killed_run_resumes_with_one_charge(job: Any, point: str) -> None:
+    killed = job.killed("run", POINTS[point])
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not (job.folder / "run" / "certificate.json").exists()
+    parts = job.folder / "run" / "private" / "teachers"
+    before = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.done")}
+    assert before
+    resumed = job.run("run", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    after = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.done")}
+    assert before.items() <= after.items(), "a finished stack was trained again"
+    assert charges(job) == ["create", "reserve", "start", "commit"]
+
+    undisturbed = job.run("undisturbed")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert job.certificate("run") == job.certificate("undisturbed")
+    assert charges(job) == ["create", "reserve", "start", "commit"]
+
+
+def test_a_run_is_not_overwritten_by_accident(job: Any) -> None:
+    assert job.killed("run", POINTS["after the first stack of teachers"]).returncode == -signal.SIGKILL
+    again = job.run("run")
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+    other = job.run("run", "--resume", "-o", "seed=3")
+    assert other.returncode == 2
+    assert "another recipe" in other.stderr

@@ -1,0 +1,201 @@
+"""Recipes: wrong keys are explained, numbers are numbers, and the release id moves with what is released."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
+
+
+def _load(tmp_path: Path, text: str, *overrides: str) -> Recipe:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    return load_recipe(path, overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "nearest"),
+    [
+        ("sed: 3", "sed", "seed"),
+        ("teachers: {cuont: 3}", "teachers.cuont", "count"),
+        ("privacy: {epsilom: 3}", "privacy.epsilom", "epsilon"),
+        ("student: {learnin_rate: 3}", "student.learnin_rate", "learning_rate"),
+    ],
+)
+def test_an_unknown_key_suggests_the_nearest(tmp_path: Path, text: str, key: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' is not a key of the recipe: did you mean '{nearest}'"):
+        _load(tmp_path, text)
+    with pytest.raises(ConfigError, match=f"did you mean '{nearest}'"):
+        _load(tmp_path, "method: seqpate", f"{key}=3")
+
+
+@pytest.mark.parametrize("number", ["1e-6", "1E-6", "1.0e-6", "0.000001"])
+def test_an_override_in_any_notation_is_a_number(tmp_path: Path, number: str) -> None:
+    assert _load(tmp_path, "method: seqpate", f"privacy.delta={number}").privacy.delta == 1e-6
+    assert _load(tmp_path, f"privacy: {{delta: {number}}}").privacy.delta == 1e-6
+
+
+def test_overrides_win_in_order_and_reach_new_blocks(tmp_path: Path) -> None:
+    recipe = _load(
+        tmp_path,
+        "seed: 1\nteachers: {count: 10, rank: 3}",
+        "teachers.count=20",
+        "teachers.count=30",
+        "votes.top_p=0.5",
+        "generation.prompt_words=[2, 3]",
+        "corpus.labels=[topic, mood]",
+        "seed=7",
+    )
+    assert (recipe.teachers.count, recipe.teachers.rank) == (30, 3)
+    assert recipe.votes.top_p == 0.5
+    assert recipe.generation.prompt_words == (2, 3)
+    assert recipe.corpus.labels == ("topic", "mood")
+    assert recipe.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("teachers.count", "not of the form key=value"),
+        ("=3", "not of the form key=value"),
+        ("seed.deep=3", "goes into 'seed', which is a value and has no keys"),
+        ("seed=[1", "is not valid YAML"),
+        ("seed=many", "'seed' is 'many'"),
+        ("teachers.count=0", "'teachers.count' is 0"),
+        ("privacy.epsilon=-1", "'privacy.epsilon' is -1"),
+        ("privacy.epsilon=.inf", "'privacy.epsilon' is inf"),
+        ("privacy.epsilon=.nan", "'privacy.epsilon' is nan"),
+        ("privacy.delta=1", "'privacy.delta' is 1"),
+        ("privacy.epsilon=1e999", "'privacy.epsilon' is inf"),
+        ("votes.top_k=1", "'votes.top_k' is 1"),
+        ("resources.query_batch=33", "'resources.query_batch' is 33"),
+        ("method=dpsgd", "'method' is 'dpsgd'"),
+    ],
+)
+def test_a_wrong_override_is_one_sentence(tmp_path: Path, override: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, "seed: 1", override)
+    message = str(caught.value)
+    assert says in message
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t- x", '"open'])
+def test_bad_yaml_is_one_sentence_with_its_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not valid YAML at line \d+: check quotes, colons and indentation\.$"):
+        _load(tmp_path, "seed: 1\n" + text)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b", "just words", "7"])
+def test_a_recipe_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a mapping of keys: start it with"):
+        _load(tmp_path, text)
+
+
+def test_yaml_makes_no_objects(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        _load(tmp_path, "seed: !!python/object/apply:os.getcwd []")
+
+
+def test_a_missing_recipe_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml does not exist: give the path of a YAML file"):
+        load_recipe(tmp_path / "none.yaml")
+
+
+def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
+    recipe = _load(tmp_path, "seed: 5\nvotes: {top_p: 0.3}", "corpus.labels=[topic]", "privacy.delta=1e-7")
+    again = _load(tmp_path, dump_recipe(recipe))
+    assert again == recipe
+    assert again.release_id == recipe.release_id
+
+
+def test_the_recipe_in_the_repository_is_valid() -> None:
+    path = Path(__file__).parents[2] / "jobs/seqpate/chat.yaml"
+    assert load_recipe(path).release_id.startswith("seqpate-")
+    assert set(yaml.safe_load(path.read_text())) <= set(Recipe.model_fields)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "resources.actors=3",
+        "resources.group=4",
+        "resources.query_batch=64",
+        "resources.address=auto",
+        "generation.texts=7",
+        "generation.seed=9",
+        "evaluation.users=3",
+        "student.weight=1",
+        "student.steps=59",
+        "student.learning_rate=1e-3",
+        "privacy.ledger=sqlite:///elsewhere.db",
+        "privacy.key=other.key",
+        "privacy.account=another",
+    ],
+)
+def test_performance_post_processing_and_bookkeeping_are_the_same_release(tmp_path: Path, override: str) -> None:
+    changed = _load(tmp_path, "seed: 0", override)
+    assert changed != Recipe()
+    assert changed.release_id == Recipe().release_id
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "prompts=prompts.txt",
+        "privacy.epsilon=3.5",
+        "privacy.delta=1e-7",
+        "teachers.count=999",
+        "teachers.steps=7",
+        "teachers.stack=49",
+        "votes.queries=999",
+        "votes.top_k=49",
+        "votes.top_p=1.0",
+        "student.seed=1",
+        "student.rank_in=31",
+        "student.warm_steps=59",
+        "pseudo.seed=1",
+        "corpus.source=chats.parquet",
+        "corpus.max_records_per_user=99",
+        "model.dtype=float32",
+        "model.base=other",
+    ],
+)
+def test_what_decides_the_release_changes_its_id(tmp_path: Path, override: str) -> None:
+    assert _load(tmp_path, "method: seqpate", override).release_id != Recipe().release_id
+
+
+def test_equal_recipes_written_differently_are_the_same_release(tmp_path: Path) -> None:
+    one = _load(tmp_path, "seed: 0\nprivacy: {epsilon: 3, delta: 0.000001}")
+    assert one.release_id == Recipe().release_id
+
+
+@pytest.mark.parametrize("unit", ["record", "phrase"])
+def test_another_unit_is_refused_with_a_reason(tmp_path: Path, unit: str) -> None:
+    with pytest.raises(ConfigError, match=f"privacy.unit {unit} is not offered: use 'user'"):
+        _load(tmp_path, "seed: 0", f"privacy.unit={unit}")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="errors of the whole recipe quote the whole recipe, and start with an empty name"
+)
+def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, "privacy: {unit: record, ledger: 'postgresql://ledger:pass-word@host/db'}")
+    assert "pass-word" not in str(caught.value)
+    assert not str(caught.value).startswith("''")
+
+
+@pytest.mark.parametrize("unit", ["users", 3])
+def test_an_unknown_unit_lists_the_known_ones(unit: object) -> None:
+    with pytest.raises(ConfigError, match="'privacy.unit' is .*'user', 'record' or 'phrase'"):
+        Recipe.parse({"privacy": {"unit": unit}})
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Recipe().seed = 3  # type: ignore[misc]

@@ -1,0 +1,150 @@
+"""Packing loses nothing that fits, and a document sees nothing but itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import encode_documents, trunk_features
+from rayprivacy.models.packing import PAD, Row, pack
+
+FIRST = "what do you like to eat for dinner"
+SECOND = "the way to the library"
+
+
+def _documents(row: Row) -> list[list[int]]:
+    found = []
+    for number in range(int(row.segment.max()) + 1):
+        found.append(row.ids[row.segment == number].tolist())
+    return found
+
+
+@contextmanager
+def _recorded(backbone: Backbone) -> Iterator[list[torch.Tensor]]:
+    """The trunk's hidden states before they are rounded to bfloat16."""
+    kept: list[torch.Tensor] = []
+    hook = backbone.model.base_model.register_forward_hook(
+        lambda _module, _inputs, out: kept.append(out.last_hidden_state[0].clone())
+    )
+    try:
+        yield kept
+    finally:
+        hook.remove()
+
+
+def _hidden(backbone: Backbone, row: Row) -> torch.Tensor:
+    with _recorded(backbone) as kept:
+        trunk_features(backbone, row)
+    return kept[0]
+
+
+documents = st.lists(st.lists(st.integers(1, 399), min_size=1, max_size=20), max_size=12)
+
+
+@given(documents, st.integers(1, 24), st.integers(1, 6))
+@settings(max_examples=200, deadline=None)
+def test_pack_keeps_whole_documents_in_fixed_rows(docs: list[list[int]], row_tokens: int, max_rows: int) -> None:
+    rows = pack(docs, row_tokens, max_rows)
+    assert len(rows) <= max_rows
+    cut = sorted(tuple(document[:row_tokens]) for document in docs)
+    packed = sorted(tuple(document) for row in rows for document in _documents(row))
+    for row in rows:
+        assert row.ids.shape == row.segment.shape == (row_tokens,)
+        assert row.ids.dtype == row.segment.dtype == torch.int64
+        full = int((row.segment != PAD).sum())
+        assert (row.segment[:full] != PAD).all(), "padding comes last"
+        assert (row.segment[:full].diff() >= 0).all()
+    for document in packed:
+        cut.remove(document)  # raises when a row holds what was never given
+    room = [row_tokens - int((row.segment != PAD).sum()) for row in rows]
+    if cut:
+        assert len(rows) == max_rows, "a document was left out although another row was allowed"
+        assert min(map(len, cut)) > max(room, default=0), "a document was left out although it fits"
+    if max_rows >= len(docs):
+        assert not cut, "nothing is lost when every document could have a row"
+
+
+@given(documents, st.integers(1, 24))
+@settings(max_examples=100, deadline=None)
+def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[int]], row_tokens: int) -> None:
+    for row in pack(docs, row_tokens, 4):
+        expected_positions = [place for document in _documents(row) for place in range(len(document))]
+        assert row.positions[: len(expected_positions)].tolist() == expected_positions
+        owner, mask = row.segment.tolist(), row.mask.tolist()
+        for i in range(row_tokens):
+            assert mask[i] == [j <= i and owner[i] == owner[j] for j in range(row_tokens)]
+        assert bool(row.mask.diagonal().all()), "a row of the mask without any position gives NaN"
+        assert int(row.predicts.sum()) == sum(len(document) - 1 for document in _documents(row))
+        for i in row.predicts.nonzero().flatten().tolist():
+            assert row.segment[i] == row.segment[i + 1] != PAD
+
+
+def test_documents_are_cut_to_the_row() -> None:
+    (row,) = pack([list(range(1, 100))], row_tokens=10, max_rows=3)
+    assert row.ids.tolist() == list(range(1, 11))
+    assert set(row.segment.tolist()) == {0}
+
+
+def test_rows_beyond_the_bound_are_left_out_but_small_documents_still_fill_gaps() -> None:
+    rows = pack([[1] * 7, [2] * 7, [3] * 7, [4] * 3], row_tokens=10, max_rows=2)
+    assert [_documents(row) for row in rows] == [[[1] * 7, [4] * 3], [[2] * 7]]
+
+
+def test_no_documents_make_no_rows(tiny_backbone: Backbone) -> None:
+    assert pack([], 16, 4) == []
+    features = encode_documents(tiny_backbone, [], 16, 4)
+    assert len(features) == 0
+    assert features.hidden.shape == (0, tiny_backbone.width)
+    assert features.hidden.dtype == torch.bfloat16
+
+
+def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_backbone: Backbone) -> None:
+    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+    (alone,) = pack([second], 64, 1)
+    (packed,) = pack([first, second], 64, 1)
+    after = _hidden(tiny_backbone, packed)[len(first) : len(first) + len(second)]
+    before = _hidden(tiny_backbone, alone)[: len(second)]
+    assert (after - before).abs().max() < 1e-4
+    assert before.abs().max() > 0.1
+    unpacked = tiny_backbone.model.base_model(input_ids=torch.tensor([second])).last_hidden_state[0]
+    assert (before - unpacked).abs().max() < 1e-4, "the packed trunk is the model's own forward pass"
+
+
+def test_hidden_states_do_not_depend_on_the_neighbour_in_the_row(tiny_backbone: Backbone) -> None:
+    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+    other = [7 + token % 100 for token in first]
+    (row,), (changed,) = pack([first, second], 64, 1), pack([other, second], 64, 1)
+    inside = slice(len(first), len(first) + len(second))
+    before, after = _hidden(tiny_backbone, row), _hidden(tiny_backbone, changed)
+    assert torch.equal(before[inside], after[inside])
+    assert not torch.equal(before[: len(first)], after[: len(first)])
+
+
+def test_hidden_states_do_not_see_the_future(tiny_backbone: Backbone) -> None:
+    document = tiny_backbone.document(FIRST, 40)
+    changed = [*document[:4], *((7 + token) % 400 for token in document[4:])]
+    before, after = (_hidden(tiny_backbone, pack([ids], 64, 1)[0]) for ids in (document, changed))
+    assert torch.equal(before[:4], after[:4])
+    assert not torch.equal(before[4], after[4])
+
+
+def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone) -> None:
+    first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
+    features = encode_documents(tiny_backbone, [first, second], 64, 1)
+    assert features.targets.tolist() == first[1:] + second[1:]
+    assert features.hidden.dtype == torch.bfloat16
+    hidden = _hidden(tiny_backbone, pack([first, second], 64, 1)[0])
+    kept = [*range(len(first) - 1), *range(len(first), len(first) + len(second) - 1)]
+    assert torch.equal(features.hidden, hidden[kept].bfloat16())
+
+
+@pytest.mark.parametrize("max_rows", [1, 2])
+def test_a_shard_has_at_most_the_public_number_of_examples(tiny_backbone: Backbone, max_rows: int) -> None:
+    flood = [tiny_backbone.document("bread " * 200, 10_000)] * 30
+    features = encode_documents(tiny_backbone, flood, 32, max_rows)
+    assert len(features) == max_rows * 31
+    assert features.hidden.isfinite().all()

@@ -1,0 +1,99 @@
+"""A total holds every teacher once, however late, doubled or shuffled its parts arrive."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.teachers.votes import PartialSum, VoteTotal
+
+
+def _partial(parts: tuple[int, ...], value: int | None = None) -> PartialSum:
+    sums = np.random.default_rng(sum(parts) if value is None else value).integers(0, 2**40, (3, 4))
+    return PartialSum(parts, tuple(teacher for part in parts for teacher in (2 * part, 2 * part + 1)), sums)
+
+
+PARTS = [_partial((0,)), _partial((1, 2)), _partial((3,)), _partial((4, 5))]
+
+
+def _total(parts: list[PartialSum]) -> VoteTotal:
+    total = VoteTotal(3, 4)
+    for part in parts:
+        total.add(part)
+    return total
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::5])
+def test_any_order_gives_the_same_sums_and_manifest(order: tuple[int, ...]) -> None:
+    total = _total([PARTS[i] for i in order])
+    assert np.array_equal(total.sums, sum(part.sums for part in PARTS))
+    assert total.sums.dtype == np.int64
+    assert total.manifest == tuple(range(12))
+
+
+def test_a_missing_part_shows_in_the_manifest() -> None:
+    assert _total([PARTS[3], PARTS[0]]).manifest == (0, 1, 8, 9, 10, 11)
+    assert VoteTotal(3, 4).manifest == ()
+
+
+def test_an_identical_repeat_is_counted_once() -> None:
+    once, twice = _total(PARTS), _total([*PARTS, _partial((1, 2)), PARTS[0]])
+    assert np.array_equal(once.sums, twice.sums)
+    assert once.manifest == twice.manifest
+
+
+def test_a_differing_repeat_is_refused_and_not_added() -> None:
+    total = _total(PARTS)
+    before = total.sums.copy()
+    with pytest.raises(ReleaseError, match="twice and differently"):
+        total.add(_partial((3,), value=99))
+    assert np.array_equal(total.sums, before)
+    assert total.manifest == tuple(range(12))
+
+
+@pytest.mark.parametrize(
+    "intruder",
+    [
+        PartialSum((0, 3), (0, 1, 6, 7), np.ones((3, 4), dtype=np.int64)),
+        PartialSum((9,), (11, 18), np.ones((3, 4), dtype=np.int64)),
+        PartialSum((9,), (20, 20), np.ones((3, 4), dtype=np.int64)),
+    ],
+    ids=["known stacks grouped anew", "a known teacher in a new stack", "a teacher twice in one sum"],
+)
+def test_a_teacher_is_never_counted_twice(intruder: PartialSum) -> None:
+    total = _total(PARTS)
+    before = total.sums.copy()
+    with pytest.raises(ReleaseError, match="in two partial sums"):
+        total.add(intruder)
+    assert np.array_equal(total.sums, before)
+    assert total.manifest == tuple(range(12))
+
+
+def test_the_messages_hold_no_votes() -> None:
+    total = _total(PARTS)
+    with pytest.raises(ReleaseError) as caught:
+        total.add(_partial((3,), value=99))
+    assert not any(str(number) in str(caught.value) for number in PARTS[2].sums.flatten())
+
+
+def test_adding_leaves_the_partial_sum_as_it_is() -> None:
+    part = _partial((0,))
+    before = part.sums.copy()
+    _total([part, PARTS[1]])
+    assert np.array_equal(part.sums, before)
+
+
+@pytest.mark.xfail(strict=True, reason="numpy broadcasts a [1, k] sum over all queries")
+def test_a_sum_of_another_shape_is_refused() -> None:
+    with pytest.raises(ReleaseError):
+        VoteTotal(3, 4).add(PartialSum((0,), (0, 1), np.ones((1, 4), dtype=np.int64)))
+    with pytest.raises(ReleaseError):
+        VoteTotal(3, 4).add(PartialSum((0,), (0, 1), np.ones(4, dtype=np.int64)))
+
+
+@pytest.mark.xfail(strict=True, reason="a repeat is compared by its sums only, not by its teachers")
+def test_a_repeat_with_other_teachers_is_refused() -> None:
+    total = _total(PARTS)
+    with pytest.raises(ReleaseError):
+        total.add(PartialSum((3,), (90, 91), PARTS[2].sums))
