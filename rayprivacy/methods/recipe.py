@@ -63,7 +63,7 @@ class Recipe(Config):
     corpus: CorpusConfig = CorpusConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     model: ModelConfig = ModelConfig()
-    pseudo: SamplingConfig = SamplingConfig(texts=768, prompt_words=(4, 4), temperature=0.8, top_k=40, top_p=1.0)
+    pseudo: SamplingConfig = SamplingConfig(texts=512, prompt_words=(4, 4), temperature=0.8, top_k=40, top_p=1.0)
     teachers: TeachersConfig = TeachersConfig()
     votes: VotesConfig = VotesConfig()
     student: StudentConfig = StudentConfig()
@@ -80,9 +80,9 @@ class Recipe(Config):
     @property
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
-        after_the_gate = {"steps", "batch", "learning_rate", "weight"}
-        left_out = {"generation": True, "evaluation": True, "resources": True, "student": after_the_gate}
-        shape = self.model_dump(mode="json", exclude=left_out)
+        free = {"generation": True, "evaluation": True, "resources": True}
+        after_the_gate = {"student": {"steps": True, "batch": True, "learning_rate": True, "weight": True}}
+        shape = self.model_dump(mode="json", exclude={**free, **after_the_gate})
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
         return f"{self.method}-{digest_json(shape)[:16]}"
 

@@ -11,26 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-WORDS = [
-    "the",
-    "cat",
-    "sat",
-    "on",
-    "my",
-    "mat",
-    "and",
-    "you",
-    "like",
-    "soup",
-    "with",
-    "bread",
-    "today",
-    "so",
-    "we",
-    "go",
-    "home",
-    "now",
-]
+WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
 USERS, SENTENCES = 30, 4
 
 
