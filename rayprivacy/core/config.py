@@ -32,13 +32,17 @@ class Config(BaseModel):
 def _sentence(root: type[BaseModel], error: ErrorDetails) -> str:
     path = [str(part) for part in error["loc"]]
     name = ".".join(path)
+    reason = error["msg"].removeprefix("Value error, ").rstrip(".")
+    if not path:  # the input is the whole recipe here, with the ledger's URL in it: never quote it
+        return f"the recipe is refused: {reason}."
     if error["type"] == "extra_forbidden":
         valid = _keys_at(root, path[:-1])
         near = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.0)
-        return f"'{name}' is not a key of the recipe: did you mean '{'.'.join([*path[:-1], near[0]])}'? (valid: {', '.join(valid)})."
+        closest = ".".join([*path[:-1], near[0]])
+        return f"'{name}' is not a key of the recipe: did you mean '{closest}'? (valid: {', '.join(valid)})."
     if error["type"] == "missing":
         return f"'{name}' is missing from the recipe: add it."
-    return f"'{name}' is {error['input']!r}: {error['msg'].removeprefix('Value error, ').rstrip('.')}."
+    return f"'{name}' is {error['input']!r}: {reason}."
 
 
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """The `generation` block of a recipe, and how pseudo-sentences are sampled."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rayprivacy.core.config import Config
 
@@ -23,3 +23,10 @@ class SamplingConfig(Config):
     top_k: int = Field(default=50, ge=1)
     top_p: float = Field(default=0.95, gt=0, le=1)
     seed: int = 0
+
+    @field_validator("prompt_words")
+    @classmethod
+    def _a_range(cls, words: tuple[int, int]) -> tuple[int, int]:
+        if not 0 <= words[0] <= words[1]:
+            raise ValueError("give the shortest cut first, e.g. [1, 4]")
+        return words

@@ -111,7 +111,9 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"the option -o {override!r} is not of the form key=value, e.g. -o privacy.epsilon=8.")
     *path, last = name.split(".")
     for part in path:
-        data = data.setdefault(part, {})
+        if data.get(part) is None:
+            data[part] = {}
+        data = data[part]
         if not isinstance(data, dict):
             raise ConfigError(f"the option -o {override!r} goes into '{part}', which is a value and has no keys.")
     data[last] = _yaml(value, f"the option -o {override!r}")

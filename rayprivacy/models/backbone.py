@@ -80,11 +80,11 @@ def load_backbone(config: ModelConfig) -> Backbone:
     Raises:
         ConfigError: the base does not exist or has no end-of-text token.
     """
-    source = resolve_base(config.base)
     try:
+        source = resolve_base(config.base)
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"model.base is {config.base!r}: its tokenizer has no end-of-text token.")

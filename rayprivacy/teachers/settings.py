@@ -1,6 +1,6 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayprivacy.core.config import Config
 
@@ -29,6 +29,14 @@ class TeachersConfig(Config):
     batch: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=2e-2, gt=0)
     stack: int = Field(default=50, ge=1)
+
+    @model_validator(mode="after")
+    def _a_record_fits_a_row(self) -> "TeachersConfig":
+        if self.max_tokens + 2 > self.row_tokens:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} and two marks need row_tokens of {self.max_tokens + 2} at least"
+            )
+        return self
 
     @property
     def parts(self) -> int:

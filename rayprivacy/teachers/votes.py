@@ -42,9 +42,11 @@ class VoteTotal:
         Raises:
             ReleaseError: a teacher is already counted in another sum, or a repeat differs.
         """
+        if partial.sums.shape != self.sums.shape:
+            raise ReleaseError(f"a partial sum has shape {partial.sums.shape}, not {self.sums.shape}: release nothing.")
         known = self._seen.get(partial.parts)
         if known is not None:
-            if not np.array_equal(known.sums, partial.sums):
+            if known.teachers != partial.teachers or not np.array_equal(known.sums, partial.sums):
                 raise ReleaseError(
                     f"stacks {partial.parts} voted twice and differently: retrain them, release nothing."
                 )

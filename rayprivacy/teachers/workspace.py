@@ -29,8 +29,10 @@ class Workspace:
     recipe: str
 
     def prepare(self) -> None:
-        """Make the folder, for the owner only."""
+        """Make the folder, for the owner only, without scratch files of a killed run."""
         private_directory(self.root)
+        for scratch in self.root.glob(".part-*"):
+            scratch.unlink()
 
     def _files(self, part: int) -> tuple[Path, Path, Path]:
         stem = f"part-{part:05d}"
@@ -47,7 +49,7 @@ class Workspace:
     def finished(self, part: int, source: str) -> bool:
         """Whether this part was trained from this very input and its files are intact."""
         features, teachers, done = self._files(part)
-        if not done.exists():
+        if not all(path.exists() for path in (features, teachers, done)):
             return False
         marker = read_json(done)
         return bool(

@@ -34,7 +34,6 @@ def test_short_prompts_stay_whole() -> None:
     assert cut_prompts(["one  two"], SamplingConfig(texts=2, prompt_words=(5, 9))) == ["one two"] * 2
 
 
-@pytest.mark.xfail(strict=True, reason="SamplingConfig takes any prompt_words; cut_prompts then raises ValueError")
 @pytest.mark.parametrize("words", [[4, 1], [-3, -1]])
 def test_prompt_words_out_of_order_are_refused(words: list[int]) -> None:
     with pytest.raises(ConfigError):

@@ -1,7 +1,9 @@
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +41,19 @@ class Job:
         return self.call([sys.executable, "-c", code])
 
     def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        environment = os.environ | {"COLUMNS": "200"}
-        return subprocess.run(
-            command, capture_output=True, text=True, cwd=self.folder, env=environment, timeout=240, check=False
-        )
+        # Output goes to files: what Ray leaves behind for a moment after SIGKILL would hold a pipe open.
+        streams = [self.folder / "stdout", self.folder / "stderr"]
+        with streams[0].open("w") as out, streams[1].open("w") as err:
+            environment = os.environ | {"COLUMNS": "200"}
+            process = subprocess.Popen(
+                command, stdout=out, stderr=err, cwd=self.folder, env=environment, start_new_session=True
+            )
+            try:
+                code = process.wait(timeout=240)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        return subprocess.CompletedProcess(command, code, *(stream.read_text() for stream in streams))
 
     def certificate(self, out: str) -> dict[str, Any]:
         return dict(json.loads((self.folder / out / "certificate.json").read_text()))

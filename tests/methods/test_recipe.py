@@ -19,9 +19,9 @@ def _load(tmp_path: Path, text: str, *overrides: str) -> Recipe:
     ("text", "key", "nearest"),
     [
         ("sed: 3", "sed", "seed"),
-        ("teachers: {cuont: 3}", "teachers.cuont", "count"),
-        ("privacy: {epsilom: 3}", "privacy.epsilom", "epsilon"),
-        ("student: {learnin_rate: 3}", "student.learnin_rate", "learning_rate"),
+        ("teachers: {cuont: 3}", "teachers.cuont", "teachers.count"),
+        ("privacy: {epsilom: 3}", "privacy.epsilom", "privacy.epsilon"),
+        ("student: {learnin_rate: 3}", "student.learnin_rate", "student.learning_rate"),
     ],
 )
 def test_an_unknown_key_suggests_the_nearest(tmp_path: Path, text: str, key: str, nearest: str) -> None:
@@ -180,9 +180,6 @@ def test_another_unit_is_refused_with_a_reason(tmp_path: Path, unit: str) -> Non
         _load(tmp_path, "seed: 0", f"privacy.unit={unit}")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="errors of the whole recipe quote the whole recipe, and start with an empty name"
-)
 def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         _load(tmp_path, "privacy: {unit: record, ledger: 'postgresql://ledger:pass-word@host/db'}")
@@ -192,7 +189,7 @@ def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", ["users", 3])
 def test_an_unknown_unit_lists_the_known_ones(unit: object) -> None:
-    with pytest.raises(ConfigError, match="'privacy.unit' is .*'user', 'record' or 'phrase'"):
+    with pytest.raises(ConfigError, match=r"'privacy\.unit' is .*'user', 'record' or 'phrase'"):
         Recipe.parse({"privacy": {"unit": unit}})
 
 

@@ -74,7 +74,6 @@ def test_a_truncated_file_is_not_finished(workspace: Workspace, shard_file: Path
     assert not workspace.finished(2, source)
 
 
-@pytest.mark.xfail(strict=True, reason="finished() raises FileNotFoundError when a file beside its marker is gone")
 @pytest.mark.parametrize("suffix", ["features.safetensors", "teachers.safetensors"])
 def test_a_missing_file_is_not_finished(workspace: Workspace, shard_file: Path, suffix: str) -> None:
     source = _write(workspace, shard_file)
