@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import resolve_base
+
+disable_progress_bar()  # our own stages report progress; theirs would overwrite it
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 
