@@ -1,56 +1,7 @@
-"""Exceptions that carry no private text.
+"""How the corpus layer seals the exceptions of whatever reads private rows (see `core.sealing`)."""
 
-A parser quotes the row it failed on, and Ray carries that text to the driver, to its log files and to the dashboard.
-So every function that Ray runs on private rows is sealed: the original exception is replaced, in the worker, by one
-that says which step failed and with which type of exception. Our own errors are written without private text and pass.
-"""
+from rayprivacy.core.errors import CorpusError
+from rayprivacy.core.sealing import Seal
 
-import functools
-import re
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-from rayprivacy.core import errors
-from rayprivacy.core.errors import CorpusError, RayPrivacyError
-
-P = ParamSpec("P")
-R = TypeVar("R")
-_OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
-
-
-def sealed(step: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a function on private rows: whatever it raises leaves as one sentence without their content."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            failure: RayPrivacyError
-            try:
-                return function(*args, **kwargs)
-            except RayPrivacyError as error:
-                failure = type(error)(*error.args)
-            except Exception as error:  # noqa: BLE001 - any exception may quote private rows
-                failure = _bare(step, error)
-            # Raised outside the except block, so that no __context__ drags the original along.
-            raise failure
-
-        return guarded
-
-    return decorate
-
-
-def unwrap(step: str, error: BaseException) -> RayPrivacyError:
-    """Find our own sentence in what Ray raised on the driver, or say which type of exception stopped the step.
-
-    Ray hands over the worker's traceback as text, and drops the exception that caused it.
-    """
-    own = _OWN_ERROR.search(str(error))
-    kind = getattr(errors, own[1], CorpusError) if own else CorpusError
-    return kind(own[2]) if own else _bare(step, error)
-
-
-def _bare(step: str, error: BaseException) -> CorpusError:
-    return CorpusError(
-        f"{step} stopped with {type(error).__name__} (its text is withheld: it may quote private records): "
-        "check that every file of corpus.source is well-formed and readable."
-    )
+_SEAL = Seal(CorpusError, "check that every file of corpus.source is well-formed and readable")
+sealed, unwrap = _SEAL.around, _SEAL.unwrap

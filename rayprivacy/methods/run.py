@@ -70,7 +70,8 @@ class Run:
         """Announce, time and log a stage."""
         self.log(name, "start")
         began = time.perf_counter()
-        self.console.print(f"  {name} ...", end="\r", highlight=False)
+        if self.console.is_terminal:
+            self.console.print(f"  {name} ...", end="\r", highlight=False)
         yield
         seconds = time.perf_counter() - began
         self.log(name, "done", seconds)

@@ -5,16 +5,18 @@ by Ray and its call repeated (calls are deterministic and idempotent, see group)
 only and never looks at data.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import RayError
 from ray.util import ActorPool
 
 from rayprivacy.core.artifacts import Private
 from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.sealing import Seal
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.vote import VoteMechanism
@@ -23,28 +25,23 @@ from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.votes import PartialSum, VoteTotal
 
 ACTOR_RETRIES = 3
-T = TypeVar("T")
+_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 
 
 class _SealedGroup:
-    """A TeacherGroup whose errors carry a type and no message: messages may quote private text."""
+    """A TeacherGroup whose foreign errors carry a type and no message: messages may quote private text."""
 
+    @_SEAL.around("starting a teacher group")
     def __init__(self, spec: GroupSpec) -> None:
         self._group = TeacherGroup(spec)
 
+    @_SEAL.around("training teachers")
     def train(self, part: int) -> int:
-        return self._sealed("training", lambda: self._group.train(part))
+        return self._group.train(part)
 
+    @_SEAL.around("voting")
     def vote(self, parts: Sequence[int], queries: Queries, mechanism: VoteMechanism) -> PartialSum:
-        return self._sealed("voting", lambda: self._group.vote(parts, queries, mechanism))
-
-    @staticmethod
-    def _sealed(work: str, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - every message from private code is sealed here
-            kind = type(error).__name__
-        raise ReleaseError(f"{work} failed in a teacher group with {kind}; its message is withheld, it may be private.")
+        return self._group.vote(parts, queries, mechanism)
 
 
 class TeacherPool:
@@ -63,10 +60,7 @@ class TeacherPool:
 
     def train(self) -> Iterator[int]:
         """Train every stack that has no marker yet; yields stack numbers as they finish."""
-        pool = ActorPool(self._actors)
-        yield from pool.map_unordered(
-            lambda actor, part: actor.train.remote(part), list(range(self._spec.teachers.parts))
-        )
+        yield from self._map("training teachers", "train", list(range(self._spec.teachers.parts)))
 
     def vote(self, queries: Queries, mechanism: VoteMechanism) -> tuple[Private[Any], VoteManifest]:
         """Ask every teacher; returns the private total and its manifest.
@@ -88,10 +82,21 @@ class TeacherPool:
 
     def _total(self, block: Any, queries: int, mechanism: VoteMechanism, groups: list[range]) -> VoteTotal:
         total = VoteTotal(queries, mechanism.candidates)
-        ask = lambda actor, group: actor.vote.remote(tuple(group), block, mechanism)  # noqa: E731
-        for partial in ActorPool(self._actors).map_unordered(ask, groups):
+        for partial in self._map("voting", "vote", [tuple(group) for group in groups], block, mechanism):
             total.add(partial)
         return total
+
+    def _map(self, step: str, method: str, work: list[Any], *shared: Any) -> Iterator[Any]:
+        """Hand out pieces of work to idle actors; a failure leaves as one sentence of ours."""
+        results = ActorPool(self._actors).map_unordered(
+            lambda actor, piece: getattr(actor, method).remote(piece, *shared), work
+        )
+        try:
+            yield from results
+            return
+        except RayError as error:
+            failure = _SEAL.unwrap(step, error)
+        raise failure
 
     def close(self) -> None:
         """Stop the actors."""
