@@ -10,6 +10,7 @@ is post-processing. The held-out evaluation reads private text and is marked so 
 """
 
 import json
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,12 @@ def open_account(recipe: Recipe) -> Ledger:
 
 def run_seqpate(run: Run) -> dict[str, Any]:
     """Run, or finish, one recipe; returns the certificate."""
+    with closing(open_account(run.recipe)) as ledger:
+        return _run(run, ledger)
+
+
+def _run(run: Run, ledger: Ledger) -> dict[str, Any]:
     recipe = run.recipe
-    ledger = open_account(recipe)
     prompts = load_prompts(recipe.prompts)
     key_path = Path(recipe.privacy.key).absolute()
     key = load_or_create_key(key_path)
@@ -110,7 +115,6 @@ def run_seqpate(run: Run) -> dict[str, Any]:
     synthetic = {"releasable": True, **synthetic_metrics(texts)}
     metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
     write_json(run.root / "metrics.json", metrics)
-    ledger.close()
     return certificate
 
 
