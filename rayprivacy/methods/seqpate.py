@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.core.artifacts import Released, digest_array, digest_json
+from rayprivacy.core.artifacts import Released, digest_array, digest_file, digest_json
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_or_create_key
 from rayprivacy.core.units import NeighbouringRelation
@@ -120,11 +120,11 @@ def _run(run: Run, ledger: Ledger) -> dict[str, Any]:
 
 def _released_votes(run: Run, public: PublicSide, gate: Gate) -> tuple[Released[Any], Workspace]:
     recipe = run.recipe
-    workspace = Workspace(
-        run.private("teachers"), digest_json([recipe.model.model_dump(), recipe.teachers.model_dump()])
-    )
+    basis = run.public("basis.safetensors")
+    origin = [recipe.model.model_dump(), recipe.teachers.model_dump(), digest_file(basis)]
+    workspace = Workspace(run.private("teachers"), digest_json(origin))
     workspace.prepare()
-    spec = GroupSpec(recipe.model, recipe.teachers, run.private("shards"), run.public("basis.safetensors"), workspace)
+    spec = GroupSpec(recipe.model, recipe.teachers, run.private("shards"), basis, workspace)
     mechanism = planned_mechanism(recipe, len(public.queries))
     with teacher_pool(spec, recipe.resources) as pool:
         with run.stage("teachers"):
