@@ -45,7 +45,9 @@ def _race_for_output(url: str, number: int, barrier: BarrierType, results: Any) 
 
 
 def _all(target: Callable[..., None], url: str) -> list[Any]:
-    context = multiprocessing.get_context("fork")
+    # Not "fork": the test process may hold the locks of torch's and Ray's threads, and a child would wait for ever.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rayprivacy.ledger.store", "rayprivacy.accounting.calibrate"])
     barrier, results = context.Barrier(PROCESSES), context.Queue()
     workers = [context.Process(target=target, args=(url, number, barrier, results)) for number in range(PROCESSES)]
     for worker in workers:

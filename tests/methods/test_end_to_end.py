@@ -103,7 +103,8 @@ def test_another_corpus_is_another_charge(job: Any) -> None:
     assert created.returncode == 0, created.stderr
     assert job.run("first").returncode == 0
     table = pq.read_table(job.folder / "talk.parquet")
-    pq.write_table(table.slice(4), job.folder / "talk.parquet")
+    # Half of the users go: one alone might be a held-out user, whose absence changes no vote and costs nothing.
+    pq.write_table(table.slice(60), job.folder / "talk.parquet")
     grown = job.run("first", "--resume")
     assert grown.returncode == 0, grown.stderr
     assert commits(job) == ["commit", "commit"]
