@@ -134,17 +134,20 @@ CRASHES: dict[str, tuple[Callable[[], None], ChargeState | None]] = {
 }
 
 
-def _crash(path: Path, patch: Callable[[], None]) -> None:
+def _crash(path: Path, point: str) -> None:
     gate = _gate(path)
-    patch()
+    CRASHES[point][0]()
     _release(gate)
 
 
 @pytest.mark.parametrize("point", CRASHES)
 def test_a_killed_release_is_resumed_with_one_charge_and_one_output(tmp_path: Path, point: str) -> None:
-    patch, state = CRASHES[point]
+    state = CRASHES[point][1]
+    # Not "fork": the test process may hold the locks of torch's and Ray's threads, and a child would wait for ever.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["rayprivacy.release.gate", "rayprivacy.accounting.calibrate"])
     for attempt in range(2):  # dying twice at the same point is no different
-        process = multiprocessing.get_context("fork").Process(target=_crash, args=(tmp_path, patch))
+        process = context.Process(target=_crash, args=(tmp_path, point))
         process.start()
         process.join()
         served = attempt == 1 and point == "after commit"  # the second run had nothing left to commit
