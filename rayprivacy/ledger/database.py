@@ -7,8 +7,10 @@ may be used from threads and forked processes alike.
 """
 
 import os
+import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.schema import REVISION
 
 BUSY_SECONDS = 60.0
+RETRY_SECONDS = 0.01
 _MIGRATIONS = Path(__file__).parent / "migrations"
 
 
@@ -36,6 +39,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.path = _path(url)
         _prepare_file(self.path)
+        _use_wal(self.path)
         self._engine = _engine(url)
         with self.write() as connection:
             _migrate(connection, self.path)
@@ -84,13 +88,29 @@ def _prepare_file(path: Path) -> None:
         path.chmod(0o600)  # by name: closing a handle of a live SQLite file would drop this process's locks on it
 
 
+def _use_wal(path: Path) -> None:
+    """Switch the file to WAL, which it then keeps.
+
+    While another process switches it too, SQLite answers "busy" at once here, whatever the timeout: so we wait.
+    """
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
+        time.sleep(RETRY_SECONDS)
+
+
 def _engine(url: str) -> Engine:
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # the driver opens no transactions of its own: `_begin` below does
-        connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
 
     @event.listens_for(engine, "begin")
