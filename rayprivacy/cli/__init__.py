@@ -1,0 +1,23 @@
+"""The command line. Exit codes: 0 done, 1 failure, 2 bad input, 3 budget refused."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from rayprivacy.cli import epsilon, ledger, runs
+from rayprivacy.core.errors import RayPrivacyError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None)
+app.add_typer(runs.app)
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(epsilon.app, name="epsilon")
+
+
+def main() -> None:
+    """Run the command line; a wrong input is one sentence, not a traceback."""
+    try:
+        app()
+    except RayPrivacyError as error:
+        Console(stderr=True).print(f"rayprivacy: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)

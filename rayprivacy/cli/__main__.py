@@ -1,0 +1,5 @@
+"""`python -m rayprivacy.cli`."""
+
+from rayprivacy.cli import main
+
+main()
