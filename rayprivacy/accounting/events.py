@@ -22,18 +22,18 @@ from dp_accounting.dp_event import (
     DpEvent,
     GaussianDpEvent,
     LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
     NonPrivateDpEvent,
     PoissonSampledDpEvent,
     RepeatAndSelectDpEvent,
     SelfComposedDpEvent,
 )
 
+from rayprivacy.accounting import fields
+from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import EventError
 
 MAX_DEPTH = 8
-MAX_COUNT = 2**53
-SIGMA_RANGE = (1e-100, 1e100)  # outside, 1 / sigma^2 would overflow or vanish, and a charge would cost nothing
-POISSON = "poisson"  # JSON has no infinity; repeat-and-select writes its Poisson case (shape = inf) as this word
 
 _KEYS = {
     "gaussian": ("noise_multiplier",),
@@ -42,6 +42,8 @@ _KEYS = {
     "self-composed": ("count", "event"),
     "composed": ("events",),
     "repeat-and-select": ("mean", "shape", "event"),
+    "mixture-of-gaussians": ("standard_deviation", "sensitivities", "sampling_probs"),
+    "metric-local": ("epsilon", "diameter", "tokens"),
     "non-private": (),
 }
 
@@ -50,7 +52,7 @@ def to_json(event: DpEvent) -> dict[str, Any]:
     """Encode an event, after every check that `from_json` makes.
 
     Raises:
-        EventError: the event is not one of the seven kinds, or holds a value that no mechanism can have.
+        EventError: the event is not one of the nine kinds, or holds a value that no mechanism can have.
     """
     return _encode(from_json(_encode(event, 0)), 0)
 
@@ -99,29 +101,48 @@ def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
     if kind is ComposedDpEvent:
         return {"kind": "composed", "events": [_encode(part, depth + 1) for part in event.events]}
     if kind is RepeatAndSelectDpEvent:
-        shape = POISSON if event.shape == math.inf else event.shape
+        shape = fields.POISSON if event.shape == math.inf else event.shape
         inner = _encode(event.event, depth + 1)
         return {"kind": "repeat-and-select", "mean": event.mean, "shape": shape, "event": inner}
+    if kind is MixtureOfGaussiansDpEvent:
+        return {"kind": "mixture-of-gaussians", **_mixture(event)}
+    if kind is MetricLocalDpEvent:
+        return {"kind": "metric-local", "epsilon": event.epsilon, "diameter": event.diameter, "tokens": event.tokens}
     if kind is NonPrivateDpEvent:
         return {"kind": "non-private"}
     raise EventError(f"the event is a {kind.__name__}: use one of {', '.join(_KEYS)}.")
+
+
+def _mixture(event: DpEvent) -> dict[str, Any]:
+    sizes, probs = event.sensitivities, event.sampling_probs
+    if not isinstance(sizes, list | tuple) or not isinstance(probs, list | tuple):
+        raise EventError("the mixture has sensitivities or sampling_probs that are no list: give lists of numbers.")
+    deviation = event.standard_deviation
+    return {"standard_deviation": deviation, "sensitivities": list(sizes), "sampling_probs": list(probs)}
 
 
 def _decode(obj: Any, depth: int) -> DpEvent:
     _check_depth(depth)
     kind = _check_keys(obj)
     if kind == "gaussian":
-        return GaussianDpEvent(_sigma(obj))
+        return GaussianDpEvent(fields.sigma(obj))
     if kind == "laplace":
-        return LaplaceDpEvent(_sigma(obj))
+        return LaplaceDpEvent(fields.sigma(obj))
     if kind == "poisson-sampled-gaussian":
-        return PoissonSampledDpEvent(_number(obj, "sampling_probability", 0, 1), GaussianDpEvent(_sigma(obj)))
+        q = fields.number(obj, "sampling_probability", 0, 1)
+        return PoissonSampledDpEvent(q, GaussianDpEvent(fields.sigma(obj)))
     if kind == "self-composed":
-        return SelfComposedDpEvent(_decode(obj["event"], depth + 1), _count(obj))
+        return SelfComposedDpEvent(_decode(obj["event"], depth + 1), fields.whole(obj, "count"))
     if kind == "composed":
-        return ComposedDpEvent([_decode(part, depth + 1) for part in _parts(obj)])
+        return ComposedDpEvent([_decode(part, depth + 1) for part in fields.parts(obj, "events")])
     if kind == "repeat-and-select":
-        return _repeat(obj, depth)
+        inner, mean = _decode(obj["event"], depth + 1), fields.number(obj, "mean", 1, 1e9)
+        return RepeatAndSelectDpEvent(inner, mean, fields.shape(obj))
+    if kind == "mixture-of-gaussians":
+        return MixtureOfGaussiansDpEvent(fields.sigma(obj, "standard_deviation"), *fields.mixture(obj))
+    if kind == "metric-local":
+        epsilon, diameter = fields.number(obj, "epsilon", 0, 1e9), fields.number(obj, "diameter", 0, 1e9)
+        return MetricLocalDpEvent(epsilon, diameter, fields.whole(obj, "tokens"))
     return NonPrivateDpEvent()
 
 
@@ -135,44 +156,9 @@ def _check_keys(obj: Any) -> str:
         raise EventError(f"the event is a {type(obj).__name__}: give a JSON object with a 'kind'.")
     kind = obj.get("kind")
     if not isinstance(kind, str) or kind not in _KEYS:
-        raise EventError(f"event.kind is {kind!r}: use one of {', '.join(_KEYS)}.")
+        raise EventError(f"event.kind is {fields.show(kind)}: use one of {', '.join(_KEYS)}.")
     expected = {"kind", *_KEYS[kind]}
     if obj.keys() != expected:
-        raise EventError(f"the {kind} event has the keys {sorted(map(str, obj))}: it takes exactly {sorted(expected)}.")
+        found = ", ".join(sorted(map(fields.show, obj)))
+        raise EventError(f"the {kind} event has the keys {found}: it takes exactly {sorted(expected)}.")
     return kind
-
-
-def _number(obj: dict[str, Any], key: str, above: float, most: float) -> float:
-    value = obj[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value <= most:
-        raise EventError(f"event.{key} is {value!r}: give a finite number above {above:g} and at most {most:g}.")
-    return float(value)
-
-
-def _sigma(obj: dict[str, Any]) -> float:
-    return _number(obj, "noise_multiplier", *SIGMA_RANGE)
-
-
-def _count(obj: dict[str, Any]) -> int:
-    count = obj["count"]
-    if type(count) is not int or not 1 <= count <= MAX_COUNT:
-        raise EventError(f"event.count is {count!r}: give a whole number between 1 and 2**53.")
-    return count
-
-
-def _parts(obj: dict[str, Any]) -> list[Any]:
-    parts = obj["events"]
-    if not isinstance(parts, list) or not parts:
-        raise EventError("event.events is not a list of at least one event: give one.")
-    return parts
-
-
-def _repeat(obj: dict[str, Any], depth: int) -> DpEvent:
-    shape = math.inf if obj["shape"] == POISSON else _shape(obj["shape"])
-    return RepeatAndSelectDpEvent(_decode(obj["event"], depth + 1), _number(obj, "mean", 1, 1e9), shape)
-
-
-def _shape(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e6:
-        raise EventError(f"event.shape is {value!r}: give a number from 0 to 1e6, or {POISSON!r}.")
-    return float(value)

@@ -55,15 +55,15 @@ def epsilon_of(mu: float, delta: float) -> float:
         raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
     if mu == 0 or delta_of(mu, 0.0) <= delta:
         return 0.0
-    return _boundary(lambda epsilon: delta_of(mu, epsilon) > delta)[1]
+    return boundary(lambda epsilon: delta_of(mu, epsilon) > delta)[1]
 
 
 def mu_of(budget: Budget) -> float:
     """The largest mu whose whole curve stays within (epsilon, delta), rounded down."""
-    return _boundary(lambda mu: delta_of(mu, budget.epsilon) <= budget.delta)[0]
+    return boundary(lambda mu: delta_of(mu, budget.epsilon) <= budget.delta)[0]
 
 
-def _boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
+def boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
     """Bisect to neighbouring floats (x, y) with holds(x) and not holds(y), for a predicate true near zero."""
     low, high = 1.0, 1.0
     while not holds(low):

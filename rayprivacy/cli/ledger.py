@@ -1,73 +1,205 @@
-"""Commands on the ledger: open an account, show what is left, replay the book."""
+"""Commands on the ledger: open accounts, show what is left, replay the book, hand it to an auditor."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from rayprivacy.cli.options import Delta, LedgerUrl
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.accounting.plan import read_plan
+from rayprivacy.cli.options import AccountName, Delta, Head, LedgerKey, LedgerUrl
+from rayprivacy.core.errors import ConfigError, LedgerError
+from rayprivacy.core.files import read_json
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.export import export_ledger, verify_export
+from rayprivacy.ledger.filters.choose import COMPOSITIONS
+from rayprivacy.ledger.opening import More
+from rayprivacy.ledger.status import AccountStatus
 from rayprivacy.ledger.store import Ledger
 
 app = typer.Typer(no_args_is_help=True, help="Accounts, what they have left, and whether the book is intact.")
+LAST_LINES = 20
+WIDTH = 120  # narrower, and the figures of the tables are cut
 
 
 @app.command("create")
 def ledger_create(
     ledger: LedgerUrl,
-    account: Annotated[str, typer.Option(help="Name of the account: one private corpus.")],
+    account: AccountName,
     epsilon: Annotated[float, typer.Option(help="Cap of the account.")],
     delta: Delta = 1e-6,
     unit: Annotated[PrivacyUnit, typer.Option(help="Whose presence is hidden.")] = PrivacyUnit.USER,
+    relation: Annotated[
+        NeighbouringRelation, typer.Option(help="How neighbouring corpora differ.")
+    ] = NeighbouringRelation.ADD_OR_REMOVE,
+    composition: Annotated[str, typer.Option(help=f"Admission rule: {', '.join(COMPOSITIONS)}.")] = "gdp",
+    order: Annotated[float | None, typer.Option(help="RDP order of composition rdp.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Plan: chooses the rdp order, or is registered for pld.")] = None,
+    kind: Annotated[AccountKind, typer.Option(help="What the guarantee means.")] = AccountKind.CENTRAL,
+    corpus: Annotated[str, typer.Option(help="Label shared by the accounts of one corpus.")] = "",
+    policy: Annotated[str | None, typer.Option(help="Public policy function of a selective account.")] = None,
+    ledger_key: LedgerKey = None,
 ) -> None:
     """Open an account with a cap that holds for everything ever released from it.
 
     Example: rayprivacy ledger create --ledger sqlite:///ledger.db --account chat --epsilon 8
     """
-    book = Ledger.open(ledger)
-    book.create_account(account, unit, NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, delta))
-    typer.echo(f"account {account}: epsilon {epsilon:g} at delta {delta:g}, unit {unit}, composition gdp")
+    events = read_plan(plan) if plan else ()
+    more: More = {"kind": kind, "corpus": corpus, "plan": events}
+    more |= {"order": order} if order is not None else {}
+    more |= {"policy": policy} if policy is not None else {}
+    book = Ledger.open(ledger, key=load_key(ledger_key) if ledger_key else None)
+    opened = book.create_account(account, unit, relation, Budget(epsilon, delta), composition, **more)
+    rule = ", ".join([composition, *(f"{name} {value}" for name, value in opened.parameters.items())])
+    typer.echo(f"account {account}: epsilon {epsilon:g} at delta {delta:g}, {opened.protection}, composition {rule}")
+    if composition == "pld" and events:
+        typer.echo(f"plan registered: epsilon {book.register_plan(account, events):.6g} by PLD")
+
+
+@app.command("register-plan")
+def ledger_register_plan(
+    ledger: LedgerUrl,
+    account: AccountName,
+    plan: Annotated[Path, typer.Option(help="YAML or JSON list of events.")],
+    ledger_key: LedgerKey = None,
+) -> None:
+    """Fix what an account of composition pld may run; its claim is then the tighter figure of PLD.
+
+    Example: rayprivacy ledger register-plan --ledger sqlite:///ledger.db --account chat --plan plan.yaml
+    """
+    epsilon = _existing(ledger, ledger_key).register_plan(account, read_plan(plan))
+    typer.echo(f"plan registered for account {account}: epsilon {epsilon:.6g} by PLD")
 
 
 @app.command("show")
 def ledger_show(
-    ledger: LedgerUrl, account: Annotated[str | None, typer.Option(help="One account; all if left out.")] = None
+    ledger: LedgerUrl,
+    account: Annotated[str | None, typer.Option(help="One account, with its charges; all if left out.")] = None,
+    every: Annotated[bool, typer.Option("--all", help=f"Every charge, not only the last {LAST_LINES}.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object an account.")] = False,
+    ledger_key: LedgerKey = None,
 ) -> None:
-    """Show what accounts have spent and have left.
+    """Show what is reserved, started, committed and left, as epsilons at the account's delta.
 
-    Example: rayprivacy ledger show --ledger sqlite:///ledger.db
+    Example: rayprivacy ledger show --ledger sqlite:///ledger.db --account chat
     """
-    book = _existing(ledger)
-    table = Table("account", "unit", "cap (epsilon, delta)", "spent (diagnostic)", "left", "releases")
-    for name in [account] if account else [entry.name for entry in book.accounts()]:
-        status = book.status(name)
-        terms, releases = status.account, {entry.release_id for entry in status.entries if entry.release_id}
-        table.add_row(
-            name,
-            terms.unit,
-            f"{terms.epsilon:g}, {terms.delta:g}",
-            f"{status.epsilon_spent:.4g}",
-            f"{status.epsilon_remaining:.4g}",
-            str(len(releases)),
-        )
-    Console().print(table)
+    book = _existing(ledger, ledger_key)
+    found = [book.status(name) for name in ([account] if account else [entry.name for entry in book.accounts()])]
+    if as_json:
+        for status in found:
+            typer.echo(json.dumps(status.figures))
+        return
+    _console().print(_accounts(found))
+    for status in found:
+        if status.exposures:
+            typer.echo(f"{status.account.name}: {status.exposures} runs of its corpus are non-private for it.")
+    if account:
+        _print_charges(book, found[0], None if every else LAST_LINES)
+
+
+@app.command("cancel")
+def ledger_cancel(
+    ledger: LedgerUrl,
+    account: AccountName,
+    release: Annotated[str, typer.Option(help="Release id.")],
+    ledger_key: LedgerKey = None,
+) -> None:
+    """Give back what a release has reserved and not started; what has started is never refunded.
+
+    Example: rayprivacy ledger cancel --ledger sqlite:///ledger.db --account chat --release seqpate-1234
+    """
+    book = _existing(ledger, ledger_key)
+    reserved = [c for c in book.charges_of(account, release) if c.state is ChargeState.RESERVED]
+    if not reserved:
+        raise LedgerError(f"release '{release}' has nothing reserved in account '{account}': nothing can be cancelled.")
+    for charge in reversed(reserved):
+        book.cancel(charge)
+    typer.echo(f"cancelled {len(reserved)} reserved charges of release {release}")
 
 
 @app.command("verify")
-def ledger_verify(ledger: LedgerUrl) -> None:
+def ledger_verify(
+    ledger: Annotated[str | None, typer.Option("--ledger", help="The ledger; or give --export.")] = None,
+    export: Annotated[Path | None, typer.Option(help="A directory that `ledger export` wrote.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="A certificate whose entry must be in the book.")] = None,
+    expected_head: Head = None,
+    public_key: Annotated[str | None, typer.Option(help="Public key of a signed export.")] = None,
+    ledger_key: LedgerKey = None,
+) -> None:
     """Replay the book from its rows alone and say whether it is intact.
 
-    Example: rayprivacy ledger verify --ledger sqlite:///ledger.db
+    Example: rayprivacy ledger verify --ledger sqlite:///ledger.db --certificate runs/chat/certificate.json
     """
-    book = _existing(ledger)
-    book.verify()
-    typer.echo(f"intact; head {book.head()}")
+    if (ledger is None) == (export is None):
+        raise ConfigError("give either --ledger or --export, and not both.")
+    head = _head(certificate) if certificate else expected_head
+    if export is not None:
+        key = load_key(ledger_key) if ledger_key else None
+        report = verify_export(export, key=key, public_key=public_key, expected_head=head)
+    else:
+        report = _existing(str(ledger), ledger_key).verify(head)
+    if ledger_key and report.macs == "none":
+        raise LedgerError("the book carries no authentication: it is not kept with this key, or it was written anew.")
+    typer.echo(f"intact: {report.accounts} accounts, {report.entries} entries, {report.charges} charges")
+    typer.echo(f"head {report.head}; authentication {report.macs}")
 
 
-def _existing(url: str) -> Ledger:
+@app.command("export")
+def ledger_export(
+    ledger: LedgerUrl,
+    out: Annotated[Path, typer.Option(help="New directory.")],
+    ledger_key: LedgerKey = None,
+) -> None:
+    """Write the book as JSON Lines with a summary, signed when the ledger has a key, for an auditor.
+
+    Example: rayprivacy ledger export --ledger sqlite:///ledger.db --out audit-2026
+    """
+    book = _existing(ledger, ledger_key)
+    with book.snapshot() as connection:
+        typer.echo(export_ledger(connection, out, load_key(ledger_key) if ledger_key else None))
+
+
+def _existing(url: str, key: Path | None = None) -> Ledger:
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         raise ConfigError(f"--ledger is {url!r}: there is no such ledger, create one with `rayprivacy ledger create`.")
-    return Ledger.open(url)
+    return Ledger.open(url, key=load_key(key) if key else None)
+
+
+def _head(certificate: Path) -> str:
+    try:
+        return str(read_json(certificate)["ledger_head"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(f"--certificate is {certificate}: give the certificate.json of a run.") from None
+
+
+def _console() -> Console:
+    return Console(width=max(Console().width, WIDTH))
+
+
+def _accounts(found: list[AccountStatus]) -> Table:
+    title = "epsilon at the account's delta; the claim is the cap, all else is a diagnostic"
+    table = Table(
+        "account", "protects", "rule", "delta", "cap", "reserved", "started", "committed", "left", title=title
+    )
+    for status in found:
+        terms, rule, balance = status.account, status.rule, status.balance
+        figures: list[Any] = [rule.epsilon(part) for part in (balance.reserved, balance.started, balance.committed)]
+        cells = [f"{value:.4g}" for value in (terms.epsilon, *figures, status.epsilon_remaining)]
+        table.add_row(terms.name, str(terms.protection), terms.composition, f"{terms.delta:g}", *cells)
+    return table
+
+
+def _print_charges(book: Ledger, status: AccountStatus, last: int | None) -> None:
+    lines = book.lines(status.account.name)
+    shown = lines[-last:] if last else lines
+    table = Table("release", "rung", "state", "of the cap", "reserved at", "changed at")
+    for line in shown:
+        share = f"{status.rule.share(tuple(json.loads(line.cost))):.2%}" if line.cost else "-"
+        table.add_row(line.release_id, str(line.rung or "-"), line.state, share, line.reserved_at, line.changed_at)
+    _console().print(table)
+    if len(shown) < len(lines):
+        typer.echo(f"{len(lines) - len(shown)} earlier charges are not shown: add --all.")

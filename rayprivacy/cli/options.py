@@ -7,6 +7,9 @@ import typer
 
 RecipeFile = Annotated[Path, typer.Argument(help="A recipe, e.g. jobs/seqpate/chat.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Option("-o", "--override", help="key=value, e.g. privacy.epsilon=8")]
-LedgerUrl = Annotated[str, typer.Option("--ledger", help="SQLAlchemy URL, e.g. sqlite:///ledger.db")]
+LedgerUrl = Annotated[str, typer.Option("--ledger", help="sqlite:///ledger.db or postgresql://host/database")]
+LedgerKey = Annotated[Path | None, typer.Option("--ledger-key", help="Key file that authenticates the ledger.")]
+AccountName = Annotated[str, typer.Option("--account", help="Name of the account: one private corpus.")]
+Head = Annotated[str | None, typer.Option("--expected-head", help="A head seen earlier, e.g. of a certificate.")]
 Delta = Annotated[float, typer.Option(help="delta of the guarantee")]
 ACCOUNTED = "accountant: analytic Gaussian (GDP), relation: add-or-remove"

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from rayprivacy.cli.options import ACCOUNTED, Overrides, RecipeFile
 from rayprivacy.core.files import read_json
+from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.recipe import Recipe, load_recipe
 
 app = typer.Typer()
@@ -106,9 +107,12 @@ def report(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of recipes, for editors.
+def schema(
+    certificate: Annotated[bool, typer.Option("--certificate", help="Of certificates instead.")] = False,
+) -> None:
+    """Print the JSON Schema of recipes, for editors, or of certificates, for those who read them by machine.
 
     Example: rayprivacy schema > recipe.schema.json
     """
-    typer.echo(json.dumps(Recipe.model_json_schema(), indent=2))
+    model = Certificate if certificate else Recipe
+    typer.echo(json.dumps(model.model_json_schema(), indent=2))

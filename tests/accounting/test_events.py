@@ -6,15 +6,27 @@ import math
 
 import dp_accounting as dpa
 import pytest
-from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
+from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rayprivacy.accounting.events import MAX_DEPTH, from_json, to_json, validate
+from rayprivacy.accounting.fields import MAX_PARTS
+from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import EventError
 
 sigmas = st.floats(1e-3, 1e6)
+
+
+def _mixture(sigma: float, weights: list[float]) -> MixtureOfGaussiansDpEvent:
+    total = math.fsum(weights)
+    sizes = tuple(float(size + 1) for size in range(len(weights)))
+    return MixtureOfGaussiansDpEvent(sigma, sizes, tuple(w / total for w in weights))
+
+
 basic = st.one_of(
+    st.builds(_mixture, sigmas, st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=5)),
+    st.builds(MetricLocalDpEvent, st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 2**53)),
     sigmas.map(dpa.GaussianDpEvent),
     sigmas.map(dpa.LaplaceDpEvent),
     st.builds(lambda q, s: dpa.PoissonSampledDpEvent(q, dpa.GaussianDpEvent(s)), st.floats(1e-9, 1.0), sigmas),
@@ -43,7 +55,7 @@ def _depth(event: DpEvent) -> int:
     return 1 + max(map(_depth, inner), default=0)
 
 
-NAN, INF = math.nan, math.inf
+NAN, INF, HUGE = math.nan, math.inf, 10**6000  # too long an integer even to be printed
 
 
 @pytest.mark.parametrize(
@@ -59,6 +71,20 @@ NAN, INF = math.nan, math.inf
         RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), NAN, 1.0),
         RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), 10.0, NAN),
         RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), 10.0, -1.0),
+        *(MixtureOfGaussiansDpEvent(bad, [0.0, 1.0], [0.5, 0.5]) for bad in (NAN, 0.0, True, "1", HUGE)),
+        *(MixtureOfGaussiansDpEvent(1.0, [0.0, bad], [0.5, 0.5]) for bad in (NAN, INF, -1.0, 0.0, True, "1", HUGE)),
+        *(MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.5, bad]) for bad in (NAN, INF, -0.5, 0.4, True, "1", HUGE)),
+        MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [1.0, 0.0]),
+        MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [1.0]),
+        MixtureOfGaussiansDpEvent(1.0, [], []),
+        MixtureOfGaussiansDpEvent(1.0, None, None),
+        MixtureOfGaussiansDpEvent(1.0, [1.0] * (MAX_PARTS + 1), [1 / (MAX_PARTS + 1)] * (MAX_PARTS + 1)),
+        *(MetricLocalDpEvent(bad, 1.0, 1) for bad in (NAN, INF, 0.0, -1.0, True, "1", HUGE)),
+        *(MetricLocalDpEvent(1.0, bad, 1) for bad in (NAN, 0.0, HUGE)),
+        *(MetricLocalDpEvent(1.0, 1.0, bad) for bad in (0, 1.0, True, NAN, HUGE)),
+        *(dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(1.0), n) for n in (HUGE, -HUGE, "2")),
+        *(RepeatAndSelectDpEvent(dpa.GaussianDpEvent(1.0), 10.0, bad) for bad in (HUGE, True, "poisson ")),
+        dpa.GaussianDpEvent(HUGE),
         dpa.NoOpDpEvent(),
         dpa.UnsupportedDpEvent(),
         dpa.ZCDpEvent(1.0),
@@ -84,6 +110,9 @@ def test_no_mechanism_has_such_an_event(event: DpEvent) -> None:
         {"kind": "composed", "events": {"kind": "non-private"}},
         {"kind": "repeat-and-select", "mean": 2.0, "shape": [1], "event": {"kind": "non-private"}},
         {"module_name": "os", "class_name": "system"},
+        {"kind": HUGE},
+        {"kind": "gaussian", HUGE: 1},
+        {"kind": "mixture-of-gaussians", "standard_deviation": 1.0, "sensitivities": 1.0, "sampling_probs": [1.0]},
     ],
 )
 def test_stored_junk_is_refused(obj: object) -> None:

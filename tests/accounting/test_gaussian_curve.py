@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from rayprivacy.accounting.accountant import epsilon, gdp_mu_squared
+from rayprivacy.accounting.accountant import epsilon, gdp_cost, gdp_mu_squared
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.gaussian import delta_of, epsilon_of, mu_of
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
-from rayprivacy.ledger.filter import cap, fits
 
 SIGMAS = (0.05, 0.2, 0.5, 1.0, 3.0, 10.0, 100.0, 1000.0)
 DELTAS = (1e-12, 1e-9, 1e-6, 1e-3, 0.1)
@@ -70,11 +69,11 @@ def test_values_out_of_range_are_refused() -> None:
 def test_calibration_is_admitted_exactly(queries: int, eps: float, delta: float) -> None:
     budget = Budget(eps, delta)
     sigma = sigma_for(queries, budget)
+    cap = mu_of(budget) ** 2
     event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), queries)
-    assert fits(cap(budget), [], gdp_mu_squared(event))
-    assert not fits(cap(budget), [], gdp_mu_squared(dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), queries * 2)))
-    assert not fits(cap(budget), [], queries / (sigma * (1 - 1e-8)) ** 2)
-    assert not fits(cap(budget), [gdp_mu_squared(event)], 1e-8 * cap(budget))
+    assert gdp_cost(event) <= cap < gdp_cost(dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), queries * 2))
+    assert queries / (sigma * (1 - 1e-8)) ** 2 > cap
+    assert gdp_mu_squared(event) == pytest.approx(cap, rel=1e-8)
 
 
 def test_published_figures_of_the_accountants() -> None:

@@ -1,0 +1,44 @@
+"""Metric local privacy of single tokens (SanText, Yue et al. 2021): an event of its own, composed with no other.
+
+SanText replaces each token x by a token drawn from a public vocabulary, so that for any two tokens x, x' the chances of
+each outcome differ by a factor of at most exp(epsilon * d(x, x')), d a distance of public embeddings. It hides *which*
+token was there, better from near tokens than from far ones. Two things follow:
+
+- no distance is above the diameter D of the vocabulary, so a document of L tokens is epsilon*D*L locally private when
+  any of its tokens may change: this is the figure to print, and it is usually a large one;
+- it is a guarantee of another kind than that of a central ledger (each document against every other of the same
+  length, no unit of a user, no delta). Neither figure may be added to the other, so no central accountant takes it.
+
+>>> document_epsilon(MetricLocalDpEvent(epsilon=2.0, diameter=1.5, tokens=100))
+300.0
+"""
+
+import math
+from fractions import Fraction
+
+import attrs
+from dp_accounting.dp_event import DpEvent
+
+from rayprivacy.accounting.exact import round_up
+
+
+@attrs.frozen
+class MetricLocalDpEvent(DpEvent):  # type: ignore[misc]
+    """`tokens` tokens, each sanitised with metric local privacy `epsilon` per unit of distance.
+
+    Attributes:
+        epsilon: per token and unit of distance.
+        diameter: the largest distance between two tokens of the public vocabulary.
+        tokens: public bound on the tokens of a document.
+    """
+
+    epsilon: float
+    diameter: float
+    tokens: int
+
+
+def document_epsilon(event: MetricLocalDpEvent) -> float:
+    """The local epsilon of a whole document, tokens * epsilon * diameter, rounded up; infinite beyond floats."""
+    if not (math.isfinite(event.epsilon) and math.isfinite(event.diameter)):
+        return math.inf
+    return round_up(Fraction(event.epsilon) * Fraction(event.diameter) * event.tokens)

@@ -1,0 +1,151 @@
+"""From one unit to another: groups of users, users who own several records, phrases that sit in several shards.
+
+An account protects one unit. What a *larger* group may still count on follows from the guarantee of its members (group
+privacy), and a mechanism that samples records instead of users must be charged for all records that one user owns:
+
+- a group of k under mu-GDP has k*mu-GDP, which is exact for Gaussian mechanisms; under (epsilon, delta) alone it has
+  (k epsilon, k e^((k-1) epsilon) delta), often no guarantee at all;
+- a user with up to k records, each sampled with probability q, contributes Binomial(k, q) of them to a step: a mixture
+  of Gaussians (Choquette-Choo et al. 2023, arXiv 2310.15526), far costlier than one record;
+- a phrase that occurs in n shards changes n teachers. With a public, enforced bound on n the noise covers the worst
+  phrase, and each rarer phrase is protected better (`phrase_report`).
+
+>>> round(group_epsilon_gdp(0.5, 2, 1e-6), 3)
+4.887
+>>> record_sampling_event(0.01, 1.0, 1, 1000).event
+PoissonSampledDpEvent(sampling_probability=0.01, event=GaussianDpEvent(noise_multiplier=1.0))
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from dp_accounting.dp_event import (
+    DpEvent,
+    GaussianDpEvent,
+    MixtureOfGaussiansDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+from scipy.special import gammaln, xlog1py, xlogy
+
+from rayprivacy.accounting.events import validate
+from rayprivacy.accounting.fields import MAX_COUNT, MAX_PARTS, show
+from rayprivacy.accounting.gaussian import epsilon_of
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import Budget
+
+
+@dataclass(frozen=True)
+class PhraseReport:
+    """What phrases cost by the number of shards they occur in.
+
+    Attributes:
+        at_bound: epsilon of a phrase that occurs in as many shards as the public bound allows; the only public figure.
+        worst: epsilon of the phrase that occurs in most shards.
+        average: mean epsilon over the phrases.
+        histogram: pairs (shards, number of phrases that occur in so many).
+        releasable: False: all figures but `at_bound` are counted in private text and must not leave unless charged.
+    """
+
+    at_bound: float
+    worst: float
+    average: float
+    histogram: tuple[tuple[int, int], ...]
+    releasable: bool = False
+
+
+def group_epsilon_gdp(mu: float, k: int, delta: float) -> float:
+    """The epsilon at delta of a group of k when one member has mu-GDP, rounded up.
+
+    Raises:
+        ConfigError: k is not a whole number of at least 1, or mu or delta is out of range.
+    """
+    return epsilon_of(_group(k) * mu, delta)
+
+
+def group_budget(budget: Budget, k: int) -> Budget:
+    """What a group of k has when one member has a budget: (k epsilon, k e^((k-1) epsilon) delta).
+
+    Raises:
+        ConfigError: k is not a whole number of at least 1, or the group's delta reaches 1, which promises nothing.
+    """
+    log_delta = math.log(_group(k)) + (k - 1) * budget.epsilon + math.log(budget.delta)
+    if log_delta >= 0:
+        raise ConfigError(
+            f"k is {k}, and (epsilon {budget.epsilon:g}, delta {budget.delta:g}) promises groups of {k} nothing:"
+            " use a smaller group or budget."
+        )
+    return Budget(k * budget.epsilon, budget.delta if k == 1 else math.exp(log_delta))
+
+
+def record_sampling_event(q: float, sigma: float, records_per_user: int, steps: int) -> DpEvent:
+    """The user-level event of steps that sample records one by one, when a user owns up to `records_per_user` of them.
+
+    Args:
+        q: probability of each record at each step.
+        sigma: noise std / clipping norm of one record.
+        records_per_user: public, enforced bound, at most 999.
+        steps: number of steps.
+
+    Raises:
+        ConfigError: records_per_user is not a whole number from 1 to 999.
+        EventError: q, sigma or steps is out of range.
+    """
+    if type(records_per_user) is not int or not 1 <= records_per_user < MAX_PARTS:
+        raise ConfigError(f"records_per_user is {show(records_per_user)}: give a whole number from 1 to 999.")
+    one = SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
+    validate(one)
+    if records_per_user == 1:
+        return one
+    owned = np.arange(records_per_user + 1)
+    log_ways = gammaln(records_per_user + 1) - gammaln(owned + 1) - gammaln(records_per_user - owned + 1)
+    weights = np.exp(log_ways + xlogy(owned, q) + xlog1py(records_per_user - owned, -q))
+    shares = tuple((weights / math.fsum(weights)).tolist())
+    return SelfComposedDpEvent(MixtureOfGaussiansDpEvent(float(sigma), tuple(map(float, owned)), shares), steps)
+
+
+def phrase_report(
+    shards_per_phrase: Mapping[str, int] | Mapping[int, int],
+    bound: int,
+    queries: int,
+    sigma_at_bound: float,
+    delta: float,
+) -> PhraseReport:
+    """The epsilon of each phrase under noise that was calibrated for phrases in `bound` shards.
+
+    Source: SeqPATE (Tian et al., NeurIPS 2022), which reports the average and the worst phrase.
+
+    Args:
+        shards_per_phrase: for each phrase, in how many shards it occurs.
+        bound: public, enforced bound on that number.
+        queries: Gaussian queries answered.
+        sigma_at_bound: noise std / L2 sensitivity of a phrase in `bound` shards, per query.
+        delta: of the figures.
+
+    Raises:
+        ConfigError: no phrase, a number that is out of range, or a phrase in more shards than the bound, which is
+            never quoted.
+    """
+    if type(queries) is not int or not 1 <= queries <= MAX_COUNT:
+        raise ConfigError(f"queries is {show(queries)}: give a whole number of at least 1.")
+    if not 0 < sigma_at_bound < math.inf:
+        raise ConfigError(f"sigma_at_bound is {sigma_at_bound}: give a positive finite number.")
+    shards = Counter(shards_per_phrase.values())
+    if not shards or any(type(n) is not int or not 0 <= n <= _group(bound) for n in shards):
+        raise ConfigError(
+            f"shards_per_phrase has no phrase, or one outside 0 to bound {bound}: enforce the bound first."
+        )
+    mu_of_one = math.sqrt(queries) / (sigma_at_bound * bound)
+    costs = {n: epsilon_of(n * mu_of_one, delta) for n in shards}
+    average = math.fsum(costs[n] * phrases for n, phrases in shards.items()) / shards.total()
+    histogram = tuple(sorted(shards.items()))
+    return PhraseReport(epsilon_of(bound * mu_of_one, delta), costs[max(shards)], average, histogram)
+
+
+def _group(k: int) -> int:
+    if type(k) is not int or not 1 <= k <= MAX_COUNT:
+        raise ConfigError(f"the group size is {show(k)}: give a whole number of at least 1.")
+    return k
