@@ -35,6 +35,10 @@ class LedgerError(RayPrivacyError):
     """The ledger refuses a transition, or its rows do not replay."""
 
 
+class LeaseHeldError(LedgerError):
+    """Somebody else is drawing this release: wait for it, its output will be served."""
+
+
 class ReleaseError(RayPrivacyError):
     """A release would be incomplete, drawn twice or served for another input."""
 

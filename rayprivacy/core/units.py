@@ -25,6 +25,34 @@ class NeighbouringRelation(StrEnum):
     REPLACE = "replace"
 
 
+class AccountKind(StrEnum):
+    """What a guarantee means; epsilons of different kinds are different quantities and are never added.
+
+    Central differential privacy of the corpus; metric local privacy of each token (SanText); selective differential
+    privacy, which protects what a public policy function calls sensitive and nothing else.
+    """
+
+    CENTRAL = "central"
+    METRIC_LOCAL = "metric-local"
+    SELECTIVE = "selective"
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What an epsilon is about: only charges of the account's own protection are admitted to it.
+
+    >>> print(Protection())
+    central user/add-or-remove
+    """
+
+    unit: PrivacyUnit = PrivacyUnit.USER
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE
+    kind: AccountKind = AccountKind.CENTRAL
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.unit}/{self.relation}"
+
+
 @dataclass(frozen=True)
 class Budget:
     """An (epsilon, delta) cap.

@@ -1,20 +1,23 @@
-"""An account: one private corpus, one unit, one relation, one cap, one composition rule, fixed from the start.
+"""An account: one private corpus, one protection, one cap, one composition rule, fixed from the start.
 
 The terms are written twice: as a row, and inside the hash-chained `create` entry that `verify` compares the row with.
+Accounts of one corpus carry the same corpus label and form a group. A run that is private only selectively, or only
+token by token, is a non-private run for the central accounts of its group, and is recorded there as such.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
-from rayprivacy.core.errors import LedgerError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.chain import Entry, append
+from rayprivacy.core.errors import ConfigError, LedgerError
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.schema import accounts
 
-COMPOSITIONS = ("gdp",)
+_BY_NAME = select(accounts).where(accounts.c.name == bindparam("name"))
+_ALL = select(accounts).order_by(accounts.c.name)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,9 @@ class Account:
         epsilon, delta: the cap, which is the account's claim.
         composition: the admission rule.
         created_at: UTC time.
+        kind: what the guarantee means.
+        corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
+        parameters: what the rule fixes besides (the RDP order, the weighted orders) and the name of a selective policy.
     """
 
     name: str
@@ -36,12 +42,20 @@ class Account:
     epsilon: float
     delta: float
     composition: str
-    created_at: str
+    created_at: str = ""
+    kind: AccountKind = AccountKind.CENTRAL
+    corpus: str = ""
+    parameters: dict[str, Any] = field(default_factory=dict)
 
     @property
     def budget(self) -> Budget:
         """The cap as a budget."""
         return Budget(self.epsilon, self.delta)
+
+    @property
+    def protection(self) -> Protection:
+        """What its epsilon is about."""
+        return Protection(self.unit, self.relation, self.kind)
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -52,32 +66,15 @@ class Account:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "composition": self.composition,
+            "kind": self.kind.value,
+            "corpus": self.corpus,
+            "parameters": self.parameters,
         }
-
-
-@dataclass(frozen=True)
-class AccountStatus:
-    """What has become of an account.
-
-    Attributes:
-        account: its terms.
-        mu_squared_cap, mu_squared_used: the filter's limit, and what reserved, started and committed charges use of it.
-        epsilon_spent: a diagnostic at the account's delta; the claim is the cap.
-        epsilon_remaining: the largest epsilon, at the account's delta, that still fits.
-        entries: its rows of the book, in order.
-    """
-
-    account: Account
-    mu_squared_cap: float
-    mu_squared_used: float
-    epsilon_spent: float
-    epsilon_remaining: float
-    entries: list[Entry]
 
 
 def find_account(connection: Connection, name: str) -> Account | None:
     """The account of this name."""
-    row = connection.execute(select(accounts).where(accounts.c.name == name)).mappings().first()
+    row = connection.execute(_BY_NAME, {"name": name}).mappings().first()
     return _account(row) if row else None
 
 
@@ -96,45 +93,86 @@ def get_account(connection: Connection, name: str) -> Account:
 
 def all_accounts(connection: Connection) -> list[Account]:
     """Every account, by name."""
-    return [_account(row) for row in connection.execute(select(accounts).order_by(accounts.c.name)).mappings()]
+    return [_account(row) for row in connection.execute(_ALL).mappings()]
 
 
-def insert_account(connection: Connection, account: Account) -> Account:
-    """Write a new account and its `create` entry.
+def group_of(connection: Connection, account: Account) -> list[Account]:
+    """The other accounts of the same corpus."""
+    if not account.corpus:
+        return []
+    return [a for a in all_accounts(connection) if a.corpus == account.corpus and a.name != account.name]
+
+
+def insert_account(connection: Connection, account: Account) -> None:
+    """Write the row of a new account.
 
     Raises:
-        LedgerError: the name is empty, too long or taken, or the composition rule is unknown.
+        LedgerError: the name is taken.
     """
-    if not 1 <= len(account.name) <= 200:
-        raise LedgerError(f"the account name has {len(account.name)} characters: give 1 to 200.")
-    if account.composition not in COMPOSITIONS:
-        raise LedgerError(f"privacy.composition is {account.composition!r}: use {' or '.join(COMPOSITIONS)}.")
     if find_account(connection, account.name) is not None:
         raise LedgerError(f"the account '{account.name}' exists: choose another name, or use it as it is.")
-    connection.execute(insert(accounts).values(name=account.name, created_at=account.created_at, **account.terms))
-    detail = json.dumps(account.terms, sort_keys=True)
-    append(connection, account=account.name, kind="create", detail=detail, created_at=account.created_at)
-    return account
+    row = account.terms | {"parameters": json.dumps(account.parameters, sort_keys=True)}
+    connection.execute(insert(accounts).values(name=account.name, created_at=account.created_at, **row))
 
 
-def check_same_terms(found: Account, wanted: Account) -> Account:
+def check_terms(account: Account) -> None:
+    """Require a name, a label and a kind that an account can have.
+
+    Raises:
+        LedgerError: a name is empty or too long.
+        ConfigError: kind and composition do not go together, or a selective account names no policy.
+    """
+    for what, text, least in (("account name", account.name, 1), ("corpus label", account.corpus, 0)):
+        if not least <= len(text) <= 200 or not text.isprintable():
+            raise LedgerError(f"the {what} has {len(text)} characters: give {least} to 200 printable ones.")
+    metric = account.kind is AccountKind.METRIC_LOCAL
+    if metric != (account.composition == "metric"):
+        raise ConfigError(
+            f"privacy.composition is '{account.composition}' for an account of kind '{account.kind}':"
+            " use 'metric' for metric-local accounts, and for no others."
+        )
+    if (account.kind is AccountKind.SELECTIVE) != ("policy" in account.parameters):
+        raise ConfigError(f"an account of kind '{account.kind}' names its policy if it is selective, and only then.")
+
+
+def check_same_meaning(found: Account, wanted: Account) -> Account:
     """Return the existing account; its cap may differ from what is wanted, its meaning may not.
 
     Raises:
-        LedgerError: unit, relation or composition differ.
+        LedgerError: unit, relation, kind, composition or corpus differ.
     """
-    for field in ("unit", "relation", "composition"):
-        have, want = getattr(found, field), getattr(wanted, field)
+    for field_ in ("unit", "relation", "kind", "composition", "corpus"):
+        have, want = getattr(found, field_), getattr(wanted, field_)
         if have != want:
             raise LedgerError(
-                f"privacy.{field} is '{want}' and account '{found.name}' was created with '{have}':"
+                f"privacy.{field_} is '{want}' and account '{found.name}' was created with '{have}':"
                 " use that, or another account."
             )
     return found
+
+
+def check_protection(account: Account, protection: Protection) -> None:
+    """Require that a charge is about what the account is about.
+
+    Raises:
+        LedgerError: unit, relation or kind differ: epsilons of different protections do not add.
+    """
+    if account.protection != protection:
+        raise LedgerError(
+            f"the release protects {protection} and account '{account.name}' is kept for {account.protection}:"
+            " charge an account of the same unit, relation and kind."
+        )
+
+
+def central(group: Iterable[Account]) -> list[Account]:
+    """The central accounts of a group."""
+    return [account for account in group if account.kind is AccountKind.CENTRAL]
 
 
 def _account(row: Any) -> Account:
     values = dict(row)
     values["unit"] = PrivacyUnit(values["unit"])
     values["relation"] = NeighbouringRelation(values["relation"])
+    values["kind"] = AccountKind(values["kind"])
+    values["parameters"] = json.loads(values["parameters"])
     return Account(**values)

@@ -1,29 +1,118 @@
-"""The certificate: what one release claims, from the rows of the ledger, in JSON and for a privacy officer to read.
+"""The certificate: what one release claims, from the rows of the ledger, as JSON with a published schema.
 
 The claim is the account's cap (epsilon, delta), because releases are adaptive; what has been spent up to this release
 is printed as a diagnostic. Nothing in it moves: it speaks of the book as it stood at this release's commit entry, whose
 hash it carries, and holds no clock time, so that a resumed run writes the same bytes.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 from dp_accounting.dp_event import DpEvent
+from pydantic import Field
 
-from rayprivacy.accounting.accountant import epsilon, total_mu_squared
+from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves, to_json
-from rayprivacy.core.errors import LedgerError
-from rayprivacy.core.units import Budget
+from rayprivacy.accounting.zcdp import epsilon_of_rho, rho
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import EventError, LedgerError
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.accounts import Account
+from rayprivacy.ledger.balances import Balance
 from rayprivacy.ledger.chain import Entry
 from rayprivacy.ledger.charges import fold
 from rayprivacy.ledger.store import Ledger
 
-SCHEMA_VERSION = 1
 DIAGNOSTIC = "diagnostic, not the claim"
 TEST_KEY_WARNING = "not private: test key"
+EXPOSED_WARNING = (
+    "the corpus has been used by runs that are not central differential privacy; the claim covers this account only"
+)
+
+
+class EventRow(Config):
+    """One mechanism of the release: noise std / L2 sensitivity, sampling rate, and how often it ran."""
+
+    kind: str
+    sigma_eff: float | None
+    q: float | None
+    count: int = Field(ge=1)
+    sensitivity: str
+
+
+class Request(Config):
+    """What the run asked for."""
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+
+
+class Accountant(Config):
+    """How the claim and the diagnostics were computed."""
+
+    claim: str
+    diagnostic: str
+
+
+class Spent(Config):
+    """Epsilon of all charges up to this release, at the account's delta, by several accountants; not the claim."""
+
+    label: str = DIAGNOSTIC
+    epsilon: float = Field(ge=0)
+    delta: float = Field(gt=0, lt=1)
+    epsilon_rdp: float | None
+    epsilon_zcdp: float | None
+
+
+class Exposure(Config):
+    """A run of the same corpus that is non-private for this account."""
+
+    account: str
+    kind: AccountKind
+    release_id: str
+
+
+class Neighbour(Config):
+    """Another account of the same corpus: its guarantee and this one add up."""
+
+    account: str
+    kind: AccountKind
+    unit: PrivacyUnit
+    relation: NeighbouringRelation
+    epsilon: float
+    delta: float
+
+
+class Certificate(Config):
+    """The certificate of one release. `epsilon` and `delta` are the account's cap, which is the claim."""
+
+    schema_version: Literal[2] = 2
+    release_id: str
+    corpus_digest: str
+    account: str
+    kind: AccountKind
+    unit: PrivacyUnit
+    relation: NeighbouringRelation
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    composition: str
+    parameters: dict[str, Any]
+    accountant: Accountant
+    events: list[EventRow]
+    spent_diagnostic: Spent
+    run_request: Request
+    tuning_charge: dict[str, Any] | None = None
+    exposures: list[Exposure]
+    other_accounts: list[Neighbour]
+    assumptions: list[str]
+    as_published: dict[str, Any] | None = None
+    audit: dict[str, Any] | None = None
+    ledger_head: str
+    ledger_keyed: bool
+    warnings: list[str]
+    versions: dict[str, str]
+    stages: list[dict[str, Any]]
 
 
 def build_certificate(
@@ -37,8 +126,9 @@ def build_certificate(
     test_key: bool,
     versions: Mapping[str, str],
     stages: Sequence[Mapping[str, Any]],
+    as_published: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Build the certificate of a committed release.
+    """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
     Args:
         ledger: the book.
@@ -50,65 +140,43 @@ def build_certificate(
         test_key: whether the public test key was used.
         versions: of the software.
         stages: the run's stages, as JSON objects without clock times.
+        as_published: the method's own figure where the paper's analysis differs from ours.
 
     Raises:
         LedgerError: the release has no commit entry.
     """
-    terms = ledger.account(account)
+    terms, rule = ledger.terms(account)
     book = _until_commit(ledger.entries(account), release_id)
-    charges = [charge for charge in fold(book).values() if charge.is_live]
+    charges = [charge for charge in fold(book) if charge.is_live]
+    exposures = [_exposure(entry) for entry in book if entry.kind == "exposure"]
     own = [charge.event for charge in charges if charge.release_id == release_id]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "release_id": release_id,
-        "corpus_digest": corpus_digest,
-        "account": account,
-        "unit": terms.unit.value,
-        "relation": terms.relation.value,
-        "epsilon": terms.epsilon,
-        "delta": terms.delta,
-        "composition": terms.composition,
-        "accountant": {
-            "claim": "analytic Gaussian (GDP filter)",
-            "diagnostic": f"dp-accounting {version('dp-accounting')}",
-        },
-        "events": [row for event in own for row in _rows(event, terms)],
-        "spent_diagnostic": _spent([charge.event for charge in charges], terms.delta),
-        "run_request": {"epsilon": run_request.epsilon, "delta": run_request.delta},
-        "tuning_charge": None,
-        "assumptions": list(assumptions),
-        "as_published": None,
-        "audit": None,
-        "ledger_head": book[-1].hash,
-        "warnings": [TEST_KEY_WARNING] if test_key else [],
-        "versions": dict(versions),
-        "stages": [dict(stage) for stage in stages],
-    }
-
-
-def to_markdown(certificate: Mapping[str, Any]) -> str:
-    """The certificate for people: the claim first, then what it rests on."""
-    claim = f"epsilon = {certificate['epsilon']:g} at delta = {certificate['delta']:g}"
-    lines = [f"# Privacy certificate of release `{certificate['release_id']}`", ""]
-    lines += [f"> **Warning: {warning}.**\n" for warning in certificate["warnings"]]
-    lines += [
-        f"**Claim.** All that is ever released from account `{certificate['account']}`, taken together, is"
-        f" differentially private with {claim}.",
-        f"Protected unit: {certificate['unit']}. Neighbouring relation: {certificate['relation']}.",
-        "",
-        *_table(("Fact", "Value"), _facts(certificate)),
-        "",
-        "## What was released",
-        "",
-        *_table(("Mechanism", "sigma_eff", "q", "times"), [_event_cells(row) for row in certificate["events"]]),
-        "",
-        *dict.fromkeys(f"- {row['sensitivity']}" for row in certificate["events"]),
-        "",
-        "## What the claim rests on",
-        "",
-        *[f"- {sentence}" for sentence in certificate["assumptions"]],
-    ]
-    return "\n".join(lines) + "\n"
+    used = Balance.of(charges, rule).used
+    certificate = Certificate(
+        release_id=release_id,
+        corpus_digest=corpus_digest,
+        account=account,
+        kind=terms.kind,
+        unit=terms.unit,
+        relation=terms.relation,
+        epsilon=terms.epsilon,
+        delta=terms.delta,
+        composition=terms.composition,
+        parameters=terms.parameters,
+        accountant=Accountant(claim=rule.claim, diagnostic=f"dp-accounting {version('dp-accounting')}"),
+        events=[row for event in own for row in _rows(event, terms)],
+        spent_diagnostic=_spent([charge.event for charge in charges], rule.epsilon(used), terms.delta),
+        run_request=Request(epsilon=run_request.epsilon, delta=run_request.delta),
+        exposures=exposures,
+        other_accounts=_neighbours(ledger, terms, book[-1].seq),
+        assumptions=list(assumptions),
+        as_published=dict(as_published) if as_published else None,
+        ledger_head=book[-1].hash,
+        ledger_keyed=bool(book[-1].mac),
+        warnings=[TEST_KEY_WARNING] * test_key + [EXPOSED_WARNING] * bool(exposures),
+        versions=dict(versions),
+        stages=[dict(stage) for stage in stages],
+    )
+    return certificate.model_dump(mode="json")
 
 
 def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
@@ -118,43 +186,42 @@ def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
     return [entry for entry in entries if entry.seq <= commits[-1]]
 
 
-def _rows(event: DpEvent, terms: Account) -> list[dict[str, Any]]:
+def _rows(event: DpEvent, terms: Account) -> list[EventRow]:
     note = f"sigma_eff = noise std / L2 sensitivity to one {terms.unit.value} under {terms.relation.value}"
     rows = []
     for leaf, count in leaves(event):
         facts = to_json(leaf)
         sigma, q = facts.get("noise_multiplier"), facts.get("sampling_probability")
-        rows.append({"kind": facts["kind"], "sigma_eff": sigma, "q": q, "count": count, "sensitivity": note})
+        rows.append(EventRow(kind=facts["kind"], sigma_eff=sigma, q=q, count=count, sensitivity=note))
     return rows
 
 
-def _spent(events: list[DpEvent], delta: float) -> dict[str, Any]:
-    rho = total_mu_squared(events) / 2
-    return {
-        "label": DIAGNOSTIC,
-        "epsilon": epsilon(events, delta),
-        "delta": delta,
-        "epsilon_rdp": epsilon(events, delta, "rdp"),
-        "epsilon_zcdp": rho + 2 * math.sqrt(rho * math.log(1 / delta)),
-    }
+def _spent(events: list[DpEvent], spent: float, delta: float) -> Spent:
+    try:
+        by_rdp = epsilon(events, delta, "rdp")
+    except EventError:
+        by_rdp = None
+    try:
+        by_zcdp = epsilon_of_rho(float(sum(rho(event) for event in events)), delta)
+    except EventError:
+        by_zcdp = None
+    return Spent(epsilon=spent, delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp)
 
 
-def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    spent, request = certificate["spent_diagnostic"], certificate["run_request"]
+def _exposure(entry: Entry) -> Exposure:
+    return Exposure(release_id=entry.release_id, **entry.facts)
+
+
+def _neighbours(ledger: Ledger, terms: Account, until: int) -> list[Neighbour]:
+    group = [other for other in ledger.group(terms.name) if ledger.entries(other.name)[0].seq <= until]
     return [
-        ("This run asked for", f"epsilon = {request['epsilon']:g}, delta = {request['delta']:g}"),
-        (f"Spent up to this release ({spent['label']})", f"epsilon = {spent['epsilon']:.4g}"),
-        ("The same by Renyi DP and by zCDP", f"{spent['epsilon_rdp']:.4g} and {spent['epsilon_zcdp']:.4g}"),
-        ("Composition rule", f"{certificate['composition']}, {certificate['accountant']['claim']}"),
-        ("Corpus (keyed digest)", f"`{certificate['corpus_digest']}`"),
-        ("Ledger entry", f"`{certificate['ledger_head']}`"),
+        Neighbour(
+            account=other.name,
+            kind=other.kind,
+            unit=other.unit,
+            relation=other.relation,
+            epsilon=other.epsilon,
+            delta=other.delta,
+        )
+        for other in group
     ]
-
-
-def _event_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    sigma, q = row["sigma_eff"], row["q"]
-    return row["kind"], "-" if sigma is None else f"{sigma:.6g}", "-" if q is None else f"{q:g}", str(row["count"])
-
-
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *rows)]

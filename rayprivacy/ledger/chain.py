@@ -2,7 +2,8 @@
 
 hash = SHA-256 of the canonical JSON of every other field, `prev_hash` and `seq` included. Changing, removing or
 reordering an entry breaks every later link. What a chain alone cannot show is a tail cut off, or the whole book written
-anew: for that, a run keeps the head it has seen and `Ledger.open(url, expected_head=...)` asks for it.
+anew. Against the first, whoever has seen a head asks for it again (`Ledger.open(url, expected_head=...)`: runs and
+certificates carry heads). Against the second, a ledger may be kept with a key: then every entry is authenticated.
 
 >>> first = chain_entry(GENESIS, 1, account="a", kind="create", created_at="2026-01-01T00:00:00+00:00")
 >>> second = chain_entry(first.hash, 2, account="a", kind="reserve", created_at="2026-01-01T00:00:01+00:00")
@@ -10,15 +11,25 @@ anew: for that, a run keeps the head it has seen and `Ledger.open(url, expected_
 True
 """
 
-from dataclasses import asdict, dataclass, replace
+import json
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Column, Connection, bindparam, func, insert, select
 
 from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.errors import LedgerError
+from rayprivacy.core.keys import Key
+from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.schema import entries
 
 GENESIS = "0" * 64
+_E = entries.c
+_SEEN = select(_E.hash).where(_E.seq == bindparam("seen")).scalar_subquery()
+_LAST = Query(select(_E.seq, _E.hash, _E.mac, _E.account, _E.balance, _SEEN).order_by(_E.seq.desc()).limit(1))
+_BALANCE = Query(select(_E.balance).where(_E.account == bindparam("account")).order_by(_E.seq.desc()).limit(1))
+_INSERT = Query(insert(entries))
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,16 @@ class Entry:
     Attributes:
         seq: 1, 2, 3, ... over the whole ledger.
         account: the account that the entry belongs to.
-        kind: create, reserve, start, commit or cancel.
-        release_id, input_digest, charge: which charge; empty for `create`.
+        kind: create, plan, reserve, start, renew, takeover, commit, cancel or exposure.
+        release_id, input_digest, charge: which charge; empty for `create` and `plan`.
         events: JSON of the accounting event, for `reserve`.
-        detail: JSON of what else is fixed by the entry (the account's terms; the digest of the output).
+        detail: JSON of what else is fixed by the entry (the account's terms, the lease, the digest of the output).
         created_at: UTC time, for people; nothing depends on it.
         prev_hash, hash: the chain.
+        rung: which chunk of a long release; 0 for a release charged as a whole.
+        cost: JSON of the integers that a `reserve` takes from the account.
+        balance: JSON of the account's totals after this entry.
+        mac: the hash, authenticated with the ledger's key when it has one.
     """
 
     seq: int
@@ -47,42 +62,112 @@ class Entry:
     events: str = ""
     detail: str = ""
     hash: str = ""
+    rung: int = 0
+    cost: str = ""
+    balance: str = ""
+    mac: str = ""
+
+    @property
+    def facts(self) -> Any:
+        """The detail as JSON values."""
+        return json.loads(self.detail) if self.detail else {}
 
 
 def entry_hash(entry: Entry) -> str:
-    """The hash that the entry must carry."""
-    fields = asdict(entry)
-    del fields["hash"]
-    return digest_json(fields)
+    """The hash that the entry must carry; fields that the first schema lacked count only when they say something."""
+    content = dict(vars(entry))
+    for later in ("rung", "cost", "balance"):
+        if not content[later]:
+            del content[later]
+    del content["hash"], content["mac"]
+    return digest_json(content)
 
 
-def chain_entry(prev_hash: str, seq: int, **fields: Any) -> Entry:
+def chain_entry(prev_hash: str, seq: int, **facts: Any) -> Entry:
     """A new entry, linked and hashed."""
-    entry = Entry(seq=seq, prev_hash=prev_hash, **fields)
+    entry = Entry(seq=seq, prev_hash=prev_hash, **facts)
     return replace(entry, hash=entry_hash(entry))
 
 
-def append(connection: Connection, **fields: Any) -> Entry:
-    """Write the next entry; the caller holds the write transaction."""
-    last = connection.execute(select(entries.c.seq, entries.c.hash).order_by(entries.c.seq.desc()).limit(1)).first()
-    seq, prev = (last.seq, last.hash) if last else (0, GENESIS)
-    entry = chain_entry(prev, seq + 1, **fields)
-    connection.execute(insert(entries).values(**asdict(entry)))
-    return entry
+def columns() -> list[Column[Any]]:
+    """The columns of the book in the order of `Entry`."""
+    return [entries.c[field.name] for field in fields(Entry)]
 
 
-def read(connection: Connection, account: str | None = None) -> list[Entry]:
-    """The entries in order, of one account or of all."""
-    query = select(entries).order_by(entries.c.seq)
-    if account is not None:
-        query = query.where(entries.c.account == account)
-    return [Entry(**row) for row in connection.execute(query).mappings()]
+@dataclass(frozen=True)
+class Head:
+    """Where the book ended when it was last seen."""
+
+    seq: int
+    hash: str
 
 
-def head(connection: Connection) -> str:
-    """The hash of the last entry; GENESIS for an empty book."""
-    found = connection.execute(select(entries.c.hash).order_by(entries.c.seq.desc()).limit(1)).scalar()
-    return str(found) if found else GENESIS
+_OF_ACCOUNT = Query(select(*columns()).where(entries.c.account == bindparam("account")).order_by(entries.c.seq))
+
+
+class Book:
+    """The end of the book inside one write transaction.
+
+    Args:
+        connection: of the transaction.
+        key: authenticates entries; None for a ledger kept without a key.
+        seen: an end that this process has seen before.
+
+    Raises:
+        LedgerError: the book is kept with another key, or lacks what was seen: an older copy was put back.
+    """
+
+    def __init__(self, connection: Connection, key: Key | None, seen: Head) -> None:
+        self.connection, self._key = connection, key
+        seq, digest, mac, *last, found = _LAST.first(connection, seen=seen.seq) or (0, GENESIS, "", "", "", None)
+        self.head, self._last = Head(seq, digest), tuple(last)
+        if mac and (key is None or _mac(key, digest) != mac):
+            raise LedgerError(
+                "the ledger is kept with a key: give its key file (privacy.ledger_key, --ledger-key)."
+            )
+        if seen.seq and found != seen.hash:
+            raise older_copy(seen.hash)
+
+    def balance(self, account: str) -> str:
+        """The JSON of an account's totals after its last entry; empty when no entry carries any."""
+        name, text = self._last
+        return str(text) if name == account else last_balance(self.connection, account)
+
+    def append(self, **facts: Any) -> Entry:
+        """Write the next entry."""
+        facts.setdefault("created_at", datetime.now(UTC).isoformat(timespec="seconds"))
+        entry = chain_entry(self.head.hash, self.head.seq + 1, **facts)
+        entry = replace(entry, mac=_mac(self._key, entry.hash)) if self._key else entry
+        _INSERT.run(self.connection, **vars(entry))
+        self.head, self._last = Head(entry.seq, entry.hash), (entry.account, entry.balance)
+        return entry
+
+
+def last_balance(connection: Connection, account: str) -> str:
+    """The JSON of an account's totals after its last entry; empty when no entry carries any."""
+    return str(_BALANCE.scalar(connection, account=account) or "")
+
+
+def older_copy(digest: str) -> LedgerError:
+    """What to raise when the book lacks an entry that was seen earlier."""
+    return LedgerError(
+        f"the ledger lacks the entry {digest[:12]} seen earlier: an older copy was put back, so restore the newest one."
+    )
+
+
+def _mac(key: Key, digest: str) -> str:
+    return key.digest("ledger-entry", digest)
+
+
+def read(connection: Connection, account: str) -> list[Entry]:
+    """The entries of an account, in order."""
+    return [Entry(*row) for row in _OF_ACCOUNT.rows(connection, account=account)]
+
+
+def head(connection: Connection) -> Head:
+    """The end of the book; GENESIS for an empty one."""
+    last = _LAST.first(connection, seen=0)
+    return Head(last[0], last[1]) if last else Head(0, GENESIS)
 
 
 def contains(connection: Connection, digest: str) -> bool:

@@ -1,7 +1,11 @@
 """A charge and its life: reserved -> started -> committed, or cancelled before it started.
 
-A charge is identified by (account, release id, input digest). Its state is never stored: it is read off the entries, so
-that state and book cannot disagree. There is no way back after `start`: from then on noise may have been drawn.
+A charge is identified by (account, release id, input digest, rung). Its state is never stored: it is read off the
+entries, so that state and book cannot disagree. There is no way back after `start`: from then on noise may have been
+drawn.
+
+A long release may be charged in chunks, *rungs* 1, 2, 3, ..., each reserved before it runs; rung 0 is a release charged
+as a whole.
 """
 
 import json
@@ -10,11 +14,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dp_accounting.dp_event import DpEvent
+from sqlalchemy import Connection, bindparam, select
 
-from rayprivacy.accounting.events import from_json
+from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger.chain import Entry
+from rayprivacy.ledger.chain import Entry, columns
+from rayprivacy.ledger.filters.grid import Vector
+from rayprivacy.ledger.leases import Lease
+from rayprivacy.ledger.queries import Query
+from rayprivacy.ledger.schema import entries
 
 
 class ChargeState(StrEnum):
@@ -26,23 +35,28 @@ class ChargeState(StrEnum):
     CANCELLED = "cancelled"
 
 
-_STATE_AFTER = {
+STATE_AFTER = {
     "start": ChargeState.STARTED,
+    "renew": ChargeState.STARTED,
+    "takeover": ChargeState.STARTED,
     "commit": ChargeState.COMMITTED,
     "cancel": ChargeState.CANCELLED,
 }
+_LEASING = ("start", "renew", "takeover")
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release costs an account.
+    """What one release, or one rung of it, costs an account.
 
     Attributes:
         id: the ledger's name of the charge.
         account: the account that pays.
-        release_id, input_digest: which release, computed from which input.
+        release_id, input_digest, rung: which release, computed from which input, and which part of it.
         event: what the mechanism does.
+        cost: what it takes, in the integers of the account's rule; None in books of the first schema.
         state: how far it has come.
+        lease: who may draw, once it has started.
         entry_hash: hash of the last entry about it.
     """
 
@@ -50,8 +64,11 @@ class Charge:
     account: str
     release_id: str
     input_digest: str
+    rung: int
     event: DpEvent
+    cost: Vector | None
     state: ChargeState
+    lease: Lease
     entry_hash: str
 
     @property
@@ -60,18 +77,34 @@ class Charge:
         return self.state is not ChargeState.CANCELLED
 
 
-def charge_id(account: str, release_id: str, input_digest: str, attempt: int) -> str:
+def charge_id(account: str, release_id: str, input_digest: str, rung: int, attempt: int) -> str:
     """The name of a charge; `attempt` counts the cancelled ones before it."""
-    return digest_json(["charge", account, release_id, input_digest, attempt])
+    return digest_json(["charge", account, release_id, input_digest, attempt, *([rung] if rung else [])])
 
 
-def fold(entries: Iterable[Entry]) -> dict[str, Charge]:
-    """The charges that a list of entries leaves behind, by id, in the order of their reservation."""
+def read_charge(connection: Connection, identity: str) -> Charge | None:
+    """The charge of this id."""
+    return next(iter(fold(_rows(_OF_CHARGE, connection, charge=identity))), None)
+
+
+def read_charges(connection: Connection, account: str, release_id: str) -> list[Charge]:
+    """Every charge of a release, in the order of reservation."""
+    return fold(_rows(_OF_RELEASE, connection, account=account, release_id=release_id))
+
+
+def read_rungs(connection: Connection, account: str, release_id: str, input_digest: str, rung: int) -> list[Charge]:
+    """Every charge of one rung and of the rung before it."""
+    where = {"account": account, "release_id": release_id, "input_digest": input_digest}
+    return fold(_rows(_OF_RUNGS, connection, first=rung - 1, last=rung, **where))
+
+
+def fold(book: Iterable[Entry]) -> list[Charge]:
+    """The charges that a list of entries leaves behind, in the order of their reservation."""
     charges: dict[str, Charge] = {}
-    for entry in entries:
+    for entry in book:
         if entry.charge:
             charges[entry.charge] = advance(charges.get(entry.charge), entry)
-    return charges
+    return list(charges.values())
 
 
 def advance(charge: Charge | None, entry: Entry) -> Charge:
@@ -82,9 +115,110 @@ def advance(charge: Charge | None, entry: Entry) -> Charge:
     """
     if charge is None and entry.kind == "reserve":
         return _reserved(entry)
-    if charge is None or entry.kind not in _STATE_AFTER:
+    if charge is None or entry.kind not in STATE_AFTER:
         raise LedgerError(f"entry {entry.seq} of the ledger is out of place: run `rayprivacy ledger verify`.")
-    return replace(charge, state=_STATE_AFTER[entry.kind], entry_hash=entry.hash)
+    lease = Lease(**entry.facts) if entry.kind in _LEASING else charge.lease
+    return replace(charge, state=STATE_AFTER[entry.kind], lease=lease, entry_hash=entry.hash)
+
+
+def live(found: Iterable[Charge], rung: int) -> Charge | None:
+    """The charge of this rung that has not been cancelled."""
+    return next((charge for charge in found if charge.rung == rung and charge.is_live), None)
+
+
+def reload(connection: Connection, charge: Charge) -> Charge:
+    """The charge as the book has it now.
+
+    Raises:
+        LedgerError: the book does not know it.
+    """
+    known = read_charge(connection, charge.id)
+    if known is None:
+        raise LedgerError(f"the ledger holds no charge for release '{charge.release_id}': reserve it first.")
+    return known
+
+
+def committed_digest(connection: Connection, identity: str) -> str | None:
+    """The digest of the output that the charge committed."""
+    text = _COMMIT.scalar(connection, charge=identity)
+    return None if text is None else str(json.loads(text)["output_digest"])
+
+
+def require(charge: Charge, state: ChargeState, verb: str) -> Charge:
+    """Require a state.
+
+    Raises:
+        LedgerError: the charge is in another one.
+    """
+    if charge.state is not state:
+        raise LedgerError(f"cannot {verb} release '{charge.release_id}': it is {charge.state} and must be {state}.")
+    return charge
+
+
+def require_last(connection: Connection, charge: Charge) -> None:
+    """Require that no later rung stands on this one.
+
+    Raises:
+        LedgerError: there is one.
+    """
+    where = (charge.account, charge.release_id, charge.input_digest, charge.rung + 1)
+    if charge.rung and live(read_rungs(connection, *where), charge.rung + 1):
+        raise LedgerError(
+            f"cannot cancel rung {charge.rung} of release '{charge.release_id}': rung {charge.rung + 1} was reserved"
+            " after it, so cancel that one first."
+        )
+
+
+def fenced(known: Charge, held: Charge, verb: str) -> Charge:
+    """Require that the charge has started and that the caller's token is still the newest.
+
+    Raises:
+        LedgerError: it has not started, or another process has taken it over.
+    """
+    require(known, ChargeState.STARTED, verb)
+    if known.lease.token != held.lease.token:
+        raise LedgerError(
+            f"cannot {verb} release '{known.release_id}' with token {held.lease.token}: another process took it over"
+            f" with token {known.lease.token}, and its output will be served."
+        )
+    return known
+
+
+def same_event(charge: Charge, event: DpEvent) -> Charge:
+    """Require that a charge found again is for the same mechanism.
+
+    Raises:
+        LedgerError: it is for another one.
+    """
+    if charge.event != event:
+        raise LedgerError(
+            f"release '{charge.release_id}' is charged for {to_json(charge.event)}, not {to_json(event)}:"
+            " use another release id for another mechanism."
+        )
+    return charge
+
+
+def check_names(release_id: str, input_digest: str, rung: int) -> None:
+    """Require names that the book can hold.
+
+    Raises:
+        LedgerError: one is empty, too long or unprintable, or the rung is no whole number.
+    """
+    for what, text, most in (("release id", release_id, 200), ("input digest", input_digest, 64)):
+        if not 1 <= len(text) <= most or not text.isprintable():
+            raise LedgerError(f"the {what} has {len(text)} characters: give 1 to {most} printable ones.")
+    if type(rung) is not int or not 0 <= rung < 2**31:
+        raise LedgerError(f"rung is {rung!r}: give 0 for a whole release, or 1, 2, 3, ... for its chunks.")
+
+
+def check_rung(earlier: Iterable[Charge], release_id: str, rung: int) -> None:
+    """Require that the rung before this one is charged.
+
+    Raises:
+        LedgerError: it is not.
+    """
+    if rung > 1 and live(earlier, rung - 1) is None:
+        raise LedgerError(f"rung {rung} of release '{release_id}' comes before rung {rung - 1}: reserve them in order.")
 
 
 def _reserved(entry: Entry) -> Charge:
@@ -93,7 +227,26 @@ def _reserved(entry: Entry) -> Charge:
         account=entry.account,
         release_id=entry.release_id,
         input_digest=entry.input_digest,
+        rung=entry.rung,
         event=from_json(json.loads(entry.events)),
+        cost=tuple(json.loads(entry.cost)) if entry.cost else None,
         state=ChargeState.RESERVED,
+        lease=Lease(),
         entry_hash=entry.hash,
     )
+
+
+_C = entries.c
+_BOOK = select(*columns())
+_RELEASE = _BOOK.where(_C.account == bindparam("account"), _C.release_id == bindparam("release_id"), _C.charge != "")
+_OF_CHARGE = Query(_BOOK.where(_C.charge == bindparam("charge")))
+_OF_RELEASE = Query(_RELEASE)
+_OF_RUNGS = Query(
+    _RELEASE.where(_C.input_digest == bindparam("input_digest"), _C.rung.between(bindparam("first"), bindparam("last")))
+)
+_COMMIT = Query(select(_C.detail).where(_C.charge == bindparam("charge"), _C.kind == "commit"))
+
+
+def _rows(query: Query, connection: Connection, **values: object) -> Iterable[Entry]:
+    # Sorted here: to save the sort, a database may choose to walk the whole account in the order of its entries.
+    return sorted((Entry(*row) for row in query.rows(connection, **values)), key=lambda entry: entry.seq)

@@ -15,8 +15,10 @@ class PrivacyConfig(Config):
         unit: whose presence is hidden.
         epsilon, delta: what this run asks for; also the cap of an account that does not exist yet.
         ledger: SQLAlchemy URL of the ledger.
+        ledger_key: path of a 256-bit key file that authenticates the ledger's entries; it must exist.
         account: the account that pays: one account is one private corpus.
-        composition: the account's composition rule.
+        corpus: label shared by all accounts of one corpus.
+        composition: the account's composition rule; 'rdp' takes the order that suits this run best.
         key: path of the 256-bit key file, created with mode 0600 when it does not exist.
     """
 
@@ -24,8 +26,10 @@ class PrivacyConfig(Config):
     epsilon: float = Field(default=3.0, gt=0)
     delta: float = Field(default=1e-6, gt=0, lt=1)
     ledger: str = "sqlite:///ledger.db"
+    ledger_key: str | None = None
     account: str = Field(default="default", min_length=1)
-    composition: Literal["gdp"] = "gdp"
+    corpus: str = ""
+    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld"] = "gdp"
     key: str = "rayprivacy.key"
 
     @property

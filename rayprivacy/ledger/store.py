@@ -15,59 +15,68 @@ transaction, so a reader sees both or neither; whatever is asked again is answer
 """
 
 import json
-import math
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Unpack
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
-from rayprivacy.accounting.accountant import gdp_mu_squared
 from rayprivacy.accounting.events import to_json
-from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.artifacts import digest_bytes
-from rayprivacy.core.errors import LedgerError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger import chain, filter
+from rayprivacy.core.errors import LeaseHeldError, LedgerError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.ledger import chain, charges, opening
 from rayprivacy.ledger.accounts import (
     Account,
-    AccountStatus,
     all_accounts,
-    check_same_terms,
+    check_protection,
+    check_same_meaning,
     find_account,
-    get_account,
-    insert_account,
+    group_of,
 )
-from rayprivacy.ledger.charges import Charge, ChargeState, advance, charge_id, fold
+from rayprivacy.ledger.admission import Terms, admit, read_terms, record, record_exposures, record_move
+from rayprivacy.ledger.balances import read_balance
+from rayprivacy.ledger.chain import Book, Entry, Head
+from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.database import Database
+from rayprivacy.ledger.leases import TERM_SECONDS, this_process
+from rayprivacy.ledger.opening import More, draft
+from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.schema import outputs
+from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
 from rayprivacy.ledger.verify import VerifyReport, verify_rows
+
+_OUTPUT = Query(select(outputs.c.blob).where(outputs.c.charge == bindparam("charge")))
+_STORE = Query(insert(outputs))
 
 
 class Ledger:
-    """One book of accounts in one SQLite file, safe for several processes at once."""
+    """One book of accounts in one database, safe for many processes at once."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, key: Key | None = None) -> None:
+        self._database, self._key = database, key
+        self._seen = Head(0, chain.GENESIS)
+        self._terms: dict[str, Terms] = {}
 
     @classmethod
-    def open(cls, url: str, expected_head: str | None = None) -> "Ledger":
-        """Open the ledger at a SQLAlchemy URL; create it with mode 0600, or migrate it, when needed.
+    def open(cls, url: str, expected_head: str | None = None, key: Key | None = None) -> "Ledger":
+        """Open the ledger at a SQLAlchemy URL; create it, or migrate it, when needed.
 
         Args:
-            url: e.g. `sqlite:///ledger.db`.
+            url: e.g. `sqlite:///ledger.db` (a file of mode 0600) or `postgresql://host/database`.
             expected_head: a head seen earlier, which the book must still contain.
+            key: authenticates every entry from now on; whoever writes to such a ledger needs it.
 
         Raises:
-            LedgerError: the URL is no SQLite file, or an older copy of the ledger was put back.
+            LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
         """
-        ledger = cls(Database(url))
+        ledger = cls(Database(url), key)
         with ledger._database.read() as connection:
             if expected_head is not None and not chain.contains(connection, expected_head):
-                raise LedgerError(
-                    f"the ledger {ledger._database.path} lacks the entry {expected_head[:12]} seen earlier:"
-                    " an older copy was put back, so restore the newest one."
-                )
+                raise chain.older_copy(expected_head)
+            ledger._seen = chain.head(connection)
         return ledger
 
     def create_account(
@@ -77,15 +86,17 @@ class Ledger:
         relation: NeighbouringRelation,
         budget: Budget,
         composition: str = "gdp",
+        **more: Unpack[More],
     ) -> Account:
-        """Open a new account.
+        """Open a new account; `more` is documented at `opening.More`.
 
         Raises:
-            LedgerError: the name is taken, or the composition rule is unknown.
+            LedgerError: the name is taken.
+            ConfigError: the composition rule is unknown, or its parameters do not fit.
         """
-        wanted = Account(name, unit, relation, budget.epsilon, budget.delta, composition, _now())
-        with self._database.write() as connection:
-            return insert_account(connection, wanted)
+        wanted = draft(name, unit, relation, budget, composition, **more)
+        with self._write() as book:
+            return opening.open_account(book, wanted)
 
     def ensure_account(
         self,
@@ -94,133 +105,212 @@ class Ledger:
         relation: NeighbouringRelation,
         budget: Budget,
         composition: str = "gdp",
+        **more: Unpack[More],
     ) -> Account:
-        """Return the account of this name, or create it; the cap of an existing account is not compared.
+        """Return the account of this name, or open it; cap and parameters of an existing account are not compared.
 
         Raises:
-            LedgerError: the account exists with another unit, relation or composition rule.
+            LedgerError: the account exists with another unit, relation, kind, corpus or composition rule.
         """
-        wanted = Account(name, unit, relation, budget.epsilon, budget.delta, composition, _now())
-        with self._database.write() as connection:
-            found = find_account(connection, name)
-            return check_same_terms(found, wanted) if found else insert_account(connection, wanted)
+        wanted = draft(name, unit, relation, budget, composition, **more)
+        with self._write() as book:
+            found = find_account(book.connection, name)
+            return check_same_meaning(found, wanted) if found else opening.open_account(book, wanted)
+
+    def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
+        """Fix what an account of composition 'pld' may ever run; returns the plan's epsilon, by PLD.
+
+        Raises:
+            BudgetRefusedError: the plan costs more than the account's cap.
+            LedgerError: the account has another composition rule, or a plan already.
+        """
+        plan = opening.price_plan(self.account(name), events)
+        with self._write() as book:
+            opening.register_plan(book, read_terms(book.connection, name), plan)
+        return plan.epsilon
 
     def account(self, name: str) -> Account:
         """The account of this name.
 
         Raises:
-            LedgerError: there is none; the message names those there are.
+            LedgerError: there is none.
         """
+        return self._known(name).account
+
+    def terms(self, name: str) -> Terms:
+        """The account of this name, with its admission rule."""
+        return self._known(name)
+
+    def group(self, name: str) -> list[Account]:
+        """The other accounts of the same corpus."""
         with self._database.read() as connection:
-            return get_account(connection, name)
+            return group_of(connection, self._known(name).account)
 
     def accounts(self) -> list[Account]:
         """Every account, by name."""
         with self._database.read() as connection:
             return all_accounts(connection)
 
-    def entries(self, name: str) -> list[chain.Entry]:
-        """The rows of the book about one account, in order."""
+    def entries(self, name: str) -> list[Entry]:
+        """The account's rows of the book, in order."""
+        self._known(name)
         with self._database.read() as connection:
-            return chain.read(connection, get_account(connection, name).name)
+            return chain.read(connection, name)
 
     def status(self, name: str) -> AccountStatus:
-        """What an account has used and what is left."""
+        """What an account has spent, and has left."""
+        account, rule = self._known(name)
         with self._database.read() as connection:
-            account = get_account(connection, name)
-            entries = chain.read(connection, name)
-        used = _used(fold(entries).values())
-        total = math.fsum(used)
-        return AccountStatus(
-            account=account,
-            mu_squared_cap=filter.cap(account.budget),
-            mu_squared_used=total,
-            epsilon_spent=epsilon_of(math.sqrt(total), account.delta),
-            epsilon_remaining=filter.remaining_epsilon(account.budget, used),
-            entries=entries,
-        )
+            balance = read_balance(connection, name, rule)
+            return AccountStatus(account, rule, balance, count_exposures(connection, name))
 
-    def check(self, name: str, event: DpEvent) -> None:
+    def lines(self, name: str) -> list[Line]:
+        """A line for each charge of an account, in the order of reservation."""
+        self._known(name)
+        with self._database.read() as connection:
+            return read_lines(connection, name)
+
+    def check(self, name: str, event: DpEvent, protection: Protection | None = None) -> None:
         """Do nothing when the event fits what the account has left now; nothing is reserved.
 
         Raises:
             BudgetRefusedError: it does not fit.
             EventError: the account's composition rule does not take such an event.
+            LedgerError: the account protects something else.
         """
+        terms = self._known(name)
+        check_protection(terms.account, protection or Protection())
         with self._database.read() as connection:
-            _admit(connection, name, event)
+            used = read_balance(connection, name, terms.rule).used
+        admit(terms, used, terms.rule.cost(event, used))
 
-    def find_charge(self, name: str, release_id: str, input_digest: str) -> Charge | None:
-        """The charge of this release and input that has not been cancelled."""
-        return next((c for c in self.charges_of(name, release_id) if _pays(c, input_digest)), None)
+    def find_charge(self, name: str, release_id: str, input_digest: str, rung: int = 0) -> Charge | None:
+        """The charge of this release, input and rung that has not been cancelled."""
+        self._known(name)
+        with self._database.read() as connection:
+            found = charges.read_rungs(connection, name, release_id, input_digest, rung)
+        return charges.live(found, rung)
 
     def charges_of(self, name: str, release_id: str) -> list[Charge]:
         """Every charge of a release, cancelled ones included, in the order of reservation."""
+        self._known(name)
         with self._database.read() as connection:
-            get_account(connection, name)
-            return _charges_of(connection, name, release_id)
+            return charges.read_charges(connection, name, release_id)
 
-    def reserve(self, name: str, release_id: str, input_digest: str, event: DpEvent) -> Charge:
-        """Charge the account, durably; asking again for the same release and input returns the same charge.
+    def reserve(
+        self,
+        name: str,
+        release_id: str,
+        input_digest: str,
+        event: DpEvent,
+        *,
+        rung: int = 0,
+        protection: Protection | None = None,
+    ) -> Charge:
+        """Charge the account, durably; asking again for the same release, input and rung returns the same charge.
+
+        Args:
+            name: the account.
+            release_id: names the release.
+            input_digest: keyed digest of what it is computed from.
+            event: what the mechanism does.
+            rung: 1, 2, 3, ... for a release that is charged in chunks; 0 for one that is charged as a whole.
+            protection: what the mechanism protects; central user-level add-or-remove when left out.
 
         Raises:
             BudgetRefusedError: the event does not fit; nothing was charged.
-            LedgerError: the release and input have been charged for another event, or a name is empty or too long.
+            LedgerError: the release and input have been charged for another event, the account protects something
+                else, the rung before is missing, or a name is empty or too long.
             EventError: the account's composition rule does not take such an event.
         """
-        _check_names(release_id, input_digest)
-        events = json.dumps(to_json(event), sort_keys=True)
-        with self._database.write() as connection:
-            get_account(connection, name)
-            earlier = _charges_of(connection, name, release_id)
-            paid = next((charge for charge in earlier if _pays(charge, input_digest)), None)
+        charges.check_names(release_id, input_digest, rung)
+        terms, text = self._known(name), json.dumps(to_json(event), sort_keys=True)
+        check_protection(terms.account, protection or Protection())
+        terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
+        with self._write() as book:
+            earlier = charges.read_rungs(book.connection, name, release_id, input_digest, rung)
+            paid = charges.live(earlier, rung)
             if paid is not None:
-                return _same_event(paid, event)
-            _admit(connection, name, event)
-            attempt = sum(charge.input_digest == input_digest for charge in earlier)
-            identity = charge_id(name, release_id, input_digest, attempt)
-            charge = Charge(identity, name, release_id, input_digest, event, ChargeState.RESERVED, "")
-            return _record(connection, charge, "reserve", events=events)
+                return charges.same_event(paid, event)
+            charges.check_rung(earlier, release_id, rung)
+            identity = charges.charge_id(
+                name, release_id, input_digest, rung, sum(charge.rung == rung for charge in earlier)
+            )
+            charge = record(book, terms, identity, release_id, input_digest, rung, event, text)
+            record_exposures(book, terms.account, charge)
+            return charge
 
-    def start(self, charge: Charge) -> Charge:
-        """Say that noise may be drawn from now on; a started or committed charge is returned as it is.
+    def start(self, charge: Charge, holder: str | None = None, seconds: float = TERM_SECONDS) -> Charge:
+        """Lease the charge: its holder may draw noise from now on; a committed charge is returned as it is.
+
+        Args:
+            charge: a reserved or started charge.
+            holder: who draws; this process when left out.
+            seconds: term of the lease, after which another process may take the charge over.
 
         Raises:
+            LeaseHeldError: another process that may be alive has the lease.
             LedgerError: the charge was cancelled.
         """
-        with self._database.write() as connection:
-            known = _reload(connection, charge)
-            if known.state in (ChargeState.STARTED, ChargeState.COMMITTED):
+        me = holder or this_process()
+        with self._write() as book:
+            known = charges.reload(book.connection, charge)
+            if known.state is ChargeState.COMMITTED:
                 return known
-            return _record(connection, _require(known, ChargeState.RESERVED, "start"), "start")
+            lease = known.lease.granted(me, seconds)
+            if known.state is not ChargeState.STARTED:
+                charges.require(known, ChargeState.RESERVED, "start")
+                return record_move(book, self._known(known.account), known, "start", lease.detail)
+            if known.lease.holder == me:
+                return known
+            if not known.lease.is_free:
+                raise LeaseHeldError(
+                    f"release '{known.release_id}' is being drawn by another process until {known.lease.until}:"
+                    " wait for it, or run again after that time."
+                )
+            return record_move(book, self._known(known.account), known, "takeover", lease.detail)
+
+    def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
+        """Extend the lease of a started charge.
+
+        Raises:
+            LedgerError: the charge has not started, or another process has taken it over.
+        """
+        with self._write() as book:
+            known = charges.fenced(charges.reload(book.connection, charge), charge, "renew")
+            detail = known.lease.renewed(seconds).detail
+            return record_move(book, self._known(known.account), known, "renew", detail)
 
     def cancel(self, charge: Charge) -> Charge:
         """Give a reserved charge back; after `start` there is no refund.
 
         Raises:
-            LedgerError: the charge has started.
+            LedgerError: the charge has started, or is a rung with a later one on top of it.
         """
-        with self._database.write() as connection:
-            known = _reload(connection, charge)
+        with self._write() as book:
+            known = charges.reload(book.connection, charge)
             if known.state is ChargeState.CANCELLED:
                 return known
-            return _record(connection, _require(known, ChargeState.RESERVED, "cancel"), "cancel")
+            charges.require(known, ChargeState.RESERVED, "cancel")
+            charges.require_last(book.connection, known)
+            return record_move(book, self._known(known.account), known, "cancel")
 
     def commit_output(self, charge: Charge, output: bytes) -> None:
         """Store the output once, with the commit entry, in one transaction; an output already stored stays.
 
         Raises:
-            LedgerError: the charge has not started.
+            LedgerError: the charge has not started, or another process has taken it over.
         """
-        with self._database.write() as connection:
-            known = _reload(connection, charge)
+        digest = digest_bytes(output)
+        with self._write() as book:
+            known = charges.reload(book.connection, charge)
             if known.state is ChargeState.COMMITTED:
                 return  # another process won: its output is the release, this one was never seen
-            _require(known, ChargeState.STARTED, "commit")
-            digest = digest_bytes(output)
+            charges.fenced(known, charge, "commit")
             row = {"charge": known.id, "release_id": known.release_id, "input_digest": known.input_digest}
-            connection.execute(insert(outputs).values(**row, blob=output, digest=digest))
-            _record(connection, known, "commit", detail=json.dumps({"output_digest": digest}))
+            _STORE.run(book.connection, blob=output, digest=digest, **row)
+            detail = {"output_digest": digest, "token": known.lease.token}
+            record_move(book, self._known(known.account), known, "commit", detail)
 
     def output(self, charge: Charge) -> bytes | None:
         """The stored output, or None before the commit.
@@ -229,95 +319,49 @@ class Ledger:
             LedgerError: the stored bytes are not those that were committed.
         """
         with self._database.read() as connection:
-            row = connection.execute(select(outputs).where(outputs.c.charge == charge.id)).first()
-            book = chain.read(connection, charge.account)
-        commits = [entry for entry in book if entry.charge == charge.id and entry.kind == "commit"]
-        if row is None and not commits:
+            row = _OUTPUT.first(connection, charge=charge.id)
+            committed = charges.committed_digest(connection, charge.id)
+        blob = b"" if row is None else bytes(row[0])
+        if row is None and committed is None:
             return None
-        blob = b"" if row is None else bytes(row.blob)
-        if not commits or json.loads(commits[0].detail) != {"output_digest": digest_bytes(blob)}:
+        if digest_bytes(blob) != committed:
             raise LedgerError(f"the stored output of release '{charge.release_id}' was altered: restore the ledger.")
         return blob
 
     def head(self) -> str:
         """The hash of the last entry; checkpoints carry it, and `open` takes it back as `expected_head`."""
         with self._database.read() as connection:
-            return chain.head(connection)
+            return chain.head(connection).hash
 
-    def verify(self) -> VerifyReport:
-        """Replay the book from its rows alone: hash chain, states, budgets, outputs.
+    def verify(self, expected_head: str | None = None) -> VerifyReport:
+        """Replay the book from its rows alone: hash chain, states, costs, budgets, outputs.
 
         Raises:
-            LedgerError: the first row that does not replay.
+            LedgerError: the first row that does not replay, or the expected head is not among them.
         """
         with self._database.read() as connection:
-            return verify_rows(connection)
+            return verify_rows(connection, self._key, expected_head)
+
+    def snapshot(self) -> AbstractContextManager[Connection]:
+        """A consistent view of all rows, for `export`."""
+        return self._database.read()
 
     def close(self) -> None:
-        """Release the database."""
+        """Give the database connections back."""
         self._database.close()
 
+    @contextmanager
+    def _write(self) -> Iterator[Book]:
+        with self._database.write() as connection:
+            book = Book(connection, self._key, self._seen)
+            yield book
+        self._seen = book.head
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _used(charges: Iterable[Charge]) -> list[float]:
-    return [gdp_mu_squared(charge.event) for charge in charges if charge.is_live]
-
-
-def _admit(connection: Connection, name: str, event: DpEvent) -> None:
-    account, request = get_account(connection, name), gdp_mu_squared(event)
-    filter.admit(name, account.budget, _used(fold(chain.read(connection, name)).values()), request)
-
-
-def _charges_of(connection: Connection, name: str, release_id: str) -> list[Charge]:
-    return [charge for charge in fold(chain.read(connection, name)).values() if charge.release_id == release_id]
-
-
-def _pays(charge: Charge, input_digest: str) -> bool:
-    return charge.is_live and charge.input_digest == input_digest
-
-
-def _reload(connection: Connection, charge: Charge) -> Charge:
-    known = fold(chain.read(connection, charge.account)).get(charge.id)
-    if known is None:
-        raise LedgerError(f"the ledger holds no charge for release '{charge.release_id}': reserve it first.")
-    return known
-
-
-def _require(charge: Charge, state: ChargeState, verb: str) -> Charge:
-    if charge.state is not state:
-        raise LedgerError(f"cannot {verb} release '{charge.release_id}': it is {charge.state} and must be {state}.")
-    return charge
-
-
-def _same_event(charge: Charge, event: DpEvent) -> Charge:
-    if charge.event != event:
-        raise LedgerError(
-            f"release '{charge.release_id}' is charged for {to_json(charge.event)}, not {to_json(event)}:"
-            " use another release id for another mechanism."
-        )
-    return charge
-
-
-def _check_names(release_id: str, input_digest: str) -> None:
-    if not 1 <= len(release_id) <= 200:
-        raise LedgerError(f"the release id has {len(release_id)} characters: give 1 to 200.")
-    if not 1 <= len(input_digest) <= 64:
-        raise LedgerError(f"the input digest has {len(input_digest)} characters: give 1 to 64.")
-
-
-def _record(connection: Connection, charge: Charge, kind: str, events: str = "", detail: str = "") -> Charge:
-    entry = chain.append(
-        connection,
-        account=charge.account,
-        kind=kind,
-        release_id=charge.release_id,
-        input_digest=charge.input_digest,
-        charge=charge.id,
-        events=events,
-        detail=detail,
-        created_at=_now(),
-    )
-    return advance(None if kind == "reserve" else charge, entry)
+    def _known(self, name: str) -> Terms:
+        if name not in self._terms:
+            with self._database.read() as connection:
+                terms = read_terms(connection, name)
+            if not terms.rule.size:
+                return terms  # a plan may still be registered
+            self._terms[name] = terms
+        return self._terms[name]

@@ -19,6 +19,8 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
 
+LEDGER_HEAD = "ledger_head"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -92,6 +94,15 @@ class Run:
             entry["seconds"] = round(seconds, 3)
         with (self.root / "run.log").open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+    def keep_ledger_head(self, head: str) -> None:
+        """Remember how far the ledger had come."""
+        write_atomic(self.root / LEDGER_HEAD, f"{head}\n".encode())
+
+    def ledger_head(self) -> str | None:
+        """How far the ledger had come when this run last charged it; None before that."""
+        path = self.root / LEDGER_HEAD
+        return path.read_text().strip() if path.exists() else None
 
     def timings(self) -> dict[str, float]:
         """Seconds of every finished stage, over all attempts."""

@@ -10,6 +10,8 @@ sqrt(k) steps. So on the grid, per query, for add/remove and replace alike,
 
     sensitivity = sqrt(2) * (1 + 1e-6) * 2^20 + sqrt(k),    noise std = sigma * sensitivity,    event = Gaussian(sigma)
 
+A phrase may occur in several shards; with a public bound n_s on them the sensitivity is n_s times as large.
+
 Adding noise to all queries of a release is the composition of `queries` such events, in any adaptive order.
 
 How exact is the event? For Renyi and zero-concentrated DP the discrete Gaussian costs at most what the continuous one
@@ -36,6 +38,7 @@ from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import validate
 from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.units import PrivacyUnit, Protection
 from rayprivacy.release import noise
 
 SCALE = 2**20
@@ -56,6 +59,9 @@ class VoteMechanism:
         candidates: candidate tokens per query.
         teachers: number of teachers, all of which vote.
         sigma: noise std / L2 sensitivity, per query (`accounting.calibrate.sigma_for`).
+        unit: whose presence is hidden; users and records sit in one shard each.
+        shards: public bound n_s on the shards that one phrase may occur in, enforced when the corpus is sharded; 1 for
+            users and records.
 
     Raises:
         ReleaseError: a count is not a positive whole number, or sigma is out of range.
@@ -65,9 +71,11 @@ class VoteMechanism:
     candidates: int
     teachers: int
     sigma: float
+    unit: PrivacyUnit = PrivacyUnit.USER
+    shards: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("queries", "candidates", "teachers"):
+        for name in ("queries", "candidates", "teachers", "shards"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= MAX_TEACHERS:
                 raise ReleaseError(f"{name} is {value!r}: give a whole number between 1 and 2**30.")
@@ -75,12 +83,14 @@ class VoteMechanism:
             raise ReleaseError(
                 f"sigma is {self.sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}."
             )
+        if self.shards > 1 and self.unit is not PrivacyUnit.PHRASE:
+            raise ReleaseError(f"shards is {self.shards} for unit '{self.unit}': only a phrase may occur in several.")
         validate(self.event)
 
     @property
     def sensitivity(self) -> float:
-        """L2 change of one query's sum, in grid steps, when one teacher changes its vote."""
-        return math.sqrt(2) * (1 + SUM_TOLERANCE) * SCALE + math.sqrt(self.candidates)
+        """L2 change of one query's sum, in grid steps, when `shards` teachers change their votes."""
+        return self.shards * (math.sqrt(2) * (1 + SUM_TOLERANCE) * SCALE + math.sqrt(self.candidates))
 
     @property
     def noise_std_grid(self) -> float:
@@ -95,7 +105,15 @@ class VoteMechanism:
     @property
     def parameters(self) -> dict[str, Any]:
         """Everything that fixes the mechanism, as JSON values."""
-        return {"mechanism": "vote", "scale": SCALE, **asdict(self)}
+        own = asdict(self)
+        if self.unit is PrivacyUnit.USER:  # left out, so that releases of the first version are found again
+            del own["unit"], own["shards"]
+        return {"mechanism": "vote", "scale": SCALE, **own}
+
+    @property
+    def protection(self) -> Protection:
+        """What the event's epsilon is about."""
+        return Protection(self.unit)
 
     def quantise(self, probabilities: npt.NDArray[Any]) -> Votes:
         """Round votes [..., candidates] to the grid; what is no sub-distribution becomes the uniform constant.

@@ -8,6 +8,8 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
+TABLES = ("accounts", "entries", "outputs")
+
 
 def upgrade() -> None:
     op.create_table(
@@ -42,9 +44,25 @@ def upgrade() -> None:
         sa.Column("blob", sa.LargeBinary, nullable=False),
         sa.Column("digest", sa.String(64), nullable=False),
     )
-    for table in ("accounts", "entries", "outputs"):
+    (_postgresql_triggers if op.get_bind().dialect.name == "postgresql" else _sqlite_triggers)()
+
+
+def _sqlite_triggers() -> None:
+    for table in TABLES:
         for change in ("UPDATE", "DELETE"):
             op.execute(
                 f"CREATE TRIGGER {table}_no_{change.lower()} BEFORE {change} ON {table} "
                 f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
             )
+
+
+def _postgresql_triggers() -> None:
+    op.execute(
+        "CREATE FUNCTION rayprivacy_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
+    )
+    for table in TABLES:
+        op.execute(
+            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION rayprivacy_append_only()"
+        )

@@ -1,0 +1,130 @@
+"""What a write transaction does to an account: admit a charge, move it on, and keep the balance."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dp_accounting.dp_event import DpEvent
+from sqlalchemy import Connection, select
+
+from rayprivacy.accounting.events import from_json
+from rayprivacy.core.errors import BudgetRefusedError
+from rayprivacy.core.units import AccountKind
+from rayprivacy.ledger.accounts import Account, central, get_account, group_of
+from rayprivacy.ledger.balances import cost_of, read_balance
+from rayprivacy.ledger.chain import Book
+from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance
+from rayprivacy.ledger.filters.choose import rule_for
+from rayprivacy.ledger.filters.grid import Vector, total
+from rayprivacy.ledger.filters.plan import Lines
+from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.schema import entries
+
+NON_PRIVATE = json.dumps({"kind": "non-private"})
+
+
+class Terms(NamedTuple):
+    """An account and its admission rule."""
+
+    account: Account
+    rule: Rule
+
+
+def read_terms(connection: Connection, name: str) -> Terms:
+    """The account of this name, with its rule.
+
+    Raises:
+        LedgerError: there is none.
+    """
+    account = get_account(connection, name)
+    lines = _plan_lines(connection, name) if account.composition == "pld" else ()
+    return Terms(account, rule_for(account.composition, account.budget, account.parameters, lines))
+
+
+def admit(terms: Terms, used: Vector, cost: Vector) -> None:
+    """Do nothing when the cost fits on top of what is used.
+
+    Raises:
+        BudgetRefusedError: it does not; the message names the requested and the remaining epsilon.
+    """
+    account, rule = terms
+    if rule.admits(total((used, cost), rule.size)):
+        return
+    raise BudgetRefusedError(
+        f"the release asks for epsilon {rule.epsilon(cost):.6g} and account '{account.name}' has"
+        f" {rule.left(used):.6g} of {account.epsilon:.6g} left at delta {account.delta:.3g}:"
+        " lower privacy.epsilon to that, or stop here."
+    )
+
+
+def record(
+    book: Book, terms: Terms, identity: str, release_id: str, input_digest: str, rung: int, event: DpEvent, text: str
+) -> Charge:
+    """Admit a new charge and write its `reserve` entry.
+
+    Raises:
+        BudgetRefusedError: it does not fit.
+    """
+    account, rule = terms
+    balance = read_balance(book, account.name, rule)
+    cost = rule.cost(event, balance.used)
+    admit(terms, balance.used, cost)
+    entry = book.append(
+        account=account.name,
+        kind="reserve",
+        release_id=release_id,
+        input_digest=input_digest,
+        charge=identity,
+        rung=rung,
+        events=text,
+        cost=json.dumps(cost),
+        balance=balance.moved(cost, None, ChargeState.RESERVED).text,
+    )
+    return advance(None, entry)
+
+
+def record_move(book: Book, terms: Terms, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
+    """Write the entry that moves a charge on, and the balance after it."""
+    account, rule = terms
+    balance = read_balance(book, account.name, rule)
+    entry = book.append(
+        account=account.name,
+        kind=kind,
+        release_id=charge.release_id,
+        input_digest=charge.input_digest,
+        charge=charge.id,
+        rung=charge.rung,
+        detail=json.dumps(detail, sort_keys=True) if detail else "",
+        balance=balance.moved(cost_of(charge, rule), charge.state, STATE_AFTER[kind]).text,
+    )
+    return advance(charge, entry)
+
+
+def record_exposures(book: Book, account: Account, charge: Charge) -> None:
+    """A charge that is not central is a non-private run for the central accounts of its corpus: write it there."""
+    if account.kind is AccountKind.CENTRAL:
+        return
+    for other in central(group_of(book.connection, account)):
+        record_exposure(book, read_terms(book.connection, other.name), account, charge)
+
+
+def record_exposure(book: Book, exposed: Terms, account: Account, charge: Charge) -> None:
+    """Write one `exposure` entry into a central account."""
+    book.append(
+        account=exposed.account.name,
+        kind="exposure",
+        release_id=charge.release_id,
+        input_digest=charge.input_digest,
+        events=NON_PRIVATE,
+        detail=json.dumps({"account": account.name, "kind": account.kind.value}, sort_keys=True),
+        balance=read_balance(book, exposed.account.name, exposed.rule).text,
+    )
+
+
+def _plan_lines(connection: Connection, name: str) -> Lines:
+    query = select(entries.c.detail).where(entries.c.account == name, entries.c.kind == "plan")
+    text = connection.execute(query).scalar()
+    if text is None:
+        return ()
+    plan = json.loads(text)
+    return tuple((from_json(event), count) for event, count in zip(plan["events"], plan["counts"], strict=True))

@@ -1,0 +1,15 @@
+"""The auditor: a second reading of the book that shares the table definitions with the first and nothing else.
+
+A ledger is worth what its checks are worth, and a check made by the code that wrote the row repeats its mistakes. So
+this package replays a book from its rows with formulas, state machine and JSON reader of its own (`dp_accounting` and
+closed forms instead of `rayprivacy.accounting`). Top to bottom:
+
+- `rows`: the rows, from a database or an export, with the type of every cell checked;
+- `links`: the hash chain and the keyed macs, which say that nothing was changed, removed or moved;
+- `terms`, `rules`, `plan`, `prices`, `events`: what an account promised, and what an event costs under that promise;
+- `book`, `charges`, `exposures`: sums and states after each entry, compared with what the entry claims;
+- `replay`: one walk over the rows that applies all of it.
+
+What the chain proves: whoever keeps a head, or the key, sees every change. What the replay proves: even a book written
+anew with consistent hashes must follow the rules of its accounts, or it is refused.
+"""

@@ -1,0 +1,179 @@
+"""Pre-registered plans, composition pld: counts instead of sums, because the tight figure holds for the plan alone.
+
+A `plan` entry lists mechanisms (*lines*) with how often each may run. Its epsilon, by privacy loss distributions, must
+be within the account's cap; from then on a charge is a count for each line, and is honest when its leaves can be
+shared out among exactly those counts so that each is paid by a line that covers it. A line covers a leaf that samples
+no more often and adds no less noise; kinds without such an order cover only themselves.
+
+Whether the leaves can be shared out is decided exactly by one sweep: from the most often sampled leaf to the least,
+take the noisiest line that still covers it. Lines that sample enough for this leaf do so for every later one, so only
+noise matters from here on, and the noisiest usable line is the one later leaves can best spare.
+"""
+
+import bisect
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import NeighboringRelation, UnsupportedEventError
+from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+
+from rayprivacy.ledger.audit import prices, strict
+from rayprivacy.ledger.audit.events import Leaf, Leaves, compose, flatten, read_leaves
+from rayprivacy.ledger.audit.rules import Vector
+from rayprivacy.ledger.audit.terms import Terms
+
+MOST_LINES = 1000
+MOST_LOSS = 1000.0  # a loss distribution that reaches further takes hours
+LEAST_NOISE = 0.04
+_SLACK, _STATED = 1e-6, 1e-3
+_GUARD_ORDERS = (1.05, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
+_FAMILIES = {"gaussian": "gaussian", "poisson-sampled-gaussian": "gaussian", "laplace": "laplace"}
+
+
+class PlanRule:
+    """The rule of composition pld; without lines until a plan is registered."""
+
+    def __init__(self, lines: Leaves = ()) -> None:
+        self._lines = lines
+        self._known: dict[tuple[str, Vector], bool] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of lines."""
+        return len(self._lines)
+
+    def check_cost(self, events: str, cost: Vector, where: str) -> None:
+        """Refuse counts that cannot have paid for the event."""
+        if not self._lines:
+            strict.fail(where, "reserves from a plan that is not registered yet")
+        if (events, cost) not in self._known:
+            leaves = read_leaves(events, where)
+            self._known[events, cost] = len(cost) == self.size and self._pays(leaves, cost)
+        if not self._known[events, cost]:
+            strict.fail(where, "records a cost that is not what its event costs under the plan")
+
+    def fits(self, live: Vector) -> bool:
+        """Whether no line was used more often than planned."""
+        return all(used <= most for used, (_, most) in zip(live, self._lines, strict=True))
+
+    def left(self, live: Vector) -> list[float]:
+        """Runs left of each line."""
+        return [float(max(0, most - used)) for used, (_, most) in zip(live, self._lines, strict=True)]
+
+    def _pays(self, leaves: Leaves, cost: Vector) -> bool:
+        paying = [(line, count) for (line, _), count in zip(self._lines, cost, strict=True) if count]
+        groups = {_group(leaf) for leaf, _ in (*leaves, *paying)}
+        return all(shares_out(_of(group, leaves), _of(group, paying)) for group in groups)
+
+
+def read_plan(detail: str, terms: Terms, where: str) -> PlanRule:
+    """The rule that a `plan` entry registers.
+
+    Raises:
+        LedgerError: it is no plan, or costs more than the account's cap.
+    """
+    plan = strict.mapping(strict.parse(detail, where, "detail"), {"events", "counts", "epsilon"}, where, "detail")
+    stated = strict.number(plan["epsilon"], -1.0, 1e300, where, "detail")
+    events, counts = strict.items(plan["events"], where, "detail"), strict.items(plan["counts"], where, "detail")
+    if not 1 <= len(events) == len(counts) <= MOST_LINES:
+        strict.fail(where, "lists no events with as many counts")
+    lines = []
+    for event, count in zip(events, counts, strict=True):
+        leaves = flatten(event, where)
+        if len(leaves) != 1 or leaves[0][1] != 1:
+            strict.fail(where, "lists an event that is not one basic mechanism")
+        lines.append((leaves[0][0], strict.whole(count, 1, strict.MAX_COUNT, where, "detail")))
+    merged = _merged(lines)
+    _guard(merged, where)
+    found = _epsilon(merged, terms.delta)
+    if found is None:
+        strict.fail(where, "lists a plan that has no privacy loss distribution")
+    if not found <= terms.epsilon * (1 + _SLACK) or not stated <= terms.epsilon * (1 + _SLACK):
+        strict.fail(where, f"exceeds the cap of account {terms.name!r}")
+    if abs(stated - found) > _STATED * max(found, 1e-3):
+        strict.fail(where, "states an epsilon that is not the plan's")
+    return PlanRule(tuple(lines))
+
+
+def _group(leaf: Leaf) -> str:
+    return _FAMILIES.get(leaf.kind, leaf.text)
+
+
+def _of(group: str, leaves: Iterable[tuple[Leaf, int]]) -> list[tuple[Leaf, int]]:
+    return [(leaf, times) for leaf, times in leaves if _group(leaf) == group]
+
+
+def shares_out(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
+    """Whether these leaves, all of one family, use up exactly these runs of lines, each paid by one that covers it."""
+    if sum(times for _, times in leaves) != sum(count for _, count in lines):
+        return False
+    if leaves[0][0].kind not in _FAMILIES:
+        return True  # one group, one mechanism: the counts decide
+    waiting = sorted(lines, key=lambda pair: pair[0].q)
+    usable: list[list[float]] = []  # [noise, runs left], by noise
+    for leaf, times in sorted(leaves, key=lambda pair: -pair[0].q):
+        while waiting and waiting[-1][0].q >= leaf.q:
+            line, count = waiting.pop()
+            bisect.insort(usable, [line.sigma, count])
+        while times:
+            at = bisect.bisect_right(usable, leaf.sigma, key=lambda pair: pair[0]) - 1
+            if at < 0:
+                return False
+            taken = int(min(times, usable[at][1]))
+            times -= taken
+            usable[at][1] -= taken
+            if not usable[at][1]:
+                del usable[at]
+    return True
+
+
+def _merged(lines: list[tuple[Leaf, int]]) -> Leaves:
+    found: dict[Leaf, int] = {}
+    for leaf, count in lines:
+        found[leaf] = found.get(leaf, 0) + count
+    return tuple(found.items())
+
+
+@lru_cache(maxsize=64)
+def _epsilon(lines: Leaves, delta: float) -> float | None:
+    """By dp_accounting's loss distributions; plain Gaussians are one Gaussian of the same total."""
+    plain = [(leaf, times) for leaf, times in lines if leaf.kind == "gaussian"]
+    others = tuple((leaf, times) for leaf, times in lines if leaf.kind != "gaussian")
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    with np.errstate(all="ignore"):
+        try:
+            if plain:
+                accountant.compose(GaussianDpEvent(math.fsum(n * leaf.sigma**-2.0 for leaf, n in plain) ** -0.5))
+            accountant.compose(compose(others))
+            return float(accountant.get_epsilon(delta))
+        except (ArithmeticError, ValueError, MemoryError, UnsupportedEventError):
+            return None
+
+
+def _guard(lines: Leaves, where: str) -> None:
+    """Refuse before any work what would keep the auditor busy for hours: no honest plan has such losses."""
+    reach = 0.0
+    for leaf, times in lines:
+        noisy = _noise(leaf)
+        if noisy is None or noisy.sigma <= LEAST_NOISE:
+            strict.fail(where, "lists a plan that has no privacy loss distribution")
+        found = [(prices.renyi_at(noisy, order), order) for order in _GUARD_ORDERS]
+        reach += min(p[1] * times - math.log(1e-15) / (order - 1) for p, order in found if p is not None)
+    if not reach <= MOST_LOSS:
+        strict.fail(where, f"lists a plan whose privacy loss may reach {reach:.3g}")
+
+
+def _noise(leaf: Leaf) -> Leaf | None:
+    """A mechanism with Renyi costs that costs no less: for a mixture, one sampled Gaussian of its largest part."""
+    if leaf.kind in _FAMILIES:
+        return leaf
+    if leaf.kind != "mixture-of-gaussians":
+        return None
+    pairs = list(zip(leaf.facts["sensitivities"], leaf.facts["sampling_probs"], strict=True))
+    q = min(1.0, math.fsum(p for size, p in pairs if size > 0))
+    sigma = leaf.facts["standard_deviation"] / max(size for size, p in pairs if p > 0)
+    facts = {"sampling_probability": q, "noise_multiplier": sigma}
+    return Leaf(strict.canonical(["mixture", q, sigma]), "poisson-sampled-gaussian", facts)

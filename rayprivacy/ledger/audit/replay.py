@@ -1,0 +1,165 @@
+"""One walk over the rows of a book that applies every check, in the order of the book.
+
+Six things must hold. Every entry carries the hash of its content and of its predecessor, and its mac. Every charge
+moved as a charge can. Every cost is what its event costs. Every balance is the sum of the account's charges. At no
+time did the live charges of an account exceed its cap. Every committed charge has exactly its output, every account
+its row, and every selective charge its exposures.
+"""
+
+from dataclasses import dataclass
+
+from rayprivacy.core.keys import Key
+from rayprivacy.ledger.audit import strict
+from rayprivacy.ledger.audit.book import AccountBook
+from rayprivacy.ledger.audit.charges import Charges
+from rayprivacy.ledger.audit.exposures import Exposures
+from rayprivacy.ledger.audit.links import check_links
+from rayprivacy.ledger.audit.rows import Row, Rows, check_types
+from rayprivacy.ledger.audit.terms import check_row, read_terms
+
+_NO_CHARGE = ("release_id", "input_digest", "charge", "events", "cost")
+_BLANK = {
+    "create": _NO_CHARGE,
+    "plan": _NO_CHARGE,
+    "reserve": ("detail",),
+    "start": ("events", "cost"),
+    "renew": ("events", "cost"),
+    "takeover": ("events", "cost"),
+    "commit": ("events", "cost"),
+    "cancel": ("events", "cost", "detail"),
+    "exposure": ("charge", "cost"),
+}
+_WITHOUT_RUNG = ("create", "plan", "exposure")
+_SECOND_SCHEMA = ("plan", "renew", "takeover", "exposure")
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """A ledger that replays: how much of it there is, and the head to compare with.
+
+    Attributes:
+        accounts, entries, charges, outputs: how many.
+        head: hash of the last entry.
+        macs: 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key.
+        signature: of an export: 'checked' against a key, 'unchecked' for want of one, or 'none'.
+    """
+
+    accounts: int
+    entries: int
+    charges: int
+    outputs: int
+    head: str
+    macs: str = "none"
+    signature: str = "none"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A replayed book: the report, and where every account ended."""
+
+    report: VerifyReport
+    books: dict[str, AccountBook]
+
+
+def replay(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> VerifyReport:
+    """Replay a book.
+
+    Args:
+        rows: the whole book.
+        key: the ledger's key, to check the macs.
+        expected_head: a head seen earlier, which the book must still contain.
+
+    Raises:
+        LedgerError: the first row that does not replay.
+    """
+    return audit(rows, key, expected_head).report
+
+
+def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> Audit:
+    """As `replay`, keeping the final sums.
+
+    Raises:
+        LedgerError: the first row that does not replay.
+    """
+    check_types(rows)
+    head, macs = check_links(rows.entries, key, expected_head)
+    walk = _Walk()
+    for row in rows.entries:
+        walk.take(row)
+    walk.exposures.check_none_due("the end")
+    _check_accounts(walk, rows.accounts)
+    _check_outputs(walk, rows.outputs)
+    counts = len(walk.books), len(rows.entries), len(walk.charges.by_id), len(rows.outputs)
+    return Audit(VerifyReport(*counts, head, macs), walk.books)
+
+
+class _Walk:
+    """The state of the replay between two entries."""
+
+    def __init__(self) -> None:
+        self.books: dict[str, AccountBook] = {}
+        self.charges = Charges()
+        self.exposures = Exposures()
+
+    def take(self, row: Row) -> None:
+        """Apply one entry."""
+        kind, where = row["kind"], f"entry {row['seq']}"
+        _check_shape(row, kind, where)
+        if kind != "exposure":
+            self.exposures.check_none_due(where)
+        if kind == "create":
+            self._create(row, where)
+        book = self.books.get(row["account"])
+        if book is None:
+            strict.fail(where, "names an account that was not created")
+        if kind == "plan":
+            book.register_plan(row, where)
+        elif kind == "exposure":
+            self.exposures.recorded(row, where)
+        elif kind == "reserve":
+            self.charges.reserve(row, book.reserve(row, where), where)
+            self.exposures.reserved(book.terms, row)
+        elif kind != "create":
+            self._advance(book, row, where)
+        book.check_balance(row, where)
+
+    def _create(self, row: Row, where: str) -> None:
+        if row["account"] in self.books:
+            strict.fail(where, "creates an account twice")
+        terms = read_terms(row, where)
+        self.books[terms.name] = AccountBook(terms, where)
+        self.exposures.opened(terms)
+
+    def _advance(self, book: AccountBook, row: Row, where: str) -> None:
+        charge, before = self.charges.advance(row, where)
+        book.move(charge.cost, before, charge.state)
+        if charge.state == "cancelled":
+            self.exposures.cancelled(book.terms, row)
+
+
+def _check_shape(row: Row, kind: str, where: str) -> None:
+    if kind not in _BLANK or (kind in _SECOND_SCHEMA and row["balance"] == ""):
+        strict.fail(where, "is of an unknown kind, or lacks its balance")
+    if any(row[column] for column in _BLANK[kind]) or (kind in _WITHOUT_RUNG and row["rung"]):
+        strict.fail(where, f"fills a column that a {kind} entry leaves empty")
+
+
+def _check_accounts(walk: _Walk, rows: list[Row]) -> None:
+    waiting = {name: book.terms for name, book in walk.books.items()}
+    for row in rows:
+        check_row(waiting.pop(row["name"], None), row)
+    for name in sorted(waiting):
+        strict.fail(f"the row of account {name!r}", "differs from its create entry")
+
+
+def _check_outputs(walk: _Walk, rows: list[Row]) -> None:
+    waiting = {name: charge for name, charge in walk.charges.by_id.items() if charge.state == "committed"}
+    for row in rows:
+        where = f"the output of release {row['release_id']!r}"
+        charge = waiting.pop(row["charge"], None)
+        if charge is None or row["digest"] != charge.output or row["size"] < 0:
+            strict.fail(where, "is not what was committed")
+        if (row["release_id"], row["input_digest"]) != charge.identity[1:3]:
+            strict.fail(where, "names another release than its charge")
+    for charge in waiting.values():
+        strict.fail(f"the output of release {charge.identity[1]!r}", "is missing")

@@ -1,0 +1,130 @@
+"""Admission as the auditor sees it: a vector of costs per charge, a vector of limits per account.
+
+Every cost is an integer in units of 2^-80, so that sums are exact. What a limit means depends on the composition:
+
+    gdp       sum of 1/sigma^2  <= 1/s^2, s the noise at which dp_accounting's Gaussian curve meets (epsilon, delta)
+    zcdp      sum of rho        <= max over a of (epsilon - log((a-1)/a) + (log delta + log a)/(a-1)) / a
+    rdp       sum at order a    <= epsilon - log((a-1)/a) + (log delta + log a)/(a-1)
+    weighted  at one order a    <= epsilon - log(1/delta_a)/(a-1), the delta_a summing to at most delta
+    metric    sum of epsilons   <= epsilon
+
+The zCDP line is the conversion of Canonne, Kamath & Steinke solved for rho: a cap holds when it holds at one order, and
+at a given order it is linear in rho. `plan` holds the rule of composition pld, which counts instead.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from dp_accounting import get_sigma_gaussian
+
+from rayprivacy.ledger.audit import prices, strict
+from rayprivacy.ledger.audit.events import Leaves, read_leaves
+from rayprivacy.ledger.audit.terms import Terms
+
+UNIT = 2**80
+SLACK = {"gdp": 1e-6, "zcdp": 1e-4, "rdp": 1e-6, "weighted": 1e-6, "metric": 1e-9}
+_ALPHAS = 1 + np.logspace(-9, 12, 40001)
+
+Vector = tuple[int, ...]
+
+
+class Rule(Protocol):
+    """What the replay asks of a composition rule; `size` is the length of its vectors."""
+
+    @property
+    def size(self) -> int:
+        """Length of a cost vector."""
+
+    def check_cost(self, events: str, cost: Vector, where: str) -> None:
+        """Refuse a recorded cost that is not what the event costs."""
+
+    def fits(self, live: Vector) -> bool:
+        """Whether the cap holds with these live sums."""
+
+    def left(self, live: Vector) -> list[float]:
+        """What remains of each limit, in its own units."""
+
+
+class VectorRule:
+    """The rule of every composition but pld.
+
+    Raises:
+        LedgerError: the terms leave nothing that could be checked.
+    """
+
+    def __init__(self, terms: Terms, where: str) -> None:
+        self.size = len(terms.orders) or 1
+        self._composition = terms.composition
+        self._pricing = _pricing(terms)
+        self._limits = _limits(terms, terms.epsilon, where)
+        self._slack_limits = _limits(terms, terms.epsilon * (1 + SLACK[terms.composition]), where)
+        self._known: dict[str, list[tuple[int, int]]] = {}
+
+    def check_cost(self, events: str, cost: Vector, where: str) -> None:
+        """Refuse a cost below the price or clearly above it."""
+        if events not in self._known:
+            self._known[events] = self._bounds(events, where)
+        if len(cost) != self.size or any(
+            not low <= part <= high for part, (low, high) in zip(cost, self._known[events], strict=True)
+        ):
+            strict.fail(where, "records a cost that is not what its event costs")
+
+    def fits(self, live: Vector) -> bool:
+        """Whether every sum fits, or for weighted orders one of them."""
+        checks = (used <= limit for used, limit in zip(live, self._slack_limits, strict=True))
+        return any(checks) if self._composition == "weighted" else all(checks)
+
+    def left(self, live: Vector) -> list[float]:
+        """Limit less sum, not below 0."""
+        return [max(0, limit - used) / UNIT for used, limit in zip(live, self._limits, strict=True)]
+
+    def _bounds(self, events: str, where: str) -> list[tuple[int, int]]:
+        leaves, bounds = read_leaves(events, where), []
+        for pricing in self._pricing:
+            found = prices.price(leaves, pricing)
+            if found is None:
+                strict.fail(where, f"holds an event that composition '{self._composition}' does not take")
+            low, high = Fraction(found[0]) * (1 - Fraction(1, 10**9)), Fraction(found[1]) * (1 + Fraction(1, 10**6))
+            bounds.append((math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)))
+        return bounds
+
+
+def first_schema_cost(leaves: Leaves, where: str) -> Vector:
+    """What a Gaussian event costs in a book that did not record costs yet: the exact sum, rounded up."""
+    total = prices.exact_mu_squared(leaves)
+    if total is None:
+        strict.fail(where, "holds an event that composition 'gdp' does not take")
+    return (math.ceil(total * UNIT),)
+
+
+def _pricing(terms: Terms) -> Sequence[prices.Pricing]:
+    if terms.orders:
+        return [prices.renyi(order) for order, _ in terms.orders]
+    return [{"gdp": prices.mu_squared, "zcdp": prices.rho, "metric": prices.metric}[terms.composition]]
+
+
+def _limits(terms: Terms, epsilon: float, where: str) -> Vector:
+    if math.fsum(share for _, share in terms.orders) > terms.delta * (1 + 1e-9):
+        strict.fail(where, "gives its orders more than delta in total")
+    with np.errstate(all="ignore"):
+        try:
+            return tuple(math.floor(Fraction(limit) * UNIT) for limit in _real_limits(terms, epsilon))
+        except (ArithmeticError, ValueError, RuntimeError):
+            strict.fail(where, "states a cap that no formula here can check")
+
+
+def _real_limits(terms: Terms, epsilon: float) -> list[float]:
+    if terms.composition == "gdp":
+        return [float(get_sigma_gaussian(epsilon, terms.delta)) ** -2.0]
+    if terms.composition == "zcdp":
+        gains = (np.log(terms.delta) + np.log(_ALPHAS)) / (_ALPHAS - 1) - np.log1p(-1 / _ALPHAS)
+        return [float(np.max((epsilon + gains) / _ALPHAS))]
+    if terms.composition == "rdp":
+        (order, _), log_delta = terms.orders[0], math.log(terms.delta)
+        return [epsilon - math.log((order - 1) / order) + (log_delta + math.log(order)) / (order - 1)]
+    if terms.composition == "weighted":
+        return [epsilon + math.log(share) / (order - 1) for order, share in terms.orders]
+    return [epsilon]

@@ -1,0 +1,127 @@
+"""What an account promised when it was opened: read from its `create` entry, then compared with its row."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.audit import strict
+from rayprivacy.ledger.audit.rows import Row
+
+CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
+MOST_ORDER = 1e5
+MOST_ORDERS = 100
+_FIRST = {"unit", "relation", "epsilon", "delta", "composition"}
+_LATER: dict[str, Any] = {"kind": CENTRAL, "corpus": "", "parameters": {}}
+_PARAMETERS = {"gdp": None, "zcdp": None, "rdp": "order", "weighted": "orders", "pld": None, "metric": None}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of one account.
+
+    Attributes:
+        name: of the account.
+        values: unit, relation, epsilon, delta, composition, kind, corpus and parameters, as JSON values.
+        created_at: of its `create` entry.
+        orders: the Renyi orders that its rule uses, each with its share of delta.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    created_at: str
+    orders: tuple[tuple[float, float], ...]
+
+    @property
+    def epsilon(self) -> float:
+        """The cap's epsilon."""
+        return float(self.values["epsilon"])
+
+    @property
+    def delta(self) -> float:
+        """The cap's delta."""
+        return float(self.values["delta"])
+
+    @property
+    def composition(self) -> str:
+        """Name of the admission rule."""
+        return str(self.values["composition"])
+
+    @property
+    def kind(self) -> str:
+        """What the guarantee means."""
+        return str(self.values["kind"])
+
+    @property
+    def corpus(self) -> str:
+        """Label that accounts of one corpus share."""
+        return str(self.values["corpus"])
+
+
+def read_terms(row: Row, where: str) -> Terms:
+    """The terms in a `create` entry; entries of the first schema state the first five only.
+
+    Raises:
+        LedgerError: the entry states no terms that an account can have.
+    """
+    if not row["account"]:
+        strict.fail(where, "creates an account without a name")
+    stated = strict.mapping(strict.parse(row["detail"], where, "detail"), _FIRST, where, "detail", frozenset(_LATER))
+    values = _LATER | stated
+    for key, known in _KNOWN.items():
+        if strict.text(values[key], where, key) not in known:
+            strict.fail(where, f"states an unknown {key}")
+    strict.text(values["corpus"], where, "corpus")
+    strict.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
+    if strict.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
+        strict.fail(where, "states a delta of 1")
+    if (values["kind"] == METRIC) != (values["composition"] == "metric"):
+        strict.fail(where, "states a kind and a composition that do not go together")
+    return Terms(row["account"], values, row["created_at"], _orders(values, where))
+
+
+def check_row(terms: Terms | None, row: Row) -> None:
+    """Compare the row of an account with its `create` entry.
+
+    Raises:
+        LedgerError: they differ, or there is no such entry.
+    """
+    found = {key: value for key, value in row.items() if key not in ("name", "parameters")}
+    if terms is not None:
+        expected = {k: v for k, v in terms.values.items() if k != "parameters"} | {"created_at": terms.created_at}
+        parameters = terms.values["parameters"]
+        texts = (json.dumps(parameters, sort_keys=True), strict.canonical(parameters))
+        if found == expected and row["parameters"] in texts:
+            return
+    strict.fail(f"the row of account {row['name']!r}", "differs from its create entry")
+
+
+def _orders(values: Mapping[str, Any], where: str) -> tuple[tuple[float, float], ...]:
+    key = _PARAMETERS[values["composition"]]
+    keys = ({key} if key else set()) | ({"policy"} if values["kind"] == SELECTIVE else set())
+    found = strict.mapping(values["parameters"], keys, where, "parameters")
+    if "policy" in found:
+        strict.text(found["policy"], where, "parameters")
+    if key == "order":
+        return ((strict.number(found["order"], 1.0, MOST_ORDER, where, "parameters"), values["delta"]),)
+    if key is None:
+        return ()
+    pairs = strict.items(found["orders"], where, "parameters")
+    if not 1 <= len(pairs) <= MOST_ORDERS or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
+        strict.fail(where, "states no list of weighted orders")
+    return tuple(
+        (
+            strict.number(order, 1.0, MOST_ORDER, where, "parameters"),
+            strict.number(share, 0.0, float(values["delta"]), where, "parameters"),
+        )
+        for order, share in pairs
+    )
+
+
+_KNOWN: dict[str, set[str]] = {
+    "unit": {unit.value for unit in PrivacyUnit},
+    "relation": {relation.value for relation in NeighbouringRelation},
+    "composition": set(_PARAMETERS),
+    "kind": {CENTRAL, SELECTIVE, METRIC},
+}

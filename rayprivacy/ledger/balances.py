@@ -1,0 +1,78 @@
+"""What an account's charges take from it, by state, carried along in every entry like the balance in a bank book.
+
+With it, admitting a charge reads one row instead of the whole book. It is derived, hashed with the entry, and computed
+again from the reserves by `verify`. Books of the first schema carry none: there it is summed up once.
+"""
+
+import json
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from rayprivacy.ledger.chain import Book, last_balance, read
+from rayprivacy.ledger.charges import Charge, ChargeState, fold
+from rayprivacy.ledger.filters.grid import Vector, total
+from rayprivacy.ledger.filters.rule import Rule
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Totals of an account's charges, by state, in the integers of its rule."""
+
+    reserved: Vector
+    started: Vector
+    committed: Vector
+
+    @classmethod
+    def empty(cls, size: int) -> "Balance":
+        """Nothing charged yet."""
+        return cls((0,) * size, (0,) * size, (0,) * size)
+
+    @classmethod
+    def of(cls, charges: list[Charge], rule: Rule) -> "Balance":
+        """The balance of a list of charges."""
+        by_state: dict[ChargeState, list[Vector]] = {state: [] for state in ChargeState}
+        for charge in charges:
+            by_state[charge.state].append(cost_of(charge, rule))
+        reserved, started, committed = (total(by_state[state], rule.size) for state in _COUNTED)
+        return cls(reserved, started, committed)
+
+    @property
+    def used(self) -> Vector:
+        """What counts against the cap: all of it."""
+        return total((self.reserved, self.started, self.committed), len(self.reserved))
+
+    def moved(self, cost: Vector, before: ChargeState | None, after: ChargeState) -> "Balance":
+        """The balance after a charge went from one state to another; None before it is reserved."""
+        taken = self._changed(before, tuple(-part for part in cost)) if before else self
+        return taken._changed(after, cost)
+
+    def _changed(self, state: ChargeState, by: Vector) -> "Balance":
+        if state not in _COUNTED:
+            return self
+        return replace(self, **{state.value: total((getattr(self, state.value), by), len(by))})
+
+    @property
+    def text(self) -> str:
+        """The balance as JSON."""
+        return json.dumps(vars(self), sort_keys=True)
+
+
+_COUNTED = (ChargeState.RESERVED, ChargeState.STARTED, ChargeState.COMMITTED)
+
+
+def read_balance(source: Connection | Book, account: str, rule: Rule) -> Balance:
+    """The balance after the account's last entry."""
+    if isinstance(source, Book):
+        text, connection = source.balance(account), source.connection
+    else:
+        text, connection = last_balance(source, account), source
+    if not text:
+        return Balance.of(fold(read(connection, account)), rule)
+    vectors = json.loads(text)
+    return Balance(*(tuple(vectors[state.value]) for state in _COUNTED))
+
+
+def cost_of(charge: Charge, rule: Rule) -> Vector:
+    """What the charge takes; priced anew where the first schema did not record it."""
+    return rule.cost(charge.event, (0,) * rule.size) if charge.cost is None else charge.cost

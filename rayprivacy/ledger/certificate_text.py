@@ -1,0 +1,85 @@
+"""The certificate for people: the claim first, then what else is known of the corpus, then what the claim rests on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_MEANING = {
+    "central": "differentially private",
+    "selective": "selectively differentially private (what its policy calls sensitive, and nothing else)",
+    "metric-local": "metric-local private, token by token,",
+}
+
+
+def to_markdown(certificate: Mapping[str, Any]) -> str:
+    """The certificate as Markdown that a privacy officer can read."""
+    claim = f"epsilon = {certificate['epsilon']:g} at delta = {certificate['delta']:g}"
+    lines = [f"# Privacy certificate of release `{certificate['release_id']}`", ""]
+    lines += [f"> **Warning: {warning}.**\n" for warning in certificate["warnings"]]
+    lines += [
+        f"**Claim.** All that is ever released from account `{certificate['account']}`, taken together, is"
+        f" {_MEANING[certificate['kind']]} with {claim}.",
+        f"Protected unit: {certificate['unit']}. Neighbouring relation: {certificate['relation']}.",
+        "",
+        *_table(("Fact", "Value"), _facts(certificate)),
+        "",
+        "## What was released",
+        "",
+        *_table(("Mechanism", "sigma_eff", "q", "times"), [_event_cells(row) for row in certificate["events"]]),
+        "",
+        *dict.fromkeys(f"- {row['sensitivity']}" for row in certificate["events"]),
+        "",
+        *_corpus(certificate),
+        *_published(certificate),
+        "## What the claim rests on",
+        "",
+        *[f"- {sentence}" for sentence in certificate["assumptions"]],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    spent, request = certificate["spent_diagnostic"], certificate["run_request"]
+    others = ", ".join(_number(spent[name]) for name in ("epsilon_rdp", "epsilon_zcdp"))
+    keyed = "authenticated with the ledger's key" if certificate["ledger_keyed"] else "not authenticated"
+    return [
+        ("This run asked for", f"epsilon = {request['epsilon']:g}, delta = {request['delta']:g}"),
+        (f"Spent up to this release ({spent['label']})", f"epsilon = {spent['epsilon']:.4g}"),
+        ("The same by Renyi DP, by zCDP", others),
+        ("Composition rule", f"{certificate['composition']}, {certificate['accountant']['claim']}"),
+        ("Corpus (keyed digest)", f"`{certificate['corpus_digest']}`"),
+        (f"Ledger entry ({keyed})", f"`{certificate['ledger_head']}`"),
+    ]
+
+
+def _corpus(certificate: Mapping[str, Any]) -> list[str]:
+    runs = [
+        f"- Release `{run['release_id']}` of account `{run['account']}` is {run['kind']}: for plain differential"
+        " privacy it counts as non-private."
+        for run in certificate["exposures"]
+    ]
+    accounts = [
+        f"- Account `{other['account']}` ({other['kind']}, {other['unit']}, {other['relation']}) may release at"
+        f" epsilon = {other['epsilon']:g}, delta = {other['delta']:g} from the same corpus, on top of this claim."
+        for other in certificate["other_accounts"]
+    ]
+    return ["## What else was done with this corpus", "", *accounts, *runs, ""] if runs or accounts else []
+
+
+def _published(certificate: Mapping[str, Any]) -> list[str]:
+    figures = certificate["as_published"]
+    if not figures:
+        return []
+    return ["## As published", "", *[f"- {name}: {_number(value)}" for name, value in figures.items()], ""]
+
+
+def _event_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    sigma, q = row["sigma_eff"], row["q"]
+    return row["kind"], "-" if sigma is None else f"{sigma:.6g}", "-" if q is None else f"{q:g}", str(row["count"])
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    return ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *rows)]

@@ -1,0 +1,67 @@
+"""Which rule an account has, and the parameters that its rule fixes when it is opened."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
+
+from rayprivacy.accounting import renyi
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import Budget
+from rayprivacy.ledger.filters.gdp import GdpRule
+from rayprivacy.ledger.filters.metric import MetricRule
+from rayprivacy.ledger.filters.plan import Lines, PlanRule
+from rayprivacy.ledger.filters.renyi import OneOrderRule, WeightedOrdersRule
+from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.filters.zcdp import ZcdpRule
+
+WEIGHTED_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+
+_RULES: dict[str, Callable[[Budget, dict[str, Any], Lines], Rule]] = {
+    "gdp": lambda budget, parameters, lines: GdpRule(budget),
+    "zcdp": lambda budget, parameters, lines: ZcdpRule(budget),
+    "rdp": lambda budget, parameters, lines: OneOrderRule(budget, float(parameters["order"])),
+    "weighted": lambda budget, parameters, lines: WeightedOrdersRule(budget, _shares(parameters["orders"])),
+    "pld": lambda budget, parameters, lines: PlanRule(budget, lines),
+    "metric": lambda budget, parameters, lines: MetricRule(budget),
+}
+COMPOSITIONS = tuple(_RULES)
+
+
+def rule_for(composition: str, budget: Budget, parameters: dict[str, Any], lines: Lines = ()) -> Rule:
+    """The rule of an account.
+
+    Raises:
+        ConfigError: the composition rule is unknown, or its order leaves nothing of the cap.
+    """
+    if composition not in _RULES:
+        raise ConfigError(f"privacy.composition is {composition!r}: use one of {', '.join(COMPOSITIONS)}.")
+    return _RULES[composition](budget, parameters, lines)
+
+
+def parameters_for(
+    composition: str, budget: Budget, order: float | None = None, plan: Sequence[DpEvent] = ()
+) -> dict[str, Any]:
+    """What the rule fixes when the account is opened: the given RDP order, or the best one for a plan.
+
+    Raises:
+        ConfigError: 'rdp' without an order and without a plan, or an order for another rule.
+    """
+    if composition == "weighted":
+        usable = [order for order in WEIGHTED_ORDERS if _tail(budget, order) > 0]
+        return {"orders": [[order, budget.delta / len(WEIGHTED_ORDERS)] for order in usable]}
+    if composition != "rdp":
+        if order is not None:
+            raise ConfigError(f"order is {order} and composition is '{composition}': only 'rdp' takes one.")
+        return {}
+    if order is None and not plan:
+        raise ConfigError("composition is 'rdp' and there is no order: give one, e.g. 8, or a plan to choose it from.")
+    return {"order": float(order) if order is not None else renyi.best_order(plan, budget.delta)}
+
+
+def _tail(budget: Budget, order: float) -> float:
+    return renyi.tail_cap(order, budget.epsilon, budget.delta / len(WEIGHTED_ORDERS))
+
+
+def _shares(orders: list[list[float]]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(order), float(share)) for order, share in orders)

@@ -1,0 +1,47 @@
+"""Metric local privacy: epsilons of documents add up, and never meet those of a central account.
+
+Source: Feyisetan et al. 2020 and SanText (Yue et al. 2021). A token is epsilon * d(x, x') private, so a document of at
+most L tokens whose distances are at most D is L * epsilon * D private; runs on the same document add up.
+"""
+
+from fractions import Fraction
+
+from dp_accounting.dp_event import DpEvent
+
+from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.core.errors import EventError
+from rayprivacy.core.units import Budget
+from rayprivacy.ledger.filters.grid import Vector, down, real, up
+
+
+class MetricRule:
+    """Sum of the per-document epsilons, at most epsilon*."""
+
+    size = 1
+    claim = "basic composition of metric local privacy, per document"
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.limit = down(budget.epsilon)
+
+    def cost(self, event: DpEvent, used: Vector) -> Vector:
+        """Tokens times epsilon times diameter."""
+        if type(event) is not MetricLocalDpEvent:
+            raise EventError(f"the event is a {type(event).__name__}: composition 'metric' takes metric-local events.")
+        return (up(Fraction(event.epsilon) * Fraction(event.diameter) * event.tokens),)
+
+    def admits(self, used: Vector) -> bool:
+        """Whether the cap holds."""
+        return used[0] <= self.limit
+
+    def share(self, used: Vector) -> float:
+        """Part of the cap that is used."""
+        return used[0] / self.limit
+
+    def epsilon(self, used: Vector) -> float:
+        """The sum itself."""
+        return real(used[0])
+
+    def left(self, used: Vector) -> float:
+        """What is left of epsilon*."""
+        return max(0.0, real(self.limit - used[0]))

@@ -1,0 +1,198 @@
+"""The ledger's front door: one Ray actor through which a whole cluster reaches the book.
+
+The actor holds no state. Ray restarts it as often as it dies, and a restarted one opens the ledger again; Ray never
+repeats a call (`max_task_retries=0`), because whether to repeat is for the client to decide, which looks first. It runs
+one call at a time, but nothing rests on that: what decides is the database transaction, so two front doors at once, or
+one beside processes that open the ledger themselves, cannot overspend.
+
+It is detached, and found by name: a driver that dies leaves it behind, and the next one finds it. The name is made of a
+digest of version, URL without passwords, and key path; so another version, or another key, has a door of its own.
+
+A SQLite ledger is a file of one host, so its front door is pinned to the node of whoever opened it first, and serves
+the others from there. While no door is open, somebody on another node could take a missing file for a new ledger, with
+every budget unspent: in a cluster of several nodes a front door therefore only opens files that exist. That cannot see
+a second file at the same path on another node; use PostgreSQL where the drivers of a ledger run on several nodes.
+
+What passes the door are names, keyed digests, events and outputs (noise included), never private text. Errors come back
+as answers, in one sentence of ours: Ray would carry a traceback to the driver, its log files and the dashboard. The key
+passes as a path. The URL is an argument of the actor, which Ray's control store keeps: rather than a password, name a
+password file in it (`?passfile=...`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from rayprivacy import __version__
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.errors import ConfigError, LedgerError, RayPrivacyError
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.sealing import Seal
+from rayprivacy.ledger.gauges import AccountGauges
+from rayprivacy.ledger.store import Ledger
+
+R = TypeVar("R")
+NAMESPACE = "rayprivacy"
+SEAL = Seal(LedgerError, "what was charged stays charged once, so run again with --resume")
+_OPTIONS: dict[str, Any] = {
+    "lifetime": "detached",
+    "get_if_exists": True,
+    "max_concurrency": 1,
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "num_cpus": 0,
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a ledger is, in absolute terms; prints neither the URL, which may hold a password, nor the key's path."""
+
+    url: str = field(repr=False)
+    key_path: Path | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, url: str, key_path: Path | None = None) -> "Address":
+        """The address as every process of the cluster can use it.
+
+        Raises:
+            LedgerError: the URL is none; it is not shown.
+        """
+        parsed = _parsed(url)
+        if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
+            parsed = parsed.set(database=str(Path(str(parsed.database)).resolve()))
+        return cls(parsed.render_as_string(hide_password=False), key_path.absolute() if key_path else None)
+
+    @property
+    def file(self) -> Path | None:
+        """The ledger file; None for a database server."""
+        parsed = _parsed(self.url)
+        return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+
+    @property
+    def name(self) -> str:
+        """The name of the front door; says nothing about passwords."""
+        parsed = _parsed(self.url)
+        query = {name: value for name, value in parsed.query.items() if "password" not in name}
+        bare = parsed.set(password=None, query=query).render_as_string(hide_password=False)
+        return f"ledger-{digest_json([__version__, bare, str(self.key_path or '')])[:32]}"
+
+    def open(self, expected_head: str | None = None) -> Ledger:
+        """Open the ledger itself.
+
+        Raises:
+            LedgerError: it is no ledger, or lacks the expected head.
+            KeyFileError: the key cannot be read.
+        """
+        return Ledger.open(self.url, expected_head, load_key(self.key_path) if self.key_path else None)
+
+
+class LedgerService:
+    """The actor behind `client.LedgerClient`. Every answer is a value, or one of our errors."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._opened: tuple[Ledger, AccountGauges] | None = None  # at first use: a failing constructor is final
+
+    def open(self) -> str | RayPrivacyError:
+        """Open the ledger unless it is open; answers the node that this is."""
+        return self._answer("opening the ledger", self._node)
+
+    def expect(self, head: str) -> bool | RayPrivacyError:
+        """Require that the book contains a head seen earlier."""
+        return self._answer("looking for a ledger head", lambda: self._contains(head))
+
+    def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """One call of a method of `store.Ledger`."""
+        return self._answer(f"calling {method}", lambda: self._run(method, args, kwargs))
+
+    def refresh(self) -> bool | RayPrivacyError:
+        """Set the gauges now."""
+        return self._answer("refreshing gauges", self._refresh)
+
+    def _ready(self) -> tuple[Ledger, AccountGauges]:
+        if self._opened is None:
+            ledger = self._address.open()
+            self._opened = ledger, AccountGauges(ledger)
+            self._opened[1].watch()
+        return self._opened
+
+    def _node(self) -> str:
+        self._ready()
+        return str(ray.get_runtime_context().get_node_id())
+
+    def _contains(self, head: str) -> bool:
+        self._address.open(head).close()
+        return True
+
+    def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        ledger, gauges = self._ready()
+        answer = getattr(ledger, method)(*args, **kwargs)
+        gauges.wake()
+        return answer
+
+    def _refresh(self) -> bool:
+        self._ready()[1].refresh()
+        return True
+
+    @staticmethod
+    def _answer(step: str, work: Callable[[], R]) -> R | RayPrivacyError:
+        try:
+            return SEAL.around(step)(work)()
+        except RayPrivacyError as error:
+            return error
+
+
+def front_door(address: Address, node: str | None = None, service: type[LedgerService] = LedgerService) -> Any:
+    """The handle of the front door; it is opened when there is none.
+
+    Args:
+        address: of the ledger.
+        node: where a file is; this node when left out.
+        service: what to open; tests pass a frailer one.
+
+    Raises:
+        ConfigError: Ray is not started.
+        LedgerError: nobody can say on which node of several a missing file should be.
+    """
+    if not ray.is_initialized():
+        raise ConfigError("Ray is not started: start it, or open the ledger without a front door.")
+    open_door = find_door(address)
+    if open_door is not None:
+        return open_door
+    options = _OPTIONS | {"name": address.name, "namespace": NAMESPACE}
+    if address.file is not None:
+        if node is None:
+            _require_a_home(address.file)
+        here = node or ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
+    return ray.remote(service).options(**options).remote(address)
+
+
+def find_door(address: Address) -> Any | None:
+    """The handle of the front door, or None when it is closed."""
+    try:
+        return ray.get_actor(address.name, NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _require_a_home(file: Path) -> None:
+    if not file.exists() and sum(node["Alive"] for node in ray.nodes()) > 1:
+        raise LedgerError(
+            f"the ledger {file} does not exist on this node, and the cluster has others: create it with"
+            " `rayprivacy ledger create` on the node that keeps it and connect there first, or use PostgreSQL."
+        )
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None

@@ -1,0 +1,100 @@
+"""What has become of an account, for people: totals by state, and a line for each charge."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from rayprivacy.ledger.accounts import Account
+from rayprivacy.ledger.balances import Balance
+from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.schema import entries
+
+_COLUMNS = (entries.c[name] for name in ("kind", "charge", "release_id", "rung", "cost", "created_at"))
+_BOOK = select(*_COLUMNS).where(entries.c.account == bindparam("account")).order_by(entries.c.seq)
+_STATE = {"start": "started", "renew": "started", "takeover": "started", "commit": "committed", "cancel": "cancelled"}
+
+
+@dataclass(frozen=True)
+class AccountStatus:
+    """The account as it stands.
+
+    Attributes:
+        account: its terms.
+        rule: its admission rule.
+        balance: what reserved, started and committed charges take of it.
+        exposures: releases of the same corpus that are non-private for this account.
+    """
+
+    account: Account
+    rule: Rule
+    balance: Balance
+    exposures: int
+
+    @property
+    def share(self) -> float:
+        """Part of the cap that reserved, started and committed charges take together."""
+        return self.rule.share(self.balance.used)
+
+    @property
+    def epsilon_spent(self) -> float:
+        """Epsilon of all charges that are not cancelled: a diagnostic at the account's delta; the claim is the cap."""
+        return self.rule.epsilon(self.balance.used)
+
+    @property
+    def epsilon_remaining(self) -> float:
+        """The largest epsilon, at the account's delta, that still fits."""
+        return self.rule.left(self.balance.used)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Cap, spent and left as JSON values; epsilons of parts do not add up to that of the whole."""
+        return {
+            "account": self.account.name,
+            **self.account.terms,
+            "claim": self.rule.claim,
+            "epsilon_reserved": self.rule.epsilon(self.balance.reserved),
+            "epsilon_started": self.rule.epsilon(self.balance.started),
+            "epsilon_committed": self.rule.epsilon(self.balance.committed),
+            "epsilon_spent": self.epsilon_spent,
+            "epsilon_remaining": self.epsilon_remaining,
+            "share_used": self.share,
+            "exposures": self.exposures,
+        }
+
+
+@dataclass(slots=True)
+class Line:
+    """One charge in the account's statement.
+
+    Attributes:
+        release_id, rung: what was charged.
+        state: how far it has come.
+        cost: JSON of what it takes, in the integers of the account's rule; empty in books of the first schema.
+        reserved_at, changed_at: UTC times.
+    """
+
+    release_id: str
+    rung: int
+    state: str
+    cost: str
+    reserved_at: str
+    changed_at: str
+
+
+def read_lines(connection: Connection, account: str) -> list[Line]:
+    """A line for each charge, in the order of reservation."""
+    lines: dict[str, Line] = {}
+    for kind, charge, release_id, rung, cost, when in connection.execute(_BOOK, {"account": account}):
+        if kind == "reserve":
+            lines[charge] = Line(release_id, rung, "reserved", cost, when, when)
+        elif charge:
+            line = lines[charge]
+            line.state, line.changed_at = _STATE[kind], when
+    return list(lines.values())
+
+
+def count_exposures(connection: Connection, account: str) -> int:
+    """How many runs of the same corpus are non-private for this account."""
+    query = select(entries.c.seq).where(entries.c.account == account, entries.c.kind == "exposure")
+    return len(connection.execute(query).all())
