@@ -61,6 +61,7 @@ class Database:
         self.name = self._backend.name
         self._engine = self._backend.engine()
         self._modes = {mode: self._engine.execution_options(rayprivacy=mode) for mode in ("read", "write", "migrate")}
+        self._errors = (DBAPIError, self._engine.dialect.loaded_dbapi.Error)
         event.listen(self._engine, "begin", self._on_begin)
         _open.add(self)
         self._migrate()
@@ -86,11 +87,29 @@ class Database:
     def _transaction(self, mode: str) -> Iterator[Connection]:
         try:
             # The connection comes first: others wait during a turn, so a turn is short.
-            with self._modes[mode].connect() as connection, self._backend.turn(mode), connection.begin():
+            with self._modes[mode].connect() as connection, self._backend.turn(mode), self._begun(connection):
                 yield connection
-        except (DBAPIError, self._engine.dialect.loaded_dbapi.Error) as error:
+        except self._errors as error:
             reason = next(iter(str(getattr(error, "orig", error)).splitlines()), type(error).__name__)
             raise LedgerError(f"the ledger {self.name} refuses: {reason}; is it a ledger, and free?") from error
+
+    @contextmanager
+    def _begun(self, connection: Connection) -> Iterator[None]:
+        try:
+            with self._fresh(connection):
+                yield
+        except self._errors:
+            connection.invalidate()  # it may be dead, or inside a transaction: never keep it
+            raise
+
+    def _fresh(self, connection: Connection) -> AbstractContextManager[Any]:
+        try:
+            return connection.begin()
+        except self._errors as error:
+            if not self._engine.dialect.is_disconnect(error, connection.connection, None):  # type: ignore[arg-type]
+                raise
+            connection.invalidate()  # the server was restarted since; nothing has been done yet
+            return connection.begin()
 
     def _on_begin(self, connection: Connection) -> None:
         self._backend.begin(connection, connection.get_execution_options().get("rayprivacy", "read"))
