@@ -23,7 +23,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import ray
 from dp_accounting.dp_event import DpEvent
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from rayprivacy.core.errors import LedgerError, RayPrivacyError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
@@ -200,6 +200,10 @@ def _answer(step: str, reference: Any) -> Any:
         answer = ray.get(reference)
     except RayActorError:
         failure = FrontDoorError(f"the front door of the ledger died while {step}: run again with --resume.")
+    except ActorUnschedulableError:
+        failure = LedgerError(
+            "the node that keeps the ledger file has left the cluster: bring it back, and connect again from there."
+        )
     except RayError as error:
         failure = SEAL.unwrap(step, error)
     else:

@@ -138,7 +138,7 @@ def _backend(url: str) -> Backend:
     try:
         parsed = make_url(url)
     except ArgumentError:
-        raise LedgerError(f"privacy.ledger is {url!r}: give a URL such as sqlite:///ledger.db.") from None
+        raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
     if parsed.get_backend_name() == "postgresql":
         return PostgresBackend(parsed)
     return SqliteBackend(parsed)

@@ -80,7 +80,7 @@ class Address:
         """The name of the front door; says nothing about passwords."""
         parsed = _parsed(self.url)
         query = {name: value for name, value in parsed.query.items() if "password" not in name}
-        bare = parsed.set(password=None, query=query).render_as_string(hide_password=False)
+        bare = parsed._replace(password=None).set(query=query).render_as_string()
         return f"ledger-{digest_json([__version__, bare, str(self.key_path or '')])[:32]}"
 
     def open(self, expected_head: str | None = None) -> Ledger:

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_array, digest_json
 from rayprivacy.core.errors import LeaseHeldError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import Means, VoteMechanism, Votes
 
@@ -42,12 +42,12 @@ class Gate:
     """Releases against one account of one ledger.
 
     Attributes:
-        ledger: the book.
+        ledger: the book, or its front door on a cluster.
         account: the account that pays.
         key: the run's secret, for digests of private inputs.
     """
 
-    ledger: Ledger
+    ledger: LedgerApi
     account: str
     key: Key
 

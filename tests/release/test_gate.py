@@ -12,11 +12,12 @@ import pytest
 
 from rayprivacy.accounting.accountant import gdp_mu_squared
 from rayprivacy.accounting.calibrate import sigma_for
+from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.artifacts import Private, Released
 from rayprivacy.core.errors import BudgetRefusedError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger import chain
+from rayprivacy.ledger.chain import Book
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.gate import Gate
@@ -70,7 +71,7 @@ def test_the_ledger_holds_no_checkable_hash_of_the_sums(tmp_path: Path) -> None:
 
 def test_budget_is_refused_before_noise_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = _gate(tmp_path)
-    fit = int(gate.ledger.status("chat").mu_squared_cap / gdp_mu_squared(MECHANISM.event))
+    fit = int(mu_of(Budget(3.0, 1e-6)) ** 2 / gdp_mu_squared(MECHANISM.event))
     assert 3 < fit < 10  # mu^2 adds up, epsilon does not: more than three releases of epsilon 1 fit into epsilon 3
     for number in range(fit):
         _release(gate, release_id=f"run-{number}")
@@ -123,12 +124,12 @@ def _after(owner: Any, name: str, when: Callable[..., bool] = lambda **_: True) 
 
 CRASHES: dict[str, tuple[Callable[[], None], ChargeState | None]] = {
     "before reserve": (lambda: _before(Ledger, "reserve"), None),
-    "inside reserve": (lambda: _after(chain, "append", lambda kind, **_: kind == "reserve"), None),
+    "inside reserve": (lambda: _after(Book, "append", lambda kind, **_: kind == "reserve"), None),
     "after reserve": (lambda: _after(Ledger, "reserve"), ChargeState.RESERVED),
-    "inside start": (lambda: _after(chain, "append", lambda kind, **_: kind == "start"), ChargeState.RESERVED),
+    "inside start": (lambda: _after(Book, "append", lambda kind, **_: kind == "start"), ChargeState.RESERVED),
     "after start": (lambda: _after(Ledger, "start"), ChargeState.STARTED),
     "after draw": (lambda: _after(VoteMechanism, "draw"), ChargeState.STARTED),
-    "inside commit": (lambda: _after(chain, "append", lambda kind, **_: kind == "commit"), ChargeState.STARTED),
+    "inside commit": (lambda: _after(Book, "append", lambda kind, **_: kind == "commit"), ChargeState.STARTED),
     "after commit": (lambda: _after(Ledger, "commit_output"), ChargeState.COMMITTED),
     "before reading back": (lambda: _before(Ledger, "output"), ChargeState.COMMITTED),
 }
@@ -159,6 +160,7 @@ def test_a_killed_release_is_resumed_with_one_charge_and_one_output(tmp_path: Pa
     first, second = _release(gate), _release(gate)
     assert np.array_equal(first.value, second.value)
     report = gate.ledger.verify()
-    assert (report.charges, report.outputs, report.entries) == (1, 1, 4)
+    assert (report.charges, report.outputs) == (1, 1)
+    assert report.entries <= 6  # create, reserve, start, commit, and a take-over for each process that died
     if stored is not None:
         assert stored == gate.ledger.output(gate.ledger.charges_of("chat", "run")[0])

