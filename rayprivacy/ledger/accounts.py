@@ -14,6 +14,7 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import accounts
 
 _BY_NAME = select(accounts).where(accounts.c.name == bindparam("name"))
@@ -171,8 +172,10 @@ def central(group: Iterable[Account]) -> list[Account]:
 
 def _account(row: Any) -> Account:
     values = dict(row)
-    values["unit"] = PrivacyUnit(values["unit"])
-    values["relation"] = NeighbouringRelation(values["relation"])
-    values["kind"] = AccountKind(values["kind"])
-    values["parameters"] = json.loads(values["parameters"])
+    with decoding("the row of an account"):
+        values["unit"] = PrivacyUnit(values["unit"])
+        values["relation"] = NeighbouringRelation(values["relation"])
+        values["kind"] = AccountKind(values["kind"])
+        values["parameters"] = dict(json.loads(values["parameters"]))
+        values["epsilon"], values["delta"] = float(values["epsilon"]), float(values["delta"])
     return Account(**values)

@@ -1,6 +1,7 @@
 """What a write transaction does to an account: admit a charge, move it on, and keep the balance."""
 
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from rayprivacy.ledger.filters.choose import rule_for
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.plan import Lines
 from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
 NON_PRIVATE = json.dumps({"kind": "non-private"})
@@ -38,7 +40,8 @@ def read_terms(connection: Connection, name: str) -> Terms:
     """
     account = get_account(connection, name)
     lines = _plan_lines(connection, name) if account.composition == "pld" else ()
-    return Terms(account, rule_for(account.composition, account.budget, account.parameters, lines))
+    with decoding(f"the row of account '{name}'"):
+        return Terms(account, rule_for(account.composition, account.budget, account.parameters, lines))
 
 
 def admit(terms: Terms, used: Vector, cost: Vector) -> None:
@@ -126,5 +129,7 @@ def _plan_lines(connection: Connection, name: str) -> Lines:
     text = connection.execute(query).scalar()
     if text is None:
         return ()
-    plan = json.loads(text)
-    return tuple((from_json(event), count) for event, count in zip(plan["events"], plan["counts"], strict=True))
+    with decoding(f"the plan of account '{name}'"):
+        plan = json.loads(text)
+        counts = map(operator.index, plan["counts"])
+        return tuple((from_json(event), count) for event, count in zip(plan["events"], counts, strict=True))

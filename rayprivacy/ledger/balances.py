@@ -5,6 +5,7 @@ again from the reserves by `verify`. Books of the first schema carry none: there
 """
 
 import json
+import operator
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
@@ -13,6 +14,7 @@ from rayprivacy.ledger.chain import Book, last_balance, read
 from rayprivacy.ledger.charges import Charge, ChargeState, fold
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.reading import decoding
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,12 @@ def read_balance(source: Connection | Book, account: str, rule: Rule) -> Balance
         text, connection = last_balance(source, account), source
     if not text:
         return Balance.of(fold(read(connection, account)), rule)
-    vectors = json.loads(text)
-    return Balance(*(tuple(vectors[state.value]) for state in _COUNTED))
+    with decoding(f"the balance of account '{account}'"):
+        vectors = json.loads(text)
+        reserved, started, committed = (tuple(map(operator.index, vectors[state.value])) for state in _COUNTED)
+        if {len(reserved), len(started), len(committed)} != {rule.size}:
+            raise ValueError
+    return Balance(reserved, started, committed)
 
 
 def cost_of(charge: Charge, rule: Rule) -> Vector:

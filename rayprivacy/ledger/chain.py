@@ -122,9 +122,7 @@ class Book:
         seq, digest, mac, *last, found = _LAST.first(connection, seen=seen.seq) or (0, GENESIS, "", "", "", None)
         self.head, self._last = Head(seq, digest), tuple(last)
         if mac and (key is None or _mac(key, digest) != mac):
-            raise LedgerError(
-                "the ledger is kept with a key: give its key file (privacy.ledger_key, --ledger-key)."
-            )
+            raise LedgerError("the ledger is kept with a key: give its key file (privacy.ledger_key, --ledger-key).")
         if seen.seq and found != seen.hash:
             raise older_copy(seen.hash)
 

@@ -9,6 +9,7 @@ as a whole.
 """
 
 import json
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from rayprivacy.ledger.chain import Entry, columns
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.leases import Lease
 from rayprivacy.ledger.queries import Query
+from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
 
@@ -117,7 +119,8 @@ def advance(charge: Charge | None, entry: Entry) -> Charge:
         return _reserved(entry)
     if charge is None or entry.kind not in STATE_AFTER:
         raise LedgerError(f"entry {entry.seq} of the ledger is out of place: run `rayprivacy ledger verify`.")
-    lease = Lease(**entry.facts) if entry.kind in _LEASING else charge.lease
+    with decoding(f"entry {entry.seq}"):
+        lease = Lease(**entry.facts) if entry.kind in _LEASING else charge.lease
     return replace(charge, state=STATE_AFTER[entry.kind], lease=lease, entry_hash=entry.hash)
 
 
@@ -141,7 +144,8 @@ def reload(connection: Connection, charge: Charge) -> Charge:
 def committed_digest(connection: Connection, identity: str) -> str | None:
     """The digest of the output that the charge committed."""
     text = _COMMIT.scalar(connection, charge=identity)
-    return None if text is None else str(json.loads(text)["output_digest"])
+    with decoding("a commit entry"):
+        return None if text is None else str(json.loads(text)["output_digest"])
 
 
 def require(charge: Charge, state: ChargeState, verb: str) -> Charge:
@@ -222,14 +226,17 @@ def check_rung(earlier: Iterable[Charge], release_id: str, rung: int) -> None:
 
 
 def _reserved(entry: Entry) -> Charge:
+    with decoding(f"entry {entry.seq}"):
+        event = from_json(json.loads(entry.events))
+        cost = tuple(map(operator.index, json.loads(entry.cost))) if entry.cost else None
     return Charge(
         id=entry.charge,
         account=entry.account,
         release_id=entry.release_id,
         input_digest=entry.input_digest,
         rung=entry.rung,
-        event=from_json(json.loads(entry.events)),
-        cost=tuple(json.loads(entry.cost)) if entry.cost else None,
+        event=event,
+        cost=cost,
         state=ChargeState.RESERVED,
         lease=Lease(),
         entry_hash=entry.hash,
@@ -249,4 +256,5 @@ _COMMIT = Query(select(_C.detail).where(_C.charge == bindparam("charge"), _C.kin
 
 def _rows(query: Query, connection: Connection, **values: object) -> Iterable[Entry]:
     # Sorted here: to save the sort, a database may choose to walk the whole account in the order of its entries.
-    return sorted((Entry(*row) for row in query.rows(connection, **values)), key=lambda entry: entry.seq)
+    with decoding("the entries"):
+        return sorted((Entry(*row) for row in query.rows(connection, **values)), key=lambda entry: entry.seq)

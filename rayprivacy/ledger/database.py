@@ -61,7 +61,7 @@ class Database:
         self.name = self._backend.name
         self._engine = self._backend.engine()
         self._modes = {mode: self._engine.execution_options(rayprivacy=mode) for mode in ("read", "write", "migrate")}
-        self._errors = (DBAPIError, self._engine.dialect.loaded_dbapi.Error)
+        self._errors = (DBAPIError, self._engine.dialect.loaded_dbapi.Error, UnicodeError)
         event.listen(self._engine, "begin", self._on_begin)
         _open.add(self)
         self._migrate()

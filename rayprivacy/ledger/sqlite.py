@@ -104,7 +104,8 @@ def _use_wal(path: Path) -> None:
             with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
                 return
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+        except (sqlite3.DatabaseError, UnicodeError) as error:  # a damaged file may be quoted in no encoding
+            busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > until:
                 raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
         time.sleep(RETRY_SECONDS)

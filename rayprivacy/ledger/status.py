@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, select
 from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.balances import Balance
 from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
 _COLUMNS = (entries.c[name] for name in ("kind", "charge", "release_id", "rung", "cost", "created_at"))
@@ -85,12 +86,13 @@ class Line:
 def read_lines(connection: Connection, account: str) -> list[Line]:
     """A line for each charge, in the order of reservation."""
     lines: dict[str, Line] = {}
-    for kind, charge, release_id, rung, cost, when in connection.execute(_BOOK, {"account": account}):
-        if kind == "reserve":
-            lines[charge] = Line(release_id, rung, "reserved", cost, when, when)
-        elif charge:
-            line = lines[charge]
-            line.state, line.changed_at = _STATE[kind], when
+    with decoding(f"the book of account '{account}'"):
+        for kind, charge, release_id, rung, cost, when in connection.execute(_BOOK, {"account": account}):
+            if kind == "reserve":
+                lines[charge] = Line(release_id, rung, "reserved", cost, when, when)
+            elif charge:
+                line = lines[charge]
+                line.state, line.changed_at = _STATE[kind], when
     return list(lines.values())
 
 

@@ -321,10 +321,10 @@ class Ledger:
         with self._database.read() as connection:
             row = _OUTPUT.first(connection, charge=charge.id)
             committed = charges.committed_digest(connection, charge.id)
-        blob = b"" if row is None else bytes(row[0])
         if row is None and committed is None:
             return None
-        if digest_bytes(blob) != committed:
+        blob = b"" if row is None else row[0]
+        if not isinstance(blob, bytes) or digest_bytes(blob) != committed:
             raise LedgerError(f"the stored output of release '{charge.release_id}' was altered: restore the ledger.")
         return blob
 
