@@ -36,7 +36,7 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
     table.add_row("evaluation (internal)", "held-out private text", "not released")
     console = Console()
     console.print(table)
-    share = mechanism.sigma * math.sqrt(2) / mechanism.teachers
+    share = mechanism.sigma * math.sqrt(2) * mechanism.shards / mechanism.teachers
     console.print(
         f"noise multiplier {mechanism.sigma:.2f} per query; noise on a mean vote {share:.4f}; unit {privacy.unit}, "
         f"account {privacy.account} of {privacy.ledger}; {ACCOUNTED}",

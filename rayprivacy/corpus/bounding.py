@@ -5,6 +5,8 @@ nothing but the record, so inserting another user, another block or another orde
 a union are the first n of the parts' first n, so each block is bounded before the shuffle and the whole after it.
 """
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -14,15 +16,16 @@ from rayprivacy.corpus.counts import Dropped
 _ORDER = "__order"
 
 
-def bound(table: pa.Table, key: Key, most: int) -> tuple[pa.Table, Dropped]:
-    """Drop duplicate rows, then keep each user's first `most` records.
+def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
+    """Drop duplicate rows, then keep each user's first `most` records, or all of them without `most`.
 
     Returns:
         The rows sorted by user and order, with their rank within the user in the column `record`; and the counts.
     """
     distinct = table.group_by(table.column_names, use_threads=False).aggregate([])
-    ranked = _ranked(_sorted(distinct, key))
-    kept = ranked.filter(pa.array(ranked["record"].to_numpy() < most))
+    kept = ranked(_sorted(distinct, key), "user")
+    if most is not None:
+        kept = kept.filter(pa.array(kept["record"].to_numpy() < most))
     return kept, Dropped(duplicates=len(table) - len(distinct), over_bound=len(distinct) - len(kept))
 
 
@@ -35,10 +38,16 @@ def _sorted(table: pa.Table, key: Key) -> pa.Table:
     return ordered.sort_by([(name, "ascending") for name in columns]).drop_columns([_ORDER])
 
 
-def _ranked(table: pa.Table) -> pa.Table:
-    users = table["user"].combine_chunks().dictionary_encode()
-    codes = (users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users).indices.to_numpy()
-    rows = np.arange(len(codes))
-    first = np.flatnonzero(np.diff(codes, prepend=-1))
-    rank = rows - np.repeat(first, np.diff(first, append=len(codes)))
+def ranked(table: pa.Table, *names: str) -> pa.Table:
+    """Add the column `record`: the place of each row among its neighbours that agree with it in the named columns."""
+    changes = np.zeros(len(table), dtype=bool)
+    for name in names:
+        changes |= np.diff(_codes(table[name]), prepend=-1) != 0
+    first = np.flatnonzero(changes)
+    rank = np.arange(len(table)) - np.repeat(first, np.diff(first, append=len(table)))
     return table.append_column("record", pa.array(rank.astype(np.int32)))
+
+
+def _codes(column: pa.ChunkedArray) -> Any:
+    encoded = column.combine_chunks().dictionary_encode()
+    return (encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded).indices.to_numpy()

@@ -1,8 +1,11 @@
-"""Which user goes where: shards, parts, the hold-out, and the content digest. Pure functions on Arrow tables.
+"""Which user or record goes where: shards, parts, the hold-out, and the content digest. Pure functions on Arrow tables.
 
 A user's shard is PRF(secret, "shard", user) mod M: it depends on the user id and the secret alone, so one user sits in
 one shard, and adding a user moves no other. Each user is held out by a coin of their own, likewise. Shards are grouped
 into parts, the files on disk; `per_part` is a matter of performance and changes no shard.
+
+With privacy.unit 'record' each record has its own shard (`placement`). With 'phrase' texts are masked first (`masking`)
+and users are placed as above: a text that changes moves nothing.
 """
 
 from collections.abc import Iterator
@@ -14,9 +17,11 @@ import pyarrow as pa
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import bound
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.bounding import bound, ranked
 from rayprivacy.corpus.counts import Dropped
-from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.placement import marked, record_shards, records_digest
+from rayprivacy.corpus.settings import CorpusConfig, check_unit
 
 HOLDOUT = -1
 _MODULUS = 1 << 256
@@ -24,16 +29,22 @@ _MODULUS = 1 << 256
 
 @dataclass(frozen=True)
 class Layout:
-    """The corpus settings, the number of shards M, and how many shards share a file."""
+    """The corpus settings, the number of shards M, how many shards share a file, and whose shard is one.
+
+    Raises:
+        ConfigError: a number is not positive, or the settings break the rule of the unit.
+    """
 
     config: CorpusConfig
     shards: int
     per_part: int
+    unit: PrivacyUnit = PrivacyUnit.USER
 
     def __post_init__(self) -> None:
         for name, value in (("shards", self.shards), ("per_part", self.per_part)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}: give a whole number of at least 1.")
+        check_unit(self.config, self.unit, self.shards)
 
     @property
     def parts(self) -> int:
@@ -53,7 +64,7 @@ class Layout:
         return pa.schema([*own, *((name, pa.string()) for name in self.config.labels), ("part", pa.int32())])
 
     def shard_of(self, key: Key, user: str) -> int:
-        """The user's shard, or `HOLDOUT`."""
+        """The user's shard, or `HOLDOUT`; with unit 'record' only whether the user is held out."""
         if held_out(key, user, self.config.holdout):
             return HOLDOUT
         return key.integer("shard", user) % self.shards
@@ -88,34 +99,36 @@ def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Tab
         raise ShardError(f"part {part} received a user of another part: the key changed during the run; start again.")
     placed = kept.append_column("shard", pa.array(shards, pa.int32()))
     placed = placed.sort_by([("shard", "ascending"), ("user", "ascending"), ("record", "ascending")])
+    # A record in another shard must not move a rank here, so records are counted anew within shard and user.
+    placed = ranked(placed.drop_columns(["record"]), "shard", "user")
     return placed.select(layout.schema.names).cast(layout.schema).combine_chunks(), dropped
 
 
-def content_digest(table: pa.Table, key: Key) -> str:
-    """The sum of the users' keyed digests modulo 2^256, in hex: users may come in any order and from any part."""
+def content_digest(table: pa.Table, key: Key, unit: PrivacyUnit = PrivacyUnit.USER) -> str:
+    """The sum of the users' (or records') keyed digests modulo 2^256, in hex: any order and any part will do."""
+    if unit is PrivacyUnit.RECORD:
+        return f"{records_digest(table, key) % _MODULUS:064x}"
     total = sum(key.integer("content", user, *parts) for user, parts in _users(table))
     return f"{total % _MODULUS:064x}"
 
 
 def add_digests(digests: list[str]) -> str:
-    """Combine the content digests of disjoint sets of users."""
+    """Combine the content digests of disjoint sets of users or records."""
     return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:064x}"
 
 
 def _users(table: pa.Table) -> Iterator[tuple[str, list[str]]]:
     names = [name for name in table.column_names if name not in ("shard", "user", "record")]
-    columns = [[_marked(value) for value in table[name].to_pylist()] for name in names]
+    columns = [[marked(value) for value in table[name].to_pylist()] for name in names]
     rows: Any = zip(table["user"].to_pylist(), *columns, strict=True)
     for user, group in groupby(rows, key=lambda row: row[0]):
         yield user, [value for row in group for value in row[1:]]
 
 
-def _marked(value: str | None) -> str:
-    # A null label and an empty one are different contents.
-    return "" if value is None else f"={value}"
-
-
 def _shards(table: pa.Table, key: Key, layout: Layout) -> list[int]:
     users = table["user"].to_pylist()
     shard = {user: layout.shard_of(key, user) for user in set(users)}
-    return [shard[user] for user in users]
+    own = [shard[user] for user in users]
+    if layout.unit is not PrivacyUnit.RECORD:
+        return own
+    return [at if at == HOLDOUT else to for at, to in zip(own, record_shards(table, key, layout.shards), strict=True)]

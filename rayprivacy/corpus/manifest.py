@@ -12,6 +12,7 @@ from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.counts import Dropped
 from rayprivacy.corpus.layout import add_digests
 
@@ -40,21 +41,25 @@ class ShardManifest:
         config: keyed digest of the settings and of the state of the source.
         shards: M, the number of shards.
         per_part: how many shards share a file.
-        max_records_per_user: the bound on a user's records.
+        max_records_per_user: the bound on a user's records; None for unit 'record'.
         holdout_share: the probability of a user's hold-out coin.
         parts: the part files in order; part p holds the shards from p * per_part up to (p + 1) * per_part, exclusive.
         holdout: the file of the held-out users.
         dropped: what was set aside, and why.
+        unit: whose shard is one; unit 'record' spreads a user over shards.
+        max_shards_per_phrase: n_s, for unit 'phrase'.
     """
 
     config: str
     shards: int
     per_part: int
-    max_records_per_user: int
+    max_records_per_user: int | None
     holdout_share: float
     parts: tuple[FileEntry, ...]
     holdout: FileEntry
     dropped: Dropped
+    unit: PrivacyUnit = PrivacyUnit.USER
+    max_shards_per_phrase: int | None = None
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -63,8 +68,13 @@ class ShardManifest:
 
     @property
     def users(self) -> int:
-        """The private number of users, held-out ones included."""
+        """The private number of users, held-out ones included; unit 'record' counts a user once for each file."""
         return sum(entry.users for entry in self.files)
+
+    @property
+    def rows(self) -> int:
+        """The private number of records, held-out ones included."""
+        return sum(entry.rows for entry in self.files)
 
     def corpus_digest(self, key: Key) -> str:
         """Name the content without revealing a checkable hash of it; blocks, parts and shards do not matter."""
@@ -87,7 +97,10 @@ class ShardManifest:
                 raise ShardError(f"{entry.file} {state}: delete the shard directory and shard the corpus again.")
 
     def _body(self) -> dict[str, Any]:
-        return {"schema_version": _SCHEMA_VERSION} | asdict(self)
+        body = {"schema_version": _SCHEMA_VERSION} | asdict(self)
+        if self.unit is PrivacyUnit.USER:  # left out, so that manifests of the first version stay what they are
+            del body["unit"], body["max_shards_per_phrase"]
+        return body
 
 
 def read_manifest(out: Path) -> ShardManifest:
@@ -102,6 +115,7 @@ def read_manifest(out: Path) -> ShardManifest:
     digest = body.pop("digest", None)
     if digest != digest_json(body) or body.pop("schema_version") != _SCHEMA_VERSION:
         raise ShardError("manifest.json was changed, or is of another version: delete the shard directory.")
+    body["unit"] = PrivacyUnit(body.get("unit", PrivacyUnit.USER))
     body["parts"] = tuple(FileEntry(**entry) for entry in body["parts"])
     body["holdout"], body["dropped"] = FileEntry(**body["holdout"]), Dropped(**body["dropped"])
     return ShardManifest(**body)

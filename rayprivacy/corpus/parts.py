@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, content_digest
 from rayprivacy.corpus.manifest import HOLDOUT_FILE, MANIFEST, FileEntry
 
@@ -27,14 +28,14 @@ def read_holdout(out: Path) -> pa.Table:
     return read_part(out, HOLDOUT)
 
 
-def write_part(rows: pa.Table, part: int, key: Key, out: Path) -> FileEntry:
+def write_part(rows: pa.Table, part: int, key: Key, out: Path, unit: PrivacyUnit = PrivacyUnit.USER) -> FileEntry:
     """Write the finished rows of a part atomically, with mode 0600."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
     write_atomic(out / _file_name(part), data, 0o600)
     users = len(rows["user"].unique())
-    return FileEntry(part, _file_name(part), len(rows), users, digest_bytes(data), content_digest(rows, key))
+    return FileEntry(part, _file_name(part), len(rows), users, digest_bytes(data), content_digest(rows, key, unit))
 
 
 def clear_parts(out: Path) -> None:

@@ -3,11 +3,16 @@
 Every figure here is public and chosen before the corpus is touched: none may depend on how many users there are.
 """
 
-from pydantic import Field, ValidationInfo, field_validator
+from typing import Any
+
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import PrivacyUnit
 
 OWN_COLUMNS = frozenset({"part", "record", "shard", "text", "user"})
+_OF_PHRASES = ("phrases", "max_shards_per_phrase")
 
 
 class CorpusConfig(Config):
@@ -18,18 +23,23 @@ class CorpusConfig(Config):
         text: the column that holds the text.
         user: the column that names the author; all text of one author is protected together.
         labels: columns to carry along as strings, e.g. for control codes.
-        max_records_per_user: at most so many records of one user are used.
+        max_records_per_user: at most so many records of one user are used; null with privacy.unit 'record', where a
+            new record must not push another one out.
         max_chars: longer texts are cut to so many characters.
         holdout: the share of users kept aside for evaluation, each by a coin of their own.
+        phrases: for privacy.unit 'phrase': a private UTF-8 file with one secret phrase a line.
+        max_shards_per_phrase: for privacy.unit 'phrase': n_s, the public bound on the shards one phrase may occur in.
     """
 
     source: str = Field("chitchat", min_length=1)
     text: str = "text"
     user: str = "user"
     labels: tuple[str, ...] = ()
-    max_records_per_user: int = Field(100, ge=1)
+    max_records_per_user: int | None = Field(100, ge=1)
     max_chars: int = Field(2000, ge=1)
     holdout: float = Field(0.1, ge=0.0, le=0.9)
+    phrases: str | None = Field(None, min_length=1)
+    max_shards_per_phrase: int | None = Field(None, ge=1)
 
     @field_validator("user")
     @classmethod
@@ -46,7 +56,41 @@ class CorpusConfig(Config):
             raise ValueError(f"labels are distinct and none of {', '.join(sorted(taken))}: rename the column")
         return labels
 
+    @model_serializer(mode="wrap")
+    def _without_unused_phrases(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out while unset, so that release ids and shards of the first version are found again.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name not in _OF_PHRASES or value is not None}
+
     @property
     def columns(self) -> list[str]:
         """The columns read from the source, in the order user, text, labels."""
         return [self.user, self.text, *self.labels]
+
+
+def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
+    """Refuse settings under which the sensitivity of a unit would not hold.
+
+    Raises:
+        ConfigError: a bound is missing, is not one of this unit, or exceeds the number of shards.
+    """
+    most, per_phrase = config.max_records_per_user, config.max_shards_per_phrase
+    if unit is PrivacyUnit.RECORD and most is not None:
+        raise ConfigError(
+            f"corpus.max_records_per_user is {most}, and with privacy.unit 'record' a new record would push another "
+            "one out and change two shards: set it to null."
+        )
+    if unit is not PrivacyUnit.RECORD and most is None:
+        raise ConfigError(
+            f"corpus.max_records_per_user is null, which privacy.unit '{unit}' does not take: give a whole number."
+        )
+    for name in _OF_PHRASES:
+        given = getattr(config, name) is not None
+        if given and unit is not PrivacyUnit.PHRASE:
+            raise ConfigError(f"corpus.{name} is set, but privacy.unit is '{unit}': remove it, or protect 'phrase'.")
+        if unit is PrivacyUnit.PHRASE and not given:
+            raise ConfigError(f"corpus.{name} is not set, and privacy.unit 'phrase' needs it: add it.")
+    if per_phrase is not None and per_phrase > shards:
+        raise ConfigError(
+            f"corpus.max_shards_per_phrase is {per_phrase}, and there are {shards} shards (teachers.count): lower it."
+        )

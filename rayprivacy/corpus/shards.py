@@ -1,10 +1,11 @@
 """Spread the corpus over shards with Ray: bound each block, shuffle by part, finish each part into one file.
 
 Privacy argument: a user's shard depends on their id and the secret alone, and one user sits in exactly one file, so
-that adding or removing a user changes one shard. Ray may run any task twice; every step is a deterministic function of
+that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `placement` and `masking`:
+their rules hold row by row, before the shuffle. Ray may run any task twice; every step is a deterministic function of
 its rows, and a part is written to a scratch name and renamed, so that a retry writes the same bytes again. Only counts
-and digests come back to the driver. The key travels as a path and is read in the worker; on more than one machine, key,
-source and shard directory must be on a filesystem that all of them see.
+and digests come back to the driver. The key travels as a path and is read in the worker, and so do secret phrases; on
+more than one machine, key, phrases, source and shard directory must be on a filesystem that all of them see.
 """
 
 import json
@@ -22,14 +23,16 @@ import ray.data
 from rayprivacy.core.errors import CorpusError, RayPrivacyError, ShardError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.keys import Key, load_key
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.counts import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, read_manifest
+from rayprivacy.corpus.masking import tidy
 from rayprivacy.corpus.parts import clear_parts, part_path, read_holdout, read_part, write_part
+from rayprivacy.corpus.phrases import PhraseFile
 from rayprivacy.corpus.sealing import sealed, unwrap
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import scan, source_stamp
-from rayprivacy.corpus.users import clean
 
 __all__ = ["ShardManifest", "part_path", "read_holdout", "read_part", "shard_corpus"]
 
@@ -38,24 +41,35 @@ _STEP = "sharding the corpus"
 _MAX_PARTITIONS = 200
 
 
-def shard_corpus(config: CorpusConfig, key_path: Path, shards: int, per_part: int, out: Path) -> ShardManifest:
+def shard_corpus(
+    config: CorpusConfig,
+    key_path: Path,
+    shards: int,
+    per_part: int,
+    out: Path,
+    unit: PrivacyUnit = PrivacyUnit.USER,
+) -> ShardManifest:
     """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`; reuse them if they are there.
 
     Ray must be started. An intact result of the same settings, key and source is returned as it is.
 
     Raises:
+        ConfigError: the settings, or the secret phrases, break the rule of the unit.
         CorpusError: the source cannot be read as the recipe says, or has fewer than two users.
         ShardError: the result is there, but its files were changed.
     """
-    layout = Layout(config, shards, per_part)
+    layout = Layout(config, shards, per_part, unit)
     key, out = load_key(key_path), out.absolute()
-    stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source_stamp(config))
+    phrases = PhraseFile.of(config.phrases, key) if config.phrases else None
+    # Unit 'user' adds nothing, so that shards of the first version are found again.
+    more = () if unit is PrivacyUnit.USER else (unit, phrases.digest if phrases else "")
+    stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source_stamp(config), *more)
     finished = _finished(out, stamp)
     if finished is not None:
         return finished
     clear_parts(private_directory(out))
-    manifest = _manifest(layout, stamp, _run(layout, key_path.absolute(), out), key, out)
-    _check_users(manifest, out)
+    manifest = _manifest(layout, stamp, _run(layout, key_path.absolute(), phrases, out), key, out)
+    check_size(manifest, out)
     manifest.write(out)
     return manifest
 
@@ -70,10 +84,10 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
     return manifest
 
 
-def _run(layout: Layout, key_path: Path, out: Path) -> list[dict[str, Any]]:
+def _run(layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path) -> list[dict[str, Any]]:
     failure: RayPrivacyError
     with _quiet():
-        prepared = partial(_prepare_block, layout=layout, key_path=key_path)
+        prepared = partial(_prepare_block, layout=layout, key_path=key_path, phrases=phrases)
         blocks = scan(layout.config, prepared)
         groups = blocks.groupby("part", num_partitions=min(layout.parts + 2, _MAX_PARTITIONS))
         finished = partial(_finish_part, layout=layout, key_path=key_path, out=out)
@@ -96,9 +110,10 @@ def _quiet() -> Iterator[None]:
 
 
 @sealed(_STEP)
-def _prepare_block(block: pa.Table, layout: Layout, key_path: Path) -> pa.Table:
-    cleaned, dropped = clean(block, layout.config.max_chars)
-    rows, more = prepare(cleaned, load_key(key_path), layout)
+def _prepare_block(block: pa.Table, layout: Layout, key_path: Path, phrases: PhraseFile | None) -> pa.Table:
+    key = load_key(key_path)
+    cleaned, dropped = tidy(block, key, layout, phrases.load(key) if phrases else None)
+    rows, more = prepare(cleaned, key, layout)
     return pa.concat_tables([rows, _counts(dropped + more, layout)])
 
 
@@ -115,7 +130,7 @@ def _finish_part(group: pa.Table, layout: Layout, key_path: Path, out: Path) -> 
         return _report(None, dropped)
     key = load_key(key_path)
     rows, dropped = finish(group, part, key, layout)
-    return _report(write_part(rows, part, key, out), dropped)
+    return _report(write_part(rows, part, key, out, layout.unit), dropped)
 
 
 def _report(entry: FileEntry | None, dropped: Dropped) -> pa.Table:
@@ -130,7 +145,7 @@ def _manifest(layout: Layout, stamp: str, reports: list[dict[str, Any]], key: Ke
         raise ShardError("the shuffle split a part in two: nothing was kept; please report this with the Ray version.")
     for part in (HOLDOUT, *range(layout.parts)):
         if part not in by_part:
-            by_part[part] = write_part(layout.schema.empty_table(), part, key, out)
+            by_part[part] = write_part(layout.schema.empty_table(), part, key, out, layout.unit)
     return ShardManifest(
         config=stamp,
         shards=layout.shards,
@@ -140,13 +155,24 @@ def _manifest(layout: Layout, stamp: str, reports: list[dict[str, Any]], key: Ke
         parts=tuple(by_part[part] for part in range(layout.parts)),
         holdout=by_part[HOLDOUT],
         dropped=sum((Dropped(**report["dropped"]) for report in reports), Dropped()),
+        unit=layout.unit,
+        max_shards_per_phrase=layout.config.max_shards_per_phrase,
     )
 
 
-def _check_users(manifest: ShardManifest, out: Path) -> None:
-    if manifest.users > 1:
+def check_size(manifest: ShardManifest, out: Path) -> None:
+    """Refuse a corpus of one user, or of one record, and remove its files.
+
+    Raises:
+        CorpusError: there is nobody to hide among.
+    """
+    by_record = manifest.unit is PrivacyUnit.RECORD
+    size = manifest.rows if by_record else manifest.users
+    if size > 1:
         return
     clear_parts(out)
-    if manifest.users == 0:
+    if size == 0:
         raise CorpusError("the corpus has no usable text: check corpus.text and corpus.user.")
+    if by_record:
+        raise CorpusError("the corpus has one record, which has nothing to hide among: check corpus.source.")
     raise CorpusError("the corpus has one user, and a corpus of one user has nobody to hide among: check corpus.user.")

@@ -18,14 +18,18 @@ from rayprivacy.core.errors import CorpusError
 from rayprivacy.corpus.counts import Dropped
 
 
-def clean(table: pa.Table, max_chars: int) -> tuple[pa.Table, Dropped]:
-    """Canonicalise a table of user, text and labels; rows without user or text are dropped and counted."""
+def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
+    """Canonicalise a table of user, text and labels; rows without user or text are dropped and counted.
+
+    Without `max_chars` no text is cut.
+    """
     users, texts = canonical_users(table["user"]), stripped_texts(table["text"])
-    cut = pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, max_chars))
+    cut = texts if max_chars is None else pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, max_chars))
     labels = {name: canonical_strings(table[name], name) for name in table.column_names if name not in ("user", "text")}
     has_user, has_text = pc.is_valid(users), pc.is_valid(texts)
     keep = pc.and_(has_user, has_text)
-    too_long = pc.and_(keep, pc.fill_null(pc.greater(pc.utf8_length(texts), max_chars), False))
+    longest = pa.scalar(max_chars, pa.int64())
+    too_long = pc.and_(keep, pc.fill_null(pc.greater(pc.utf8_length(texts), longest), False))
     dropped = Dropped(
         null_user=_count(pc.invert(has_user)),
         empty_text=_count(pc.and_(has_user, pc.invert(has_text))),

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.student import StudentConfig
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -72,9 +71,8 @@ class Recipe(Config):
     resources: ResourcesConfig = ResourcesConfig()
 
     @model_validator(mode="after")
-    def _user_level(self) -> "Recipe":
-        if self.privacy.unit is not PrivacyUnit.USER:
-            raise ValueError(f"seqpate shards by user, so privacy.unit {self.privacy.unit} is not offered: use 'user'")
+    def _bounds_of_the_unit(self) -> "Recipe":
+        check_unit(self.corpus, self.privacy.unit, self.teachers.count)
         return self
 
     @property

@@ -174,12 +174,6 @@ def test_equal_recipes_written_differently_are_the_same_release(tmp_path: Path) 
     assert one.release_id == Recipe().release_id
 
 
-@pytest.mark.parametrize("unit", ["record", "phrase"])
-def test_another_unit_is_refused_with_a_reason(tmp_path: Path, unit: str) -> None:
-    with pytest.raises(ConfigError, match=f"privacy.unit {unit} is not offered: use 'user'"):
-        _load(tmp_path, "seed: 0", f"privacy.unit={unit}")
-
-
 def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         _load(tmp_path, "privacy: {unit: record, ledger: 'postgresql://ledger:pass-word@host/db'}")

@@ -1,0 +1,189 @@
+"""Secret phrases: read them, find them in texts, mask them, and say in which shards each of them may stay.
+
+A *word* is a run of letters, digits, underscores and combining marks; its canonical form is case-folded and in NFC. An
+*occurrence* of a phrase is the run of its words, one after the other, whatever stands between them: "Ann Lee" occurs in
+"ANN-LEE." and not in "Annlee". To *mask* an occurrence is to put `MASK` in its place.
+
+Two rules on the list make masking simple algebra; a list that breaks one is refused:
+
+1. No two phrases, nor two copies of one, can overlap in a text: none contains another, and none ends as another (or
+   itself) begins. So occurrences are disjoint, and masking one phrase takes no word from another.
+2. No phrase has the word of the mask. So an occurrence that is masked cannot become part of another one.
+
+Write m_S for masking all occurrences of the phrases in a set S. By 1 and 2, for every text t and phrase s,
+
+    m_S(m_{s}(t)) = m_{S + s}(t),      and so, when s is in S,      m_S(m_{s}(t)) = m_S(t).        (*)
+
+Each phrase may stay in n_s of the M shards and is masked in all others. Which ones, a keyed hash of the phrase says:
+it reads no text of the corpus. `masking` shows why a phrase then changes at most n_s shards.
+
+>>> phrases = Phrases.of(["Ann Lee", "12 High Street"])
+>>> phrases.mask("Ask ann lee, 12 high-street!", lambda number: True)
+'Ask [masked], [masked]!'
+"""
+
+import re
+import sys
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NoReturn
+
+from rayprivacy.core.errors import ConfigError, ShardError
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.overlaps import check_overlaps
+
+MASK = "[masked]"
+MASK_WORD = "masked"
+MOST_WORDS = 64
+
+
+@dataclass(frozen=True, repr=False)
+class Phrases:
+    """A checked list of phrases; it neither prints nor pickles.
+
+    Attributes:
+        words: the canonical words of each phrase.
+    """
+
+    words: tuple[tuple[str, ...], ...]
+
+    @staticmethod
+    def of(lines: Sequence[str]) -> "Phrases":
+        """Check the lines of a file; blank ones are skipped.
+
+        Raises:
+            ConfigError: no phrase, or one that breaks a rule; lines are named by their number, never quoted.
+        """
+        numbered = [(number, words_of(line)) for number, line in enumerate(lines, 1) if line.strip()]
+        if not numbered:
+            raise ConfigError("corpus.phrases names a file without phrases: write one a line.")
+        for number, words in numbered:
+            if not 1 <= len(words) <= MOST_WORDS:
+                raise ConfigError(f"corpus.phrases: line {number} has {len(words)} words: give 1 to {MOST_WORDS}.")
+            if MASK_WORD in words:
+                raise ConfigError(f"corpus.phrases: line {number} has the word that masks put in texts: remove it.")
+        check_overlaps(numbered)
+        return Phrases(tuple(words for _, words in numbered))
+
+    @cached_property
+    def _heads(self) -> dict[str, list[int]]:
+        heads = defaultdict(list)
+        for number, words in enumerate(self.words):
+            heads[words[0]].append(number)
+        return dict(heads)
+
+    def find(self, text: str) -> Iterator[tuple[int, int, int]]:
+        """All occurrences in a text in NFC, from left to right: which phrase, where it starts and where it ends."""
+        spans = [(canonical(match[0]), match.start(), match.end()) for match in _word().finditer(text)]
+        for at, (head, start, _) in enumerate(spans):
+            for number in self._heads.get(head, ()):
+                words = self.words[number]
+                if tuple(word for word, _, _ in spans[at : at + len(words)]) == words:
+                    yield number, start, spans[at + len(words) - 1][2]
+
+    def mask(self, text: str, hidden: Callable[[int], bool]) -> str:
+        """Mask all occurrences, in a text in NFC, of the phrases whose numbers are hidden."""
+        pieces, done = [], 0
+        for number, start, end in self.find(text):
+            if hidden(number):
+                pieces += [text[done:start], MASK]
+                done = end
+        return "".join([*pieces, text[done:]])
+
+    def digest(self, key: Key) -> str:
+        """Names the list, in any order of lines, without a hash that a guess could be checked against."""
+        return key.digest("phrases", *sorted(" ".join(words) for words in self.words))
+
+    def allowed(self, number: int, key: Key, most: int, shards: int) -> frozenset[int]:
+        """The `most` shards in which one phrase may stay: the first distinct values of PRF(secret, draw, phrase)."""
+        chosen: set[int] = set()
+        draw = 0
+        while len(chosen) < most:
+            chosen.add(key.integer("phrase-shard", draw, *self.words[number]) % shards)
+            draw += 1
+        return frozenset(chosen)
+
+    def __repr__(self) -> str:
+        return "Phrases(<sealed>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Phrases are never pickled: pass a PhraseFile and load it where it is needed")
+
+
+@dataclass(frozen=True)
+class PhraseFile:
+    """Where the list is and what it must hold: safe as a Ray argument.
+
+    Attributes:
+        path: the private file.
+        digest: keyed digest of the list.
+    """
+
+    path: Path
+    digest: str
+
+    @staticmethod
+    def of(path: str, key: Key) -> "PhraseFile":
+        """Read and check the file now."""
+        return PhraseFile(Path(path).absolute(), load_phrases(path).digest(key))
+
+    def load(self, key: Key) -> Phrases:
+        """Read the list again.
+
+        Raises:
+            ShardError: it is another list by now.
+        """
+        phrases = load_phrases(str(self.path))
+        if phrases.digest(key) != self.digest:
+            raise ShardError("corpus.phrases names a file that changed during the run: start again.")
+        return phrases
+
+
+def load_phrases(path: str) -> Phrases:
+    """Read one phrase a line in UTF-8.
+
+    Raises:
+        ConfigError: the file cannot be read, or `Phrases.of` refuses it.
+    """
+    try:
+        text = Path(path).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        kind = type(error).__name__
+    else:
+        return Phrases.of(text.split("\n"))
+    raise ConfigError(f"corpus.phrases is '{path}', which cannot be read ({kind}): give a file of UTF-8 text.")
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The canonical words of any text."""
+    return tuple(canonical(word) for word in _word().findall(unicodedata.normalize("NFC", text)))
+
+
+def canonical(word: str) -> str:
+    """One word in NFC, case-folded."""
+    return unicodedata.normalize("NFC", word.casefold())
+
+
+def cut_between_words(text: str, most: int) -> str:
+    """At most so many characters, without a word that the cut would leave in part.
+
+    >>> cut_between_words("a secretary", 8)
+    'a'
+    """
+    if len(text) <= most:
+        return text
+    head = text[:most]
+    if _word().fullmatch(text[most - 1 : most + 1]):
+        head = head[: list(_word().finditer(head))[-1].start()]
+    return head.rstrip()
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    # Python's \w leaves combining marks out, and would see two words in "e" with an accent that NFC cannot join.
+    marks = "".join(chr(n) for n in range(sys.maxunicode + 1) if unicodedata.category(chr(n))[0] == "M")
+    return re.compile(rf"[\w{marks}]+")

@@ -1,0 +1,36 @@
+"""What a SeqPATE claim rests on and the software cannot check, by privacy unit. Certificates print it."""
+
+from rayprivacy.core.units import PrivacyUnit
+
+_WHO = {
+    PrivacyUnit.USER: (
+        "Every user's text carries one and the same user id in the corpus; who uses two ids is two users.",
+    ),
+    PrivacyUnit.RECORD: (
+        "What must be hidden is in one record: one user's text with its labels; repeats with another user, wording or "
+        "labels are other records, and a user with many records is protected as a group only.",
+    ),
+    PrivacyUnit.PHRASE: (
+        "What must be hidden is a line of the phrases file, spelled as there up to letter case and whatever stands "
+        "between its words; users, records, the text around a phrase and the list itself are not protected.",
+        "All releases of the account used the same list of phrases; a changed list is another account.",
+        "max_shards_per_phrase is public and was not chosen by counting phrases in the corpus.",
+    ),
+}
+_KEYED = {
+    PrivacyUnit.USER: "shard a user falls into",
+    PrivacyUnit.RECORD: "shard a record falls into",
+    PrivacyUnit.PHRASE: "shards a phrase may stay in",
+}
+
+
+def assumptions(unit: PrivacyUnit) -> tuple[str, ...]:
+    """The assumptions behind a claim about one unit."""
+    return (
+        *_WHO[unit],
+        "Prompts, base model and all numbers of the recipe are public and were not chosen by looking at the corpus.",
+        "Only the released votes left the private side; metrics marked 'releasable: false' are not part of the claim.",
+        f"The key file stayed secret; it decides which {_KEYED[unit]}.",
+        "The discrete Gaussian on a grid of 2^-20 is accounted as the continuous one.",
+        "Running time and memory are not protected.",
+    )

@@ -1,0 +1,62 @@
+"""Unit 'user' is what it was before there were others: frozen shards, rows and digests under the test key."""
+
+import pyarrow as pa
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, prepare
+from rayprivacy.corpus.manifest import ShardManifest, read_manifest
+from rayprivacy.corpus.masking import tidy
+from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.settings import CorpusConfig
+
+KEY = Key.for_tests()
+LAYOUT = Layout(CorpusConfig(labels=("topic",), max_records_per_user=3, holdout=0.3), shards=7, per_part=2)
+SHARDS = [3, 5, -1, 0, 1, 3, 4, -1, 1, -1, 2, 6, 3, -1, 5, 4, 0, -1, -1, 4, 2, -1, -1, 4]
+PARTS = {
+    HOLDOUT: (6, "a996ef4dc35c001f", "a7c3000b808d2b9c"),
+    0: (9, "b1b3c2f24926097b", "177f7cc7b335d723"),
+    1: (6, "87e7017ca78abe74", "02015930409af8cf"),
+    2: (6, "b0f2549906ff7a4e", "5b74236180c34cdb"),
+    3: (0, "4f53cda18c2baa0c", "0" * 16),
+}
+
+
+def parts():
+    rows = [(f"user-{n % 9}", f" text {n % 31} ", "ab"[n % 2] if n % 5 else None) for n in range(120)]
+    users, texts, topics = zip(*rows, strict=True)
+    block = pa.table({"user": users, "text": texts, "topic": topics})
+    prepared = prepare(tidy(block, KEY, LAYOUT, None)[0], KEY, LAYOUT)[0]
+    numbers = prepared["part"].to_pylist()
+    return {
+        part: finish(prepared.filter(pa.array([at == part for at in numbers])), part, KEY, LAYOUT)[0] for part in PARTS
+    }
+
+
+def test_users_sit_where_they_sat():
+    assert [LAYOUT.shard_of(KEY, f"user-{n}") for n in range(24)] == SHARDS
+
+
+def test_rows_and_digests_are_what_they_were():
+    made = {
+        part: (len(rows), digest_json(rows.to_pylist())[:16], content_digest(rows, KEY)[:16])
+        for part, rows in parts().items()
+    }
+    assert made == PARTS
+
+
+def test_settings_are_written_as_they_were():
+    written = (
+        '{"source":"chitchat","text":"text","user":"user","labels":[],"max_records_per_user":100,"max_chars":2000,'
+        '"holdout":0.1}'
+    )
+    assert CorpusConfig().model_dump_json() == written
+
+
+def test_a_manifest_of_the_first_version_is_read(tmp_path):
+    files = {part: write_part(rows, part, KEY, tmp_path) for part, rows in parts().items()}
+    manifest = ShardManifest("", 7, 2, 3, 0.3, tuple(files[part] for part in range(4)), files[HOLDOUT], Dropped())
+    manifest.write(tmp_path)
+    assert "unit" not in (tmp_path / "manifest.json").read_text()
+    assert read_manifest(tmp_path) == manifest

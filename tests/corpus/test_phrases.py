@@ -1,0 +1,277 @@
+"""Unit 'phrase': the list, the algebra of masking, and one phrase in n_s shards.
+
+Caught by the coupled test: the cut, or the dropping of duplicates, before the mask; a shard read from the text; a mask
+that is nothing, or that phrases may run across; a phrase that is not masked in a shard. By the test of the bound:
+n_s + 1 shards. By the rest: case or punctuation that hides an occurrence, overlaps let through, a line quoted.
+"""
+
+import pickle
+import re
+import unicodedata
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError, ShardError
+from rayprivacy.core.keys import Key, create_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.masking import tidy
+from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.phrases import MASK, PhraseFile, Phrases, cut_between_words, load_phrases, words_of
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.users import clean
+from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.corpus.verify_phrases import _line, shards_per_phrase
+
+KEY, PHRASE = Key.for_tests(), PrivacyUnit.PHRASE
+MOST, SHARDS = 2, 6
+CONFIG = CorpusConfig(
+    labels=("topic",), max_records_per_user=2, max_chars=16, holdout=0.2, phrases="-", max_shards_per_phrase=MOST
+)
+LAYOUT = Layout(CONFIG, SHARDS, 2, PHRASE)
+LIST = Phrases.of(["Ann Lee", "york", "new car", "élan é vital"])
+
+WORDS = ["ann", "LEE", "Ann", "lee", "york", "YORKER", "new", "car", "masked", "élan", "e\u0301lan", "É", "vital", "x"]
+GAPS = [" ", ", ", "-", "\n", "[", "] ", " \u200b", "."]
+TEXTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(GAPS)), min_size=1, max_size=8).map(
+    lambda pairs: "".join(word + gap for word, gap in pairs)
+) | st.sampled_from(["", " ", "york", MASK, "x york", f"x {MASK}", "\u0301york", "york\u0301", "ann lee" * 9])
+NUMBERS = range(len(LIST.words))
+ROWS = st.lists(
+    st.tuples(st.sampled_from([f"u{n}" for n in range(9)]), TEXTS, st.sampled_from(["x", None])), max_size=30
+)
+
+
+def masked(text, *numbers, phrases=LIST):
+    return phrases.mask(unicodedata.normalize("NFC", text), lambda number: number in numbers)
+
+
+def table_of(rows):
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    names = ("user", "text", "topic")
+    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(names, columns, strict=True)})
+
+
+def parts_of(rows, blocks=1, step=tidy, phrases=LIST):
+    pieces = [table_of(rows[start::blocks]) for start in range(blocks)]
+    prepared = pa.concat_tables([prepare(step(piece, KEY, LAYOUT, phrases)[0], KEY, LAYOUT)[0] for piece in pieces])
+    numbers = prepared["part"].to_pylist()
+    keep = {part: pa.array([at == part for at in numbers], pa.bool_()) for part in (HOLDOUT, *range(LAYOUT.parts))}
+    return {part: finish(prepared.filter(keep[part]), part, KEY, LAYOUT)[0] for part in keep}
+
+
+def shards_of(rows, blocks=1, step=tidy):
+    every = [row for part, table in parts_of(rows, blocks, step).items() if part >= 0 for row in table.to_pylist()]
+    return [[row for row in every if row["shard"] == shard] for shard in range(SHARDS)]
+
+
+def without(rows, number):
+    return [(user, masked(text, number), topic) for user, text, topic in rows]
+
+
+@given(ROWS, st.sampled_from(NUMBERS), st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+@example(rows=[(f"u{n}", "Ann-Lee says x new x", None) for n in range(40)], number=0, blocks=1)  # the cut
+@example(rows=[(f"u{n}", text, None) for n in range(40) for text in ("york", MASK, "x")], number=1, blocks=2)  # repeats
+@example(rows=[(f"u{n}", f"york {m}", None) for n in range(40) for m in range(5)], number=1, blocks=3)  # the bound
+@example(rows=[(f"u{n}", "yorkyorkyork yorker", None) for n in range(40)], number=1, blocks=1)  # a word cut in two
+@example(rows=[(f"u{n}", "new york car", None) for n in range(40)], number=1, blocks=1)  # neighbours join
+def test_one_phrase_changes_the_shards_it_may_stay_in_and_no_others(rows, number, blocks):
+    before, after = shards_of(rows, blocks), shards_of(without(rows, number))
+    changed = {shard for shard in range(SHARDS) if before[shard] != after[shard]}
+    assert changed <= LIST.allowed(number, KEY, MOST, SHARDS)
+
+
+def test_the_bound_is_reached():
+    rows = [(f"u{n}", "york", None) for n in range(60)]
+    before, after = shards_of(rows), shards_of(without(rows, 1))
+    assert sum(one != other for one, other in zip(before, after, strict=True)) == MOST
+
+
+def cut_first(block, key, layout, phrases):
+    return tidy(clean(block, layout.config.max_chars)[0], key, layout, phrases)
+
+
+def duplicates_first(block, key, layout, phrases):
+    own = Layout(CorpusConfig(labels=("topic",), max_records_per_user=2, holdout=0.2), SHARDS, 2)
+    kept = prepare(clean(block, None)[0], key, own)[0].drop_columns(["part"])
+    return tidy(kept, key, layout, phrases)
+
+
+@pytest.mark.parametrize("wrong", [cut_first, duplicates_first])
+def test_the_coupled_test_finds_a_wrong_order_of_steps(wrong):
+    rows = [(f"u{n}", f"york {text}", None) for n in range(40) for text in ("a", "b", "c and then d")]
+    before, after = shards_of(rows, step=wrong), shards_of(without(rows, 1), step=wrong)
+    assert sum(one != other for one, other in zip(before, after, strict=True)) > MOST
+
+
+@given(TEXTS, st.sets(st.sampled_from(NUMBERS)), st.sampled_from(NUMBERS))
+@settings(max_examples=300, deadline=None)
+def test_masking_in_two_steps_is_masking_at_once(text, some, number):
+    once = masked(text, *some, number)
+    assert masked(masked(text, number), *some) == masked(masked(text, *some), number) == once
+    assert not any(found in {number, *some} for found, _, _ in LIST.find(once))
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=4))
+@settings(max_examples=300, deadline=None)
+def test_a_list_that_passes_has_disjoint_occurrences_and_others_overlap(lines):
+    def spots(words):
+        return [(at, at + len(words)) for at in range(len(text)) if tuple(text[at : at + len(words)]) == words]
+
+    phrases = [tuple(line.split()) for line in lines]
+    clash = len(set(phrases)) < len(phrases)
+    for one in phrases:  # text that holds two phrases as close as they can be
+        for other in phrases:
+            for shared in range(1, min(len(one), len(other)) + 1):
+                text = [*one, *other[shared:]]
+                spans = {*spots(one), *spots(other)} if one[len(one) - shared :] == other[:shared] else set()
+                clash |= any(a < b and b[0] < a[1] for a in spans for b in spans)
+            text = list(one)
+            clash |= one != other and bool(spots(other))
+    if clash:
+        with pytest.raises(ConfigError, match=r"line \d+ (repeats|contains|ends as) .*line \d"):
+            Phrases.of(lines)
+    else:
+        assert len(Phrases.of(lines).words) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Tell ANN LEE.", f"Tell {MASK}."),
+        ("ann,\n lee", MASK),
+        ("Annlee, xann lee, ann leex", "Annlee, xann lee, ann leex"),
+        ("ann lee ann lee", f"{MASK} {MASK}"),
+        ("York's yorks", f"{MASK}'s yorks"),
+        ("E\u0301lan É vital", MASK),
+        ("yo\u0301rk york\u0308", "yórk york\u0308"),
+        ("new york car", f"new {MASK} car"),
+        ("new_car", "new_car"),
+    ],
+)
+def test_occurrences_are_runs_of_whole_words(text, expected):
+    assert masked(text, *NUMBERS) == expected
+
+
+@given(TEXTS)
+@settings(max_examples=200, deadline=None)
+def test_two_ways_to_find_phrases_agree(text):
+    found = {number for number, _, _ in LIST.find(unicodedata.normalize("NFC", text))}
+    assert found == {n for n in NUMBERS if f" {' '.join(LIST.words[n])} " in _line(text)}
+
+
+@given(st.text(alphabet="ab \u0301-", max_size=20), st.integers(1, 12))
+def test_a_cut_makes_no_new_word(text, most):
+    cut = cut_between_words(text, most)
+    assert len(cut) <= most
+    assert words_of(cut) == words_of(text)[: len(words_of(cut))]
+
+
+def test_which_shards_may_hold_a_phrase_is_a_keyed_choice_of_its_own():
+    names = [f"name {n}" for n in range(900)]
+    phrases, alone = Phrases.of(names), Phrases.of(names[7:8])
+    choices = [phrases.allowed(number, KEY, 3, 10) for number in range(900)]
+    assert {len(choice) for choice in choices} == {3}
+    counts = [sum(shard in choice for choice in choices) for shard in range(10)]
+    assert sum((count - 270) ** 2 / 270 for count in counts) < 30
+    assert alone.allowed(0, KEY, 3, 10) == choices[7]
+    assert alone.allowed(0, KEY, 2, 10) < choices[7]
+    assert alone.allowed(0, KEY, 10, 10) == frozenset(range(10))
+    assert [phrases.allowed(n, Key(b"k" * 32), 3, 10) for n in range(900)] != choices
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        (["secretone two", "x", "two secretthree"], r"line 1 ends as line 3 begins"),
+        (["secret two secret"], r"line 1 ends as line 1 begins"),
+        (["secret"] * 2, r"line 2 repeats line 1"),
+        (["a secret b", "", "SECRET"], r"line 1 contains line 3"),
+        (["x", "?!"], r"line 2 has 0 words"),
+        (["secret " * 65], r"line 1 has 65 words"),
+        (["secret Masked"], r"line 1 has the word that masks"),
+        (["", "  "], r"a file without phrases"),
+    ],
+)
+def test_a_list_is_refused_by_line_numbers_alone(lines, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        Phrases.of(lines)
+    assert "secret" not in str(caught.value).lower()
+
+
+def test_a_list_neither_prints_nor_pickles():
+    phrases = Phrases.of(["secret"])
+    assert repr(phrases) == "Phrases(<sealed>)"
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(phrases)
+    assert not re.search("secret", repr(PhraseFile(path=None, digest=phrases.digest(KEY))))
+
+
+def test_a_list_is_read_once_and_watched(tmp_path):
+    path = tmp_path / "names.txt"
+    path.write_text("\ufeffsecret one\r\n\nsecrettwo\n", "utf-8")
+    file = PhraseFile.of(str(path), KEY)
+    assert file.load(KEY) == load_phrases(str(path)) == Phrases.of(["Secret  ONE", "secrettwo"])
+    assert Phrases.of(["secrettwo", "secret one"]).digest(KEY) == file.digest
+    assert Phrases.of(["secrettwo"]).digest(KEY) != file.digest != load_phrases(str(path)).digest(Key(b"k" * 32))
+    path.write_text("secret three")
+    with pytest.raises(ShardError, match="changed during the run"):
+        file.load(KEY)
+    path.write_bytes(b"secret \xff")
+    for wrong in (path, tmp_path / "none"):
+        with pytest.raises(ConfigError, match=r"corpus\.phrases is .*cannot be read") as caught:
+            load_phrases(str(wrong))
+        assert "secret" not in str(caught.value)
+        assert caught.value.__context__ is None
+
+
+def test_phrases_and_unit_belong_together():
+    user = Layout(CorpusConfig(), SHARDS, 2)
+    for layout, phrases in ((user, LIST), (LAYOUT, None)):
+        with pytest.raises(ShardError, match="pass both or none"):
+            tidy(table_of([("a", "t", "x")]), KEY, layout, phrases)
+
+
+def written(out, rows, phrases=LIST, step=tidy):
+    entries = {part: write_part(t, part, KEY, out, PHRASE) for part, t in parts_of(rows, 1, step, phrases).items()}
+    parts = tuple(entries[part] for part in range(LAYOUT.parts))
+    manifest = ShardManifest("", SHARDS, 2, 2, 0.2, parts, entries[HOLDOUT], Dropped(), PHRASE, MOST)
+    manifest.write(out)
+    return manifest
+
+
+def test_verify_finds_a_phrase_that_was_left(tmp_path):
+    rows = [(f"u{n}", "say York, x", None) for n in range(60)]
+    manifest = written(tmp_path, rows)
+    verify_shards(tmp_path, KEY, PHRASE, LIST)
+    assert shards_per_phrase(tmp_path, manifest, LIST) == {0: 0, 1: MOST, 2: 0, 3: 0}
+    written(tmp_path, rows, phrases=Phrases.of(["another"]))
+    with pytest.raises(ShardError, match="holds a secret phrase in a shard where it must be masked") as caught:
+        verify_shards(tmp_path, KEY, PHRASE, LIST)
+    assert "york" not in str(caught.value).lower()
+    for unit, phrases in ((PHRASE, None), (PrivacyUnit.USER, None), (PrivacyUnit.RECORD, LIST)):
+        with pytest.raises(ShardError, match="of unit 'phrase', not"):
+            verify_shards(tmp_path, KEY, unit, phrases)
+
+
+def test_counts_of_what_was_set_aside():
+    rows = [("u1", "yorkyorkyorkyorkyork", None), ("u1", "x " * 20, None), ("u1", " ", None), (" ", "x", None)]
+    table, dropped = tidy(table_of(rows), KEY, LAYOUT, LIST)
+    assert table["text"].to_pylist() == ["x x x x x x x x"]
+    assert dropped == Dropped(null_user=1, empty_text=2, cut_text=1)
+
+
+def test_held_out_texts_stay_as_they_are():
+    held = next(f"h{n}" for n in range(99) if LAYOUT.shard_of(KEY, f"h{n}") == HOLDOUT)
+    assert tidy(table_of([(held, "ann lee", None)]), KEY, LAYOUT, LIST)[0]["text"].to_pylist() == ["ann lee"]
+
+
+def test_the_key_decides(tmp_path):
+    other = create_key(tmp_path / "key")
+    assert [LIST.allowed(n, other, 3, 1000) for n in NUMBERS] != [LIST.allowed(n, KEY, 3, 1000) for n in NUMBERS]

@@ -1,0 +1,201 @@
+"""Unit 'record': one record more or less changes one shard, and no other record moves.
+
+Caught by the coupled test: a bound per user, a shard of (user, rank), a rank counted within the user over all shards.
+Caught by the others: a shard of the user, a shard without the labels (`verify`), a hold-out coin of each record.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.bounding import bound
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, prepare
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.masking import tidy
+from rayprivacy.corpus.parts import read_part, write_part
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.shards import check_size
+from rayprivacy.corpus.verify import verify_shards
+
+KEY, RECORD = Key.for_tests(), PrivacyUnit.RECORD
+CONFIG = CorpusConfig(labels=("topic",), max_records_per_user=None, max_chars=12, holdout=0.3)
+LAYOUT = Layout(CONFIG, shards=7, per_part=2, unit=RECORD)
+TEXTS = st.sampled_from([f"text {n}" for n in range(9)] + ["a longer text, part one", "a longer text, part two"])
+ROW = st.tuples(st.sampled_from(["a", "b", " b", "c", "7"]), TEXTS, st.sampled_from(["x", "", None]))
+ROWS = st.lists(ROW, max_size=30)
+
+
+def table_of(rows):
+    columns = list(zip(*rows, strict=True)) or [(), (), ()]
+    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(TABLE, columns, strict=True)})
+
+
+TABLE = ("user", "text", "topic")
+
+
+def parts_of(blocks, layout=LAYOUT):
+    prepared = pa.concat_tables(
+        [prepare(tidy(table_of(rows), KEY, layout, None)[0], KEY, layout)[0] for rows in blocks]
+    )
+    numbers = prepared["part"].to_pylist()
+    wanted = (HOLDOUT, *range(layout.parts))
+    rows = {part: prepared.filter(pa.array([number == part for number in numbers], pa.bool_())) for part in wanted}
+    return {part: finish(rows[part], part, KEY, layout)[0] for part in wanted}
+
+
+def shards_of(*blocks):
+    rows = [row for table in parts_of(blocks).values() for row in table.to_pylist()]
+    return {shard: [row for row in rows if row["shard"] == shard] for shard in range(HOLDOUT, LAYOUT.shards)}
+
+
+def content(rows):
+    return {(row["user"], row["text"], row["topic"]) for row in rows}
+
+
+@given(ROWS, ROW, st.integers(1, 3))
+@settings(max_examples=150, deadline=None)
+@example(rows=[("a", f"text {n}", "x") for n in range(9)], joined=("a", "text 9", "x"), blocks=1)
+@example(rows=[("a", "text 1", "x")], joined=("a", "text 1", None), blocks=1)
+def test_a_record_more_changes_one_shard_by_itself(rows, joined, blocks):
+    before, after = shards_of(rows), shards_of(*([*rows, joined][start::blocks] for start in range(blocks)))
+    changed = [shard for shard in before if before[shard] != after[shard]]
+    assert len(changed) <= 1
+    for shard in changed:
+        assert content(before[shard]) < content(after[shard])
+        assert len(after[shard]) == len(before[shard]) + 1
+
+
+def test_one_users_records_are_spread_evenly_and_all_kept():
+    layout = Layout(CorpusConfig(max_records_per_user=None, holdout=0.0), 10, 10, RECORD)
+    rows = pa.table({"user": ["a"] * 5000, "text": [f"text {n}" for n in range(5000)]})
+    table = finish(prepare(rows, KEY, layout)[0], 0, KEY, layout)[0]
+    counts = [table["shard"].to_pylist().count(shard) for shard in range(10)]
+    assert sum(counts) == 5000
+    assert sum((count - 500) ** 2 / 500 for count in counts) < 30  # chi-square, 9 degrees of freedom, p = 4e-4
+
+
+def test_a_user_is_held_out_with_all_records():
+    shards = shards_of([(f"user-{n % 40}", f"text {n}", None) for n in range(400)])
+    held = {row["user"] for row in shards[HOLDOUT]}
+    assert 0 < len(held) < 40
+    assert held.isdisjoint(row["user"] for shard in range(LAYOUT.shards) for row in shards[shard])
+
+
+def test_a_bound_would_let_one_record_change_two_shards():
+    """Why there is none: with a bound of 1, some record that joins pushes another one out."""
+    rows = [("a", f"text {n}", "x") for n in range(9)]
+    first = [bound(table_of(rows[:count]), KEY, 1)[0]["text"].to_pylist() for count in range(1, 10)]
+    assert any(len(one) == len(other) == 1 and one != other for one, other in pairwise(first))
+
+
+@given(ROWS, st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=30, deadline=None)
+def test_content_digest_ignores_shards_and_parts(rows, shards, per_part):
+    def digest(layout):
+        return add_digests([content_digest(table, KEY, RECORD) for table in parts_of([rows], layout).values()])
+
+    assert digest(Layout(CONFIG, shards, per_part, RECORD)) == digest(LAYOUT)
+    assert digest(LAYOUT) != add_digests([content_digest(table_of([("z", "t", "x")]), KEY, RECORD), digest(LAYOUT)])
+
+
+@pytest.mark.parametrize(
+    ("config", "unit", "says"),
+    [
+        ({}, "record", r"max_records_per_user is 100, .* set it to null\.$"),
+        ({"max_records_per_user": None}, "user", "max_records_per_user is null"),
+        ({"max_records_per_user": None}, "phrase", "max_records_per_user is null"),
+        ({"max_records_per_user": None, "phrases": "p"}, "record", "corpus.phrases is set, but"),
+        ({"max_shards_per_phrase": 1}, "user", "corpus.max_shards_per_phrase is set, but"),
+        ({"max_shards_per_phrase": 1}, "phrase", "corpus.phrases is not set"),
+        ({"phrases": "p"}, "phrase", "corpus.max_shards_per_phrase is not set"),
+        ({"phrases": "p", "max_shards_per_phrase": 8}, "phrase", "is 8, and there are 7 shards"),
+    ],
+)
+def test_settings_that_break_the_unit_are_refused(config, unit, says):
+    with pytest.raises(ConfigError, match=says):
+        Layout(CorpusConfig(**config), 7, 2, PrivacyUnit(unit))
+
+
+def written(out, change=lambda part, table: table):
+    """A shard directory of 60 records whose digests are right, with a change made before they were taken."""
+    parts = parts_of([[(f"u{n % 6}", f"text {n}", "xy"[n % 2]) for n in range(60)]])
+    files = {part: write_part(change(part, table), part, KEY, out, RECORD) for part, table in parts.items()}
+    manifest = ShardManifest(
+        "", 7, 2, None, 0.3, tuple(files[part] for part in range(4)), files[HOLDOUT], Dropped(), unit=RECORD
+    )
+    manifest.write(out)
+    return manifest
+
+
+def test_verify_accepts_what_was_made(tmp_path):
+    manifest = written(tmp_path)
+    assert manifest.rows == 60
+    verify_shards(tmp_path, KEY, RECORD)
+    for unit in (PrivacyUnit.USER, PrivacyUnit.PHRASE):
+        with pytest.raises(ShardError, match="of unit 'record', not"):
+            verify_shards(tmp_path, KEY, unit)
+
+
+def moved(part, table):
+    """The first record of part 1 goes to the other shard of its part."""
+    if part != 1:
+        return table
+    rows = table.to_pylist()
+    rows[0] = rows[0] | {"shard": 5 - rows[0]["shard"], "record": 99}
+    rows.sort(key=lambda row: (row["shard"], row["user"], row["record"]))
+    ranks = {}
+    for row in rows:
+        place = (row["shard"], row["user"])
+        row["record"] = ranks[place] = ranks.get(place, -1) + 1
+    return pa.Table.from_pylist(rows, schema=table.schema)
+
+
+def doubled(part, table):
+    if part != 1:
+        return table
+    last = table.slice(len(table) - 1).to_pylist()[0]
+    again = pa.Table.from_pylist([last | {"record": last["record"] + 1}], schema=table.schema)
+    return pa.concat_tables([table, again])
+
+
+def relabelled(part, table):
+    return table.set_column(4, "topic", pa.array(["z"] * len(table))) if part == 1 else table
+
+
+@pytest.mark.parametrize(
+    ("change", "says"), [(moved, "puts elsewhere"), (doubled, "a record twice"), (relabelled, "puts elsewhere")]
+)
+def test_verify_finds_records_out_of_place(tmp_path, change, says):
+    written(tmp_path, change)
+    with pytest.raises(ShardError, match=says) as caught:
+        verify_shards(tmp_path, KEY, RECORD)
+    assert "text" not in str(caught.value)
+
+
+def test_verify_finds_a_trained_record_of_a_held_out_user(tmp_path):
+    manifest = written(tmp_path)
+    replace(manifest, holdout_share=0.9).write(tmp_path)
+    with pytest.raises(ShardError, match="puts elsewhere"):
+        verify_shards(tmp_path, KEY, RECORD)
+    assert pq.read_table(tmp_path / "part-00001.parquet", partitioning=None).equals(read_part(tmp_path, 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"), [([], "no usable text"), ([("a", "x", None), ("a", "x ", None)], "one record")]
+)
+def test_one_record_has_nothing_to_hide_among(tmp_path, rows, says):
+    files = {part: write_part(table, part, KEY, tmp_path, RECORD) for part, table in parts_of([rows]).items()}
+    parts = tuple(files[part] for part in range(4))
+    manifest = ShardManifest("", 7, 2, None, 0.3, parts, files[HOLDOUT], Dropped(), unit=RECORD)
+    with pytest.raises(CorpusError, match=says):
+        check_size(manifest, tmp_path)
+    assert not list(tmp_path.glob("*"))
