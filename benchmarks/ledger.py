@@ -1,7 +1,9 @@
 """How long a charge takes while sixteen clients race for the same account, on SQLite and on PostgreSQL.
 
-Each client is a process of its own and charges as fast as it can: reserve, start, commit with an output of 64 bytes.
-Then the account is shown, one more event is added to it, and the book is verified.
+Each client is a process of its own that makes releases one after the other: reserve, start, draw, commit an output of
+64 bytes. Drawing takes time without touching the ledger (70 queries of 50 candidates take 50 ms at the gate); with
+`--draw-ms 0` clients do nothing but charge, which is printed as `saturated`. Then the account is shown, one more event
+is added to it, and the book is verified.
 
     python benchmarks/ledger.py --json
     python benchmarks/ledger.py --json --store postgresql     # needs the test extras: a server is started for it
@@ -31,64 +33,79 @@ def main() -> None:
     arguments = _arguments()
     for store in [arguments.store] if arguments.store else ["sqlite", "postgresql"]:
         with _url(store) as url:
-            figures = {"store": store} | measure(url, arguments.clients, arguments.charges) | _machine()
+            figures = (
+                {"store": store}
+                | measure(url, arguments.clients, arguments.charges, arguments.draw_ms / 1000)
+                | _machine()
+            )
+        figures = {"store": store} | found | _machine()
         print(json.dumps(figures) if arguments.json else _table(figures))
 
 
-def measure(url: str, clients: int, charges: int) -> dict[str, Any]:
+def measure(url: str, clients: int, charges: int, draw: float) -> dict[str, Any]:
     """Every figure of one store; latencies in milliseconds, over all clients."""
     ledger = Ledger.open(url)
     ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(10.0, 1e-6))
-    begin = time.perf_counter()
-    timings = _race(url, clients, charges // clients)
-    seconds = time.perf_counter() - begin
-    both = [reserve + commit for reserve, _, commit in timings]
-    whole = [sum(timing) for timing in timings]
-    reserve = [timing[0] for timing in timings]
+    saturated = _figures(*_race(url, clients, charges // (2 * clients), 0.0))
+    paced = _figures(*_race(url, clients, charges // (2 * clients), draw))
     return {
         "clients": clients,
-        "charges": len(timings),
+        "draw_ms": draw * 1000,
+        **paced,
+        "saturated": saturated,
+        "next_event_ms": _best(lambda number: ledger.reserve("chat", f"next-{number}", "d", EVENT)),
+        "show_10k_ms": _best(lambda _: (ledger.status("chat").figures, ledger.lines("chat"))),
+        "verify_10k_s": round(_best(lambda _: ledger.verify(), 1) / 1000, 2),
+        "charges": len(ledger.lines("chat")),
+    }
+
+
+def _figures(timings: list[Timing], seconds: float) -> dict[str, float]:
+    reserve = [timing[0] for timing in timings]
+    both = [reserve + commit for reserve, _, commit in timings]
+    return {
         "reserve_p50_ms": _ms(reserve, 50),
         "reserve_p99_ms": _ms(reserve, 99),
         "reserve_commit_p50_ms": _ms(both, 50),
         "reserve_commit_p99_ms": _ms(both, 99),
-        "reserve_start_commit_p99_ms": _ms(whole, 99),
         "reserves_per_s": round(len(timings) / seconds, 1),
-        "next_event_ms": _best(lambda number: ledger.reserve("chat", f"next-{number}", "d", EVENT)),
-        "show_10k_ms": _best(lambda _: (ledger.status("chat").figures, ledger.lines("chat"))),
-        "verify_10k_s": round(_best(lambda _: ledger.verify(), 1) / 1000, 2),
     }
 
 
-def _race(url: str, clients: int, each: int) -> list[Timing]:
+def _race(url: str, clients: int, each: int, draw: float) -> tuple[list[Timing], float]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rayprivacy.ledger.store"])
     barrier, results = context.Barrier(clients), context.Queue()
-    workers = [context.Process(target=_client, args=(url, number, each, barrier, results)) for number in range(clients)]
+    work = (url, each, draw, barrier, results)
+    workers = [context.Process(target=_client, args=(f"{draw}-{number}", *work)) for number in range(clients)]
     for worker in workers:
         worker.start()
-    timings = [timing for _ in workers for timing in results.get()]
+    found = [results.get() for _ in workers]
     for worker in workers:
         worker.join()
-    return timings
+    return [timing for timings, _ in found for timing in timings], max(seconds for _, seconds in found)
 
 
-def _client(url: str, number: int, each: int, barrier: Any, results: Any) -> None:
+def _client(name: str, url: str, each: int, draw: float, barrier: Any, results: Any) -> None:
     ledger = Ledger.open(url)
     ledger.status("chat")
     barrier.wait()
-    results.put([_charge(ledger, f"client-{number}-{turn}") for turn in range(each)])
+    begin = time.perf_counter()
+    timings = [_charge(ledger, f"client-{name}-{turn}", draw) for turn in range(each)]
+    results.put((timings, time.perf_counter() - begin))
 
 
-def _charge(ledger: Ledger, release_id: str) -> Timing:
+def _charge(ledger: Ledger, release_id: str, draw: float) -> Timing:
     stamps = [time.perf_counter()]
     charge = ledger.reserve("chat", release_id, "d", EVENT)
     stamps.append(time.perf_counter())
     charge = ledger.start(charge)
     stamps.append(time.perf_counter())
+    time.sleep(draw)
+    stamps.append(time.perf_counter())
     ledger.commit_output(charge, b"o" * 64)
     stamps.append(time.perf_counter())
-    return stamps[1] - stamps[0], stamps[2] - stamps[1], stamps[3] - stamps[2]
+    return stamps[1] - stamps[0], stamps[2] - stamps[1], stamps[4] - stamps[3]
 
 
 def _ms(seconds: list[float], percent: int) -> float:
@@ -133,6 +150,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--store", choices=["sqlite", "postgresql"])
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--charges", type=int, default=10_000)
+    parser.add_argument("--draw-ms", type=float, default=50.0)
     return parser.parse_args()
 
 

@@ -14,11 +14,13 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import accounts
 
-_BY_NAME = select(accounts).where(accounts.c.name == bindparam("name"))
-_ALL = select(accounts).order_by(accounts.c.name)
+_BY_NAME = Query(select(accounts).where(accounts.c.name == bindparam("name")))
+_ALL = Query(select(accounts).order_by(accounts.c.name))
+_INSERT = Query(insert(accounts))
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Account:
 
 def find_account(connection: Connection, name: str) -> Account | None:
     """The account of this name."""
-    row = connection.execute(_BY_NAME, {"name": name}).mappings().first()
+    row = _BY_NAME.first(connection, name=name)
     return _account(row) if row else None
 
 
@@ -94,7 +96,7 @@ def get_account(connection: Connection, name: str) -> Account:
 
 def all_accounts(connection: Connection) -> list[Account]:
     """Every account, by name."""
-    return [_account(row) for row in connection.execute(_ALL).mappings()]
+    return [_account(row) for row in _ALL.rows(connection)]
 
 
 def group_of(connection: Connection, account: Account) -> list[Account]:
@@ -113,7 +115,7 @@ def insert_account(connection: Connection, account: Account) -> None:
     if find_account(connection, account.name) is not None:
         raise LedgerError(f"the account '{account.name}' exists: choose another name, or use it as it is.")
     row = account.terms | {"parameters": json.dumps(account.parameters, sort_keys=True)}
-    connection.execute(insert(accounts).values(name=account.name, created_at=account.created_at, **row))
+    _INSERT.run(connection, name=account.name, created_at=account.created_at, **row)
 
 
 def check_terms(account: Account) -> None:
@@ -171,7 +173,7 @@ def central(group: Iterable[Account]) -> list[Account]:
 
 
 def _account(row: Any) -> Account:
-    values = dict(row)
+    values = dict(zip(accounts.columns.keys(), row, strict=True))
     with decoding("the row of an account"):
         values["unit"] = PrivacyUnit(values["unit"])
         values["relation"] = NeighbouringRelation(values["relation"])

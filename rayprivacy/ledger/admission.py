@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.accounting.events import from_json
 from rayprivacy.core.errors import BudgetRefusedError
@@ -19,9 +19,11 @@ from rayprivacy.ledger.filters.choose import rule_for
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.plan import Lines
 from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
+_PLAN = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "plan"))
 NON_PRIVATE = json.dumps({"kind": "non-private"})
 
 
@@ -125,8 +127,7 @@ def record_exposure(book: Book, exposed: Terms, account: Account, charge: Charge
 
 
 def _plan_lines(connection: Connection, name: str) -> Lines:
-    query = select(entries.c.detail).where(entries.c.account == name, entries.c.kind == "plan")
-    text = connection.execute(query).scalar()
+    text = _PLAN.scalar(connection, account=name)
     if text is None:
         return ()
     with decoding(f"the plan of account '{name}'"):
