@@ -33,11 +33,7 @@ def main() -> None:
     arguments = _arguments()
     for store in [arguments.store] if arguments.store else ["sqlite", "postgresql"]:
         with _url(store) as url:
-            figures = (
-                {"store": store}
-                | measure(url, arguments.clients, arguments.charges, arguments.draw_ms / 1000)
-                | _machine()
-            )
+            found = measure(url, arguments.clients, arguments.charges, arguments.draw_ms / 1000)
         figures = {"store": store} | found | _machine()
         print(json.dumps(figures) if arguments.json else _table(figures))
 

@@ -198,8 +198,9 @@ def _print_charges(book: Ledger, status: AccountStatus, last: int | None) -> Non
     shown = lines[-last:] if last else lines
     table = Table("release", "rung", "state", "of the cap", "reserved at", "changed at")
     for line in shown:
-        share = f"{status.rule.share(tuple(json.loads(line.cost))):.2%}" if line.cost else "-"
-        table.add_row(line.release_id, str(line.rung or "-"), line.state, share, line.reserved_at, line.changed_at)
+        share = status.share_of(line)
+        part = "-" if share is None else f"{share:.2%}"
+        table.add_row(line.release_id, str(line.rung or "-"), line.state, part, line.reserved_at, line.changed_at)
     _console().print(table)
     if len(shown) < len(lines):
         typer.echo(f"{len(lines) - len(shown)} earlier charges are not shown: add --all.")

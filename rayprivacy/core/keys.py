@@ -89,14 +89,19 @@ def load_key(path: Path) -> Key:
     """Read the secret.
 
     Raises:
-        KeyFileError: the file is missing, readable by others, or not 32 bytes long.
+        KeyFileError: the file is missing, cannot be read, is readable by others, or is not 32 bytes long.
     """
-    if not path.exists():
-        raise KeyFileError(f"the key file {path} does not exist: create one, or correct privacy.key.")
-    mode = stat.S_IMODE(path.stat().st_mode)
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        raise KeyFileError(f"the key file {path} does not exist: create one, or correct privacy.key.") from None
+    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
+        reason = getattr(error, "strerror", None) or "no path"
+        raise KeyFileError(f"the key file cannot be read ({reason}): give the path of a file of 32 bytes.") from None
     if mode & 0o077:
         raise KeyFileError(f"the key file {path} has mode {mode:04o}: run chmod 600 on it, and consider it seen.")
-    return Key(path.read_bytes())
+    return Key(secret)
 
 
 def load_or_create_key(path: Path) -> Key:

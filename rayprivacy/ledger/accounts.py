@@ -175,6 +175,8 @@ def central(group: Iterable[Account]) -> list[Account]:
 def _account(row: Any) -> Account:
     values = dict(zip(accounts.columns.keys(), row, strict=True))
     with decoding("the row of an account"):
+        if not all(isinstance(values[name], str) for name in ("name", "composition", "corpus", "created_at")):
+            raise TypeError
         values["unit"] = PrivacyUnit(values["unit"])
         values["relation"] = NeighbouringRelation(values["relation"])
         values["kind"] = AccountKind(values["kind"])

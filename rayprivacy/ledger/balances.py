@@ -60,6 +60,7 @@ class Balance:
         return json.dumps(vars(self), sort_keys=True)
 
 
+_MOST = 2**1000  # more than any cap, and still a float
 _COUNTED = (ChargeState.RESERVED, ChargeState.STARTED, ChargeState.COMMITTED)
 
 
@@ -75,6 +76,8 @@ def read_balance(source: Connection | Book, account: str, rule: Rule) -> Balance
         vectors = json.loads(text)
         reserved, started, committed = (tuple(map(operator.index, vectors[state.value])) for state in _COUNTED)
         if {len(reserved), len(started), len(committed)} != {rule.size}:
+            raise ValueError
+        if not all(0 <= part < _MOST for part in (*reserved, *started, *committed)):
             raise ValueError
     return Balance(reserved, started, committed)
 

@@ -12,6 +12,7 @@ True
 """
 
 import json
+import operator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,7 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger.queries import Query
+from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
 GENESIS = "0" * 64
@@ -120,7 +122,8 @@ class Book:
     def __init__(self, connection: Connection, key: Key | None, seen: Head) -> None:
         self.connection, self._key = connection, key
         seq, digest, mac, *last, found = _LAST.first(connection, seen=seen.seq) or (0, GENESIS, "", "", "", None)
-        self.head, self._last = Head(seq, digest), tuple(last)
+        with decoding("the last entry"):
+            self.head, self._last = Head(operator.index(seq), digest + ""), tuple(last)
         if mac and (key is None or _mac(key, digest) != mac):
             raise LedgerError("the ledger is kept with a key: give its key file (privacy.ledger_key, --ledger-key).")
         if seen.seq and found != seen.hash:

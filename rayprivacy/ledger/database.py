@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from alembic import command
 from alembic.config import Config as AlembicConfig
 from alembic.migration import MigrationContext
+from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
@@ -126,7 +127,10 @@ class Database:
                 command.upgrade(config, REVISION)
 
     def _revision(self, connection: Connection) -> str | None:
-        current = MigrationContext.configure(connection).get_current_revision()
+        try:
+            current = MigrationContext.configure(connection).get_current_revision()
+        except CommandError:
+            raise LedgerError(f"the ledger {self.name} names two schemas at once: restore the newest copy.") from None
         if current is not None and current > REVISION:
             raise LedgerError(
                 f"the ledger {self.name} has schema {current}, newer than {REVISION}: upgrade rayprivacy."

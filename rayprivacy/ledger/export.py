@@ -15,6 +15,8 @@ public key inside the export proves nothing about its origin, and is reported as
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
     summary: dict[str, Any] = summarize(audited) | {"files": digests, "signed_with": "ed25519" if key else "unsigned"}
     summary |= {"public_key": public_key_of(key) if key else None}
     summary |= {"signature": sign(key, canonical(summary).encode()) if key else None}
-    private_directory(directory)
+    with _usable():
+        private_directory(directory)
     for name, data in files.items():
         write_atomic(directory / name, data, _MODE)
     write_atomic(directory / SUMMARY, f"{canonical(summary)}\n".encode(), _MODE)  # last: an export has it or is none
@@ -85,8 +88,19 @@ def verify_export(
 
 
 def _require_empty(directory: Path) -> None:
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    with _usable():
+        taken = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
+    if taken:
         raise ConfigError(f"the export directory {directory} is not empty: give a new one.")
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
+        reason = getattr(error, "strerror", None) or "no path"
+        raise ConfigError(f"the export directory cannot be used ({reason}): give a new one.") from None
 
 
 def _lines(rows: list[dict[str, Any]]) -> bytes:

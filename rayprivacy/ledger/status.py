@@ -1,5 +1,7 @@
 """What has become of an account, for people: totals by state, and a line for each charge."""
 
+import json
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,6 +9,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.balances import Balance
+from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
@@ -35,7 +38,18 @@ class AccountStatus:
     @property
     def share(self) -> float:
         """Part of the cap that reserved, started and committed charges take together."""
-        return self.rule.share(self.balance.used)
+        return self._share(self.balance.used)
+
+    def share_of(self, line: "Line") -> float | None:
+        """Part of the cap that one charge takes; None where the first schema did not record its cost."""
+        if not line.cost:
+            return None
+        with decoding("an entry"):
+            return self._share(tuple(map(operator.index, json.loads(line.cost))))
+
+    def _share(self, used: Vector) -> float:
+        with decoding(f"the cap or the balance of account '{self.account.name}'"):
+            return self.rule.share(used)
 
     @property
     def epsilon_spent(self) -> float:

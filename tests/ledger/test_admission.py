@@ -1,0 +1,262 @@
+"""Every composition rule admits up to its cap and no further, as computed here by other means."""
+
+import math
+from typing import Any
+
+import pytest
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from scipy.optimize import brentq, minimize_scalar
+from scipy.stats import norm
+
+from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.charges import Charge
+from rayprivacy.ledger.filters.choose import WEIGHTED_ORDERS
+from rayprivacy.ledger.store import Ledger
+
+USER, ADD = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE
+EPSILON, DELTA, ORDER = 3.0, 1e-6, 16.0
+CAP = Budget(EPSILON, DELTA)
+SIGMA = 8.1375
+TRAINING = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
+
+
+def _fits_gdp() -> float:
+    """mu*^2 / mu^2, mu* from the closed curve of Gaussian noise."""
+    curve = lambda mu: norm.cdf(mu / 2 - EPSILON / mu) - math.exp(EPSILON) * norm.cdf(-mu / 2 - EPSILON / mu)  # noqa: E731
+    return float(brentq(lambda mu: curve(mu) - DELTA, 0.01, 10, xtol=1e-14)) ** 2 * SIGMA**2
+
+
+def _fits_zcdp() -> float:
+    """rho* / rho, by the conversion of Canonne, Kamath & Steinke at its best order."""
+
+    def epsilon(rho: float) -> float:
+        def at(a: float) -> float:
+            return rho * a + math.log1p(-1 / a) - (math.log(DELTA) + math.log(a)) / (a - 1)
+
+        return float(minimize_scalar(at, bounds=(1.01, 500), method="bounded", options={"xatol": 1e-10}).fun)
+
+    return float(brentq(lambda rho: epsilon(rho) - EPSILON, 1e-6, 10, xtol=1e-15)) * 2 * SIGMA**2
+
+
+def _fits_rdp() -> float:
+    cap = EPSILON - math.log1p(-1 / ORDER) + (math.log(DELTA) + math.log(ORDER)) / (ORDER - 1)
+    return cap / (ORDER / (2 * SIGMA**2))
+
+
+def _fits_weighted() -> float:
+    share = DELTA / len(WEIGHTED_ORDERS)
+    caps = {a: EPSILON - math.log(1 / share) / (a - 1) for a in WEIGHTED_ORDERS}
+    return max(cap / (a / (2 * SIGMA**2)) for a, cap in caps.items())
+
+
+METRIC = MetricLocalDpEvent(0.017, 1.3, 9)
+RULES: dict[str, tuple[dict[str, Any], Any, float]] = {
+    "gdp": ({}, GaussianDpEvent(SIGMA), _fits_gdp()),
+    "zcdp": ({}, LaplaceDpEvent(SIGMA), _fits_zcdp()),
+    "rdp": ({"order": ORDER}, GaussianDpEvent(SIGMA), _fits_rdp()),
+    "weighted": ({}, GaussianDpEvent(SIGMA), _fits_weighted()),
+    "metric": ({"kind": AccountKind.METRIC_LOCAL}, METRIC, EPSILON / (0.017 * 1.3 * 9)),
+}
+
+
+def _open(ledger: Ledger, composition: str) -> tuple[Any, int]:
+    more, event, fit = RULES[composition]
+    ledger.create_account("a", USER, ADD, CAP, composition, **more)
+    assert 0.001 < fit % 1 < 0.999, "a test at the edge proves nothing"
+    assert 5 < fit < 200
+    return event, math.floor(fit)
+
+
+def _reserve(ledger: Ledger, release: int, event: Any) -> Charge:
+    return ledger.reserve("a", f"run-{release}", "d", event, protection=ledger.account("a").protection)
+
+
+@pytest.mark.parametrize("composition", RULES)
+def test_the_cap_is_reached_and_not_passed(ledger: Ledger, composition: str) -> None:
+    event, fit = _open(ledger, composition)
+    charges = [_reserve(ledger, number, event) for number in range(fit)]
+    full = ledger.status("a")
+    assert full.share <= 1
+    assert full.epsilon_spent <= EPSILON
+    with pytest.raises(BudgetRefusedError, match="left"):
+        _reserve(ledger, fit, event)
+    with pytest.raises(BudgetRefusedError, match="left"):
+        ledger.check("a", event, ledger.account("a").protection)
+    assert ledger.status("a").balance == full.balance
+    gone = charges[fit // 2]
+    ledger.cancel(gone)
+    used = ledger.status("a").balance.used
+    assert used == tuple(all_ - one for all_, one in zip(full.balance.used, gone.cost or (), strict=True))
+    ledger.check("a", event, ledger.account("a").protection)
+    _reserve(ledger, fit, event)
+    assert ledger.status("a").balance == full.balance
+    assert ledger.verify().charges == fit + 1
+
+
+@pytest.mark.parametrize("composition", RULES)
+def test_one_event_of_many_steps_costs_what_the_steps_cost(ledger: Ledger, composition: str) -> None:
+    event, fit = _open(ledger, composition)
+    if composition == "metric":  # documents have lengths, events have no counts
+        many, more = MetricLocalDpEvent(0.017, 1.3, 9 * fit), MetricLocalDpEvent(0.017, 1.3, 9 * (fit + 1))
+    else:
+        many, more = SelfComposedDpEvent(event, fit), SelfComposedDpEvent(event, fit + 1)
+    with pytest.raises(BudgetRefusedError):
+        _reserve(ledger, 0, more)
+    charge = _reserve(ledger, 0, many)
+    with pytest.raises(BudgetRefusedError):
+        _reserve(ledger, 1, event)
+    ledger.cancel(charge)
+    assert not any(ledger.status("a").balance.used)
+    ledger.verify()
+
+
+@pytest.mark.parametrize("composition", RULES)
+def test_whatever_comes_back_comes_back_exactly(ledger: Ledger, composition: str) -> None:
+    event, fit = _open(ledger, composition)
+    kept = [_reserve(ledger, number, event) for number in range(2)]
+    ledger.commit_output(ledger.start(kept[0]), b"x")
+    ledger.start(kept[1])
+    before = ledger.status("a").balance
+    for _ in range(3):
+        charges = [_reserve(ledger, number, event) for number in range(2, min(fit, 12))]
+        for charge in charges[::2] + charges[1::2]:
+            ledger.cancel(charge)
+        assert ledger.status("a").balance == before
+    assert before.committed == kept[0].cost
+    assert before.started == kept[1].cost
+    ledger.verify()
+
+
+@pytest.mark.parametrize(
+    ("composition", "event"),
+    [
+        ("gdp", LaplaceDpEvent(5.0)),
+        ("gdp", TRAINING),
+        ("gdp", METRIC),
+        ("zcdp", TRAINING),
+        ("zcdp", METRIC),
+        ("rdp", METRIC),
+        ("weighted", METRIC),
+        ("metric", GaussianDpEvent(5.0)),
+    ],
+)
+def test_an_event_that_the_rule_cannot_price_costs_nothing(ledger: Ledger, composition: str, event: Any) -> None:
+    _open(ledger, composition)
+    with pytest.raises(EventError):
+        _reserve(ledger, 0, event)
+    assert [entry.kind for entry in ledger.entries("a")] == ["create"]
+
+
+@pytest.mark.parametrize("composition", ["rdp", "weighted"])
+def test_sampled_events_cost_far_less_than_unsampled_ones(ledger: Ledger, composition: str) -> None:
+    _open(ledger, composition)
+    steps, q, sigma = 500, 0.01, 4.0
+    charge = _reserve(ledger, 0, SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps))
+    parameters = ledger.account("a").parameters
+    orders = [ORDER] if composition == "rdp" else [order for order, _ in parameters["orders"]]
+    cost = (charge.cost or ())[0] / 2**80
+    unsampled = steps * orders[0] / (2 * sigma**2)
+    assert q**2 * unsampled < cost < 2 * q**2 * unsampled
+    assert ledger.verify().charges == 1
+
+
+class TestPlan:
+    """Accounts of composition 'pld': nothing runs that was not planned, and no more of it."""
+
+    PLAN = (SelfComposedDpEvent(TRAINING, 100), SelfComposedDpEvent(GaussianDpEvent(20.0), 3), LaplaceDpEvent(50.0))
+
+    @pytest.fixture
+    def planned(self, ledger: Ledger) -> Ledger:
+        ledger.create_account("a", USER, ADD, CAP, "pld")
+        with pytest.raises(EventError, match="no plan yet"):
+            _reserve(ledger, 0, TRAINING)
+        assert 0.5 < ledger.register_plan("a", self.PLAN) < EPSILON
+        return ledger
+
+    def test_it_is_registered_once(self, planned: Ledger, url: str) -> None:
+        for again in (planned, Ledger.open(url)):
+            with pytest.raises(LedgerError, match="has a plan already"):
+                again.register_plan("a", self.PLAN)
+        assert [entry.kind for entry in planned.entries("a")] == ["create", "plan"]
+        assert planned.verify().entries == 3
+
+    def test_other_accounts_take_none(self, ledger: Ledger) -> None:
+        with pytest.raises(LedgerError, match="only 'pld' accounts take a plan"):
+            ledger.register_plan("chat", self.PLAN)
+
+    def test_a_plan_over_the_cap_is_refused(self, ledger: Ledger) -> None:
+        ledger.create_account("a", USER, ADD, CAP, "pld")
+        with pytest.raises(BudgetRefusedError, match="cap of 3"):
+            ledger.register_plan("a", [SelfComposedDpEvent(GaussianDpEvent(20.0), 4000)])
+        assert [entry.kind for entry in ledger.entries("a")] == ["create"]
+        assert ledger.register_plan("a", [GaussianDpEvent(20.0)]) < EPSILON
+
+    def test_a_plan_of_what_cannot_be_composed_is_refused(self, ledger: Ledger) -> None:
+        ledger.create_account("a", USER, ADD, CAP, "pld")
+        for events in ([METRIC], [GaussianDpEvent(math.nan)]):
+            with pytest.raises(EventError):
+                ledger.register_plan("a", events)
+        assert [entry.kind for entry in ledger.entries("a")] == ["create"]
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            TRAINING,
+            SelfComposedDpEvent(TRAINING, 100),
+            PoissonSampledDpEvent(0.005, GaussianDpEvent(1.0)),
+            PoissonSampledDpEvent(0.01, GaussianDpEvent(1.5)),
+            GaussianDpEvent(20.0),
+            GaussianDpEvent(50.0),
+            LaplaceDpEvent(60.0),
+        ],
+    )
+    def test_what_is_planned_or_less_is_admitted(self, planned: Ledger, event: Any) -> None:
+        charge = planned.start(_reserve(planned, 0, event))
+        planned.commit_output(charge, b"x")
+        assert sum(charge.cost or ()) in (1, 100)
+        assert planned.verify().charges == 1
+
+    @pytest.mark.parametrize(
+        "event",
+        [
+            GaussianDpEvent(19.9),
+            PoissonSampledDpEvent(0.011, GaussianDpEvent(1.0)),
+            PoissonSampledDpEvent(0.01, GaussianDpEvent(0.99)),
+            LaplaceDpEvent(49.0),
+            METRIC,
+        ],
+    )
+    def test_what_costs_more_than_any_line_is_refused(self, planned: Ledger, event: Any) -> None:
+        with pytest.raises(EventError, match="plan"):
+            _reserve(planned, 0, event)
+        assert [entry.kind for entry in planned.entries("a")] == ["create", "plan"]
+
+    def test_a_line_runs_no_more_often_than_planned(self, planned: Ledger) -> None:
+        laplace = [LaplaceDpEvent(50.0), LaplaceDpEvent(51.0)]
+        charge = _reserve(planned, 0, laplace[0])
+        for event in laplace:
+            with pytest.raises(BudgetRefusedError):
+                _reserve(planned, 1, event)
+        planned.cancel(charge)
+        _reserve(planned, 1, laplace[1])
+        with pytest.raises(BudgetRefusedError):
+            _reserve(planned, 2, SelfComposedDpEvent(TRAINING, 101))
+        _reserve(planned, 2, SelfComposedDpEvent(TRAINING, 100))
+        with pytest.raises(BudgetRefusedError):
+            _reserve(planned, 3, TRAINING)
+        assert planned.verify().charges == 3
+
+    def test_a_cancelled_event_goes_back_to_the_line_that_paid(self, planned: Ledger) -> None:
+        small = PoissonSampledDpEvent(0.005, GaussianDpEvent(20.0))  # both lines dominate it
+        many = _reserve(planned, 0, SelfComposedDpEvent(small, 102))
+        assert sum(many.cost or ()) == 102
+        with pytest.raises(BudgetRefusedError):
+            _reserve(planned, 1, SelfComposedDpEvent(small, 2))
+        planned.cancel(many)
+        assert not any(planned.status("a").balance.used)
+        _reserve(planned, 1, SelfComposedDpEvent(TRAINING, 100))
+        _reserve(planned, 2, SelfComposedDpEvent(GaussianDpEvent(20.0), 3))
+        assert planned.status("a").share == 1
+        assert planned.verify().charges == 3

@@ -1,0 +1,245 @@
+"""Any sequence of calls, by two holders, with reopening: the ledger does what a page of plain Python does."""
+
+import itertools
+import uuid
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from dp_accounting import GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from reference import ModelAccount, ModelCharge, on_grid
+
+from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError, LedgerError
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.charges import Charge
+from rayprivacy.ledger.store import Ledger
+
+TERMS = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
+ORDER = 16.0
+SIGMAS = (2.5, 4.0, 9.0)  # two or three of the first fill an account
+GAUSSIANS = tuple(GaussianDpEvent(sigma) for sigma in SIGMAS)
+TRAINING = SelfComposedDpEvent(GaussianDpEvent(12.0), 4)
+METRIC = tuple(MetricLocalDpEvent(0.1, 1.5, tokens) for tokens in (9, 4, 1))
+PLAN = (SelfComposedDpEvent(GaussianDpEvent(9.0), 3), SelfComposedDpEvent(LaplaceDpEvent(9.0), 2))
+COMPOSITIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+    "gdp": ({}, (*GAUSSIANS, TRAINING)),
+    "zcdp": ({}, (GAUSSIANS[0], LaplaceDpEvent(2.5), TRAINING)),
+    "rdp": ({"order": ORDER}, (*GAUSSIANS, TRAINING)),
+    "weighted": ({}, (*GAUSSIANS, TRAINING)),
+    "metric": ({"kind": AccountKind.METRIC_LOCAL}, METRIC),
+    "pld": ({}, (GaussianDpEvent(9.0), LaplaceDpEvent(9.0), PLAN[0])),
+    "selective": ({"kind": AccountKind.SELECTIVE, "policy": "phones"}, (*GAUSSIANS, TRAINING)),
+}
+
+
+def price(composition: str, event: Any) -> tuple[Fraction | int, ...]:
+    """The exact cost of an event, without the ledger."""
+    if composition == "pld":
+        leaf, count = (event.event, event.count) if isinstance(event, SelfComposedDpEvent) else (event, 1)
+        return (count, 0) if isinstance(leaf, GaussianDpEvent) else (0, count)
+    if composition == "metric":
+        return (Fraction(event.epsilon) * Fraction(event.diameter) * event.tokens,)
+    leaf, count = (event.event, event.count) if isinstance(event, SelfComposedDpEvent) else (event, 1)
+    squared = count / Fraction(leaf.noise_multiplier) ** 2
+    if composition in ("gdp", "selective"):
+        return (squared,)
+    if composition == "zcdp":
+        return (squared / 2,)
+    orders = (ORDER,) if composition == "rdp" else (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+    return tuple(Fraction(order) * squared / 2 for order in orders)
+
+
+class Store:
+    """One database for all examples: each opens an account of its own."""
+
+    def __init__(self, url: str, composition: str) -> None:
+        self.url, self.composition, self.ledger = url, composition, Ledger.open(url)
+        self.head = self.ledger.head()
+        self.accounts = 0
+
+    def reopen(self) -> None:
+        self.head = self.ledger.head()
+        self.ledger.close()
+        self.ledger = Ledger.open(self.url, expected_head=self.head)
+
+    def open_account(self) -> tuple[str, dict[str, tuple[int, ...]], ModelAccount]:
+        name, corpus = uuid.uuid4().hex, uuid.uuid4().hex
+        more, events = COMPOSITIONS[self.composition]
+        rule_name = "gdp" if self.composition == "selective" else self.composition
+        self.ledger.create_account(f"{name}-central", *TERMS, corpus=corpus)
+        self.ledger.create_account(name, *TERMS, composition=rule_name, corpus=corpus, **more)
+        if self.composition == "pld":
+            self.ledger.register_plan(name, PLAN)
+        self.accounts += 2
+        return name, self._costs(name, events), self._model(name)
+
+    def _costs(self, name: str, events: tuple[Any, ...]) -> dict[str, tuple[int, ...]]:
+        filter_ = self.ledger.terms(name).rule
+        costs = {repr(event): filter_.cost(event, (0,) * filter_.size) for event in events}
+        for event in events:
+            exact = price(self.composition, event)[: filter_.size]
+            if self.composition == "weighted":  # orders at which the cap leaves nothing are left out
+                exact = price(self.composition, event)[-filter_.size :]
+            for have, want in zip(costs[repr(event)], exact, strict=True):
+                if self.composition in ("rdp", "weighted"):  # floats, rounded up
+                    assert want <= Fraction(have, 2**80) <= want * (1 + Fraction(1, 10**8))
+                else:
+                    assert have == (want if self.composition == "pld" else on_grid(Fraction(want)))
+        return costs
+
+    def _model(self, name: str) -> ModelAccount:
+        filter_: Any = self.ledger.terms(name).rule
+        if self.composition == "pld":
+            return ModelAccount((3, 2), False, entries=2)
+        if self.composition == "weighted":
+            return ModelAccount(filter_.limits, True, entries=1)
+        return ModelAccount((filter_.limit,), False, entries=1)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    store: Store
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name, self.costs, self.model = self.store.open_account()
+        self.events = COMPOSITIONS[self.store.composition][1]
+        self.protection = self.store.ledger.account(self.name).protection
+        self.handles: list[tuple[Charge, ModelCharge]] = []
+        self.outputs = itertools.count()
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.store.ledger
+
+    def both(self, modelled: Callable[[], Any], real: Callable[[], Any]) -> tuple[Any, Any] | None:
+        """Call both; they must raise the same, or None of them."""
+        raised: list[type | None] = []
+        results = []
+        for call in (modelled, real):
+            try:
+                results.append(call())
+                raised.append(None)
+            except (LedgerError, BudgetRefusedError) as error:
+                raised.append(type(error))
+        assert raised[0] == raised[1]
+        return (results[0], results[1]) if raised[0] is None else None
+
+    def known(self, number: int) -> tuple[Charge, ModelCharge]:
+        return self.handles[number % len(self.handles)]
+
+    @rule(
+        release=st.sampled_from("rs"),
+        digest=st.sampled_from("dde"),
+        rung=st.sampled_from([0, 0, 1, 2, 3]),
+        event=st.integers(0, 3),
+    )
+    def reserve(self, release: str, digest: str, rung: int, event: int) -> None:
+        chosen = self.events[event % len(self.events)]
+        cost = self.costs[repr(chosen)]
+        done = self.both(
+            lambda: self.model.reserve((release, digest, rung), chosen, cost),
+            lambda: self.ledger.reserve(self.name, release, digest, chosen, rung=rung, protection=self.protection),
+        )
+        if done:
+            self.handles.append((done[1], done[0]))
+            self.agree(*done)
+
+    @precondition(lambda self: self.handles)
+    @rule(number=st.integers(0, 50), holder=st.sampled_from(["host-a:1:1", "host-b:2:2"]), term_runs=st.booleans())
+    def start(self, number: int, holder: str, term_runs: bool) -> None:
+        charge, modelled = self.known(number)
+        done = self.both(
+            lambda: self.model.start(modelled, holder, term_runs),
+            lambda: self.ledger.start(charge, holder=holder, seconds=1000 if term_runs else -1),
+        )
+        if done:
+            self.handles.append((done[1], modelled))
+            self.agree(modelled, done[1])
+
+    @precondition(lambda self: self.handles)
+    @rule(number=st.integers(0, 50), term_runs=st.booleans())
+    def renew(self, number: int, term_runs: bool) -> None:
+        charge, modelled = self.known(number)
+        self.both(
+            lambda: self.model.renew(modelled, charge.lease.token, term_runs),
+            lambda: self.ledger.renew(charge, seconds=1000 if term_runs else -1),
+        )
+
+    @precondition(lambda self: self.handles)
+    @rule(number=st.integers(0, 50), last=st.booleans())
+    def commit(self, number: int, last: bool) -> None:
+        charge, modelled = self.handles[-1] if last else self.known(number)  # an older handle may hold a stale token
+        output = b"%d" % next(self.outputs)
+        self.both(
+            lambda: self.model.commit(modelled, charge.lease.token, output),
+            lambda: self.ledger.commit_output(charge, output),
+        )
+
+    @precondition(lambda self: self.handles)
+    @rule(number=st.integers(0, 50))
+    def cancel(self, number: int) -> None:
+        charge, modelled = self.known(number)
+        self.both(lambda: self.model.cancel(modelled), lambda: self.ledger.cancel(charge))
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.reopen()
+
+    @precondition(lambda self: self.handles)
+    @rule(number=st.integers(0, 50))
+    def look_up(self, number: int) -> None:
+        charge, modelled = self.known(number)
+        assert self.ledger.output(charge) == modelled.output
+        found = self.ledger.find_charge(self.name, *modelled.key)
+        wanted = self.model.live(modelled.key)
+        assert (found is None) == (wanted is None)
+        if found and wanted:
+            self.agree(wanted, found)
+
+    def agree(self, modelled: ModelCharge, charge: Charge) -> None:
+        assert (charge.release_id, charge.input_digest, charge.rung) == modelled.key
+        assert (charge.state, charge.lease.token) == (modelled.state, modelled.token)
+        assert (charge.event, charge.cost) == (modelled.event, modelled.cost)
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        balance = self.ledger.status(self.name).balance
+        assert balance.reserved == self.model.total("reserved")
+        assert balance.started == self.model.total("started")
+        assert balance.committed == self.model.total("committed")
+        assert self.model.fits(balance.used)
+        assert len(self.ledger.entries(self.name)) == self.model.entries
+
+    def teardown(self) -> None:
+        states = [line.state for line in self.ledger.lines(self.name)]
+        assert states == [charge.state for charge in self.model.charges]
+        exposing = self.store.composition in ("selective", "metric")
+        assert self.ledger.status(f"{self.name}-central").exposures == exposing * len(self.model.charges)
+        assert self.ledger.verify().accounts == self.store.accounts
+
+
+@pytest.mark.timeout(600)  # a failure is made smaller for up to five minutes
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_the_ledger_does_what_the_model_does(url: str, composition: str) -> None:
+    opened = Store(url, composition)
+    machine = type("Machine", (LedgerMachine,), {"store": opened})
+    config = settings(
+        max_examples=10,
+        stateful_step_count=25,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+        phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+        print_blob=True,
+    )
+    run_state_machine_as_test(machine, settings=config)
+    assert opened.accounts >= 10
+    opened.ledger.close()
+
+
+def test_errors_of_the_model_are_told_apart() -> None:
+    assert issubclass(LeaseHeldError, LedgerError)  # so `both` compares exact types
