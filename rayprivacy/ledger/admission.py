@@ -9,7 +9,7 @@ from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.accounting.events import from_json
-from rayprivacy.core.errors import BudgetRefusedError
+from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.accounts import Account, central, get_account, group_of
 from rayprivacy.ledger.balances import cost_of, read_balance
@@ -24,6 +24,7 @@ from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
 _PLAN = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "plan"))
+_CREATE = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "create"))
 NON_PRIVATE = json.dumps({"kind": "non-private"})
 
 
@@ -35,15 +36,26 @@ class Terms(NamedTuple):
 
 
 def read_terms(connection: Connection, name: str) -> Terms:
-    """The account of this name, with its rule.
+    """The account of this name, with its rule, as its `create` entry fixed it.
 
     Raises:
-        LedgerError: there is none.
+        LedgerError: there is none, or its row is not what was fixed.
     """
     account = get_account(connection, name)
+    _check_fixed(account, _CREATE.scalar(connection, account=name))
     lines = _plan_lines(connection, name) if account.composition == "pld" else ()
     with decoding(f"the row of account '{name}'"):
         return Terms(account, rule_for(account.composition, account.budget, account.parameters, lines))
+
+
+def _check_fixed(account: Account, detail: str | None) -> None:
+    with decoding(f"the create entry of account '{account.name}'"):
+        fixed = {"kind": "central", "corpus": "", "parameters": {}} | json.loads(detail or "")
+    if fixed != account.terms:  # a row can be replaced past the triggers; the hash-chained entry cannot
+        raise LedgerError(
+            f"the row of account '{account.name}' of the ledger differs from its create entry: the file was altered, so"
+            " restore the newest copy of it."
+        )
 
 
 def admit(terms: Terms, used: Vector, cost: Vector) -> None:

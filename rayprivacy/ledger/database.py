@@ -49,6 +49,9 @@ class Backend(Protocol):
     def begin(self, connection: Connection, mode: str) -> None:
         """The first statement: fix the snapshot, or take the lock."""
 
+    def damage(self, connection: Connection) -> str | None:
+        """What the database finds wrong with its own storage, where it can tell."""
+
 
 class Database:
     """The ledger at a SQLAlchemy URL, created and migrated when opened.
@@ -74,6 +77,16 @@ class Database:
     def write(self) -> AbstractContextManager[Connection]:
         """The only writer; commits at the end, rolls back on an exception."""
         return self._transaction("write")
+
+    def check_storage(self, connection: Connection) -> None:
+        """Let the database look at its own storage.
+
+        Raises:
+            LedgerError: it is damaged.
+        """
+        damage = self._backend.damage(connection)
+        if damage:
+            raise LedgerError(f"the storage of the ledger {self.name} is damaged: restore the newest copy of it.")
 
     def close(self) -> None:
         """Give the connections back."""

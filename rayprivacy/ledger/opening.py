@@ -13,7 +13,7 @@ from rayprivacy.accounting.plan import plan_epsilon, plan_lines
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.accounts import Account, check_terms, group_of, insert_account
-from rayprivacy.ledger.admission import Terms, read_terms, record_exposure
+from rayprivacy.ledger.admission import Terms, record_exposure
 from rayprivacy.ledger.balances import Balance
 from rayprivacy.ledger.chain import Book, read
 from rayprivacy.ledger.charges import fold
@@ -89,7 +89,7 @@ def open_account(book: Book, account: Account) -> Account:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     opened = replace(account, created_at=now)
     insert_account(book.connection, opened)
-    terms = read_terms(book.connection, opened.name)
+    terms = Terms(opened, rule_for(opened.composition, opened.budget, opened.parameters))
     book.append(
         account=opened.name,
         kind="create",

@@ -55,3 +55,7 @@ class PostgresBackend:
     def begin(self, connection: Connection, mode: str) -> None:
         """Fix the snapshot, or take the lock that the mode needs."""
         connection.connection.cursor().execute(_BEGIN[mode])
+
+    def damage(self, connection: Connection) -> str | None:
+        """Nothing: the server checks its pages when it reads them."""
+        return None

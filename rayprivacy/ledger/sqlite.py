@@ -76,6 +76,11 @@ class SqliteBackend:
         """Begin a snapshot, or take the write lock at once."""
         connection.connection.cursor().execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
 
+    def damage(self, connection: Connection) -> str | None:
+        """Rows that differ from their copies in an index, and pages that make no sense."""
+        found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
+        return None if found == "ok" else found
+
 
 def _prepare_file(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

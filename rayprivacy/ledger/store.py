@@ -340,6 +340,7 @@ class Ledger:
             LedgerError: the first row that does not replay, or the expected head is not among them.
         """
         with self._database.read() as connection:
+            self._database.check_storage(connection)
             return verify_rows(connection, self._key, expected_head)
 
     def snapshot(self) -> AbstractContextManager[Connection]:
