@@ -47,7 +47,8 @@ def charges(job: Any) -> list[str]:
     ledger.verify()
     kinds = [entry.kind for entry in ledger.entries("talk")]
     ledger.close()
-    return kinds
+    assert kinds.count("takeover") <= 1  # of a lease that the killed process held
+    return [kind for kind in kinds if kind != "takeover"]
 
 
 @pytest.mark.parametrize("point", list(POINTS))
