@@ -26,12 +26,21 @@ def sigma_for(queries: int, budget: Budget) -> float:
     Raises:
         ConfigError: queries is not a positive whole number.
     """
-    if type(queries) is not int or not 1 <= queries <= MAX_COUNT:
-        raise ConfigError(f"queries is {queries!r}: give a whole number of at least 1.")
+    check_queries(queries)
     return math.sqrt(queries) / mu_of(budget) * _ROUND_UP
 
 
-def least_sigma(cost: Callable[[float], float], epsilon: float) -> float:
+def check_queries(queries: int) -> None:
+    """Require a number of queries that an event can hold.
+
+    Raises:
+        ConfigError: queries is not a positive whole number.
+    """
+    if type(queries) is not int or not 1 <= queries <= MAX_COUNT:
+        raise ConfigError(f"queries is {queries!r}: give a whole number of at least 1.")
+
+
+def least_sigma(cost: Callable[[float], float], epsilon: float, start: float = 1.0) -> float:
     """About the smallest noise at which a cost that falls with the noise is at most epsilon, rounded up to 5 digits.
 
     The cost of the answer itself has been computed and is at most epsilon; the answer is within 2e-4 of the least.
@@ -39,13 +48,14 @@ def least_sigma(cost: Callable[[float], float], epsilon: float) -> float:
     Args:
         cost: epsilon from sigma.
         epsilon: wanted.
+        start: where the search begins; from one that just meets epsilon it takes the fewest costs.
 
     Raises:
         ConfigError: epsilon is not positive and finite, or no sigma from 1e-3 to 1e9 will do.
     """
     if not 0 < epsilon < math.inf:
         raise ConfigError(f"epsilon is {epsilon}: give a positive finite number.")
-    low = high = 1.0
+    low = high = min(max(start, _LEAST_SIGMA), _MOST_SIGMA)
     while cost(high) > epsilon and high < _MOST_SIGMA:
         low, high = high, high * 4
     while low == high and cost(low / 4) <= epsilon and high > _LEAST_SIGMA:

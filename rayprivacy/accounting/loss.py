@@ -8,6 +8,9 @@ arrays grow with the losses, so little noise means hours and gigabytes. Three gu
 - losses that may exceed MOST_LOSS, by a Renyi bound at a chance of 1e-15;
 - more than MOST_LINES different mechanisms, or more than MOST_TIMES runs of one.
 
+Unsampled Gaussians alone need no grid: their curve has a closed form, and a plan whose noise was computed from it must
+not cost more than its budget, as it would on a grid when delta is tiny.
+
 >>> from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 >>> step = PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0))
 >>> round(pld_epsilon([(step, 1000)], 1e-5), 2)
@@ -31,6 +34,7 @@ from dp_accounting.dp_event import (
 from dp_accounting.pld import PLDAccountant
 from scipy.special import logsumexp
 
+from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.accounting.renyi import ORDERS, Costs, epsilon_at, rdp
 from rayprivacy.core.errors import EventError
@@ -54,7 +58,10 @@ def pld_epsilon(lines: Lines, delta: float) -> float:
     lines = [(_prepared(leaf), times) for leaf, times in _merged(lines)]
     if not lines:
         return 0.0
-    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, _grid_step(lines, _checked_reach(lines)))
+    reach = _checked_reach(lines)
+    if {type(leaf) for leaf, _ in lines} == {GaussianDpEvent}:  # merged into one
+        return epsilon_of(1 / lines[0][0].noise_multiplier, delta)
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, _grid_step(lines, reach))
     try:
         for leaf, times in lines:
             accountant.compose(SelfComposedDpEvent(leaf, times))

@@ -56,8 +56,9 @@ def ledger_create(
     opened = book.create_account(account, unit, relation, Budget(epsilon, delta), composition, **more)
     rule = ", ".join([composition, *(f"{name} {value}" for name, value in opened.parameters.items())])
     typer.echo(f"account {account}: epsilon {epsilon:g} at delta {delta:g}, {opened.protection}, composition {rule}")
-    if composition == "pld" and events:
-        typer.echo(f"plan registered: epsilon {book.register_plan(account, events):.6g} by PLD")
+    for entry in book.entries(account):
+        if entry.kind == "plan":
+            typer.echo(f"plan registered: epsilon {entry.facts['epsilon']:.6g} by PLD")
 
 
 @app.command("register-plan")

@@ -23,7 +23,8 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
 
     Example: rayprivacy plan jobs/seqpate/chat.yaml -o privacy.epsilon=8
     """
-    from rayprivacy.methods.seqpate import planned_mechanism  # torch and ray take seconds to import
+    from rayprivacy.methods.planning import planned_mechanism  # torch and ray take seconds to import
+    from rayprivacy.release.planning import noise_on_mean
 
     settings = load_recipe(recipe, override or ())
     mechanism, privacy = planned_mechanism(settings), settings.privacy
@@ -36,10 +37,9 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
     table.add_row("evaluation (internal)", "held-out private text", "not released")
     console = Console()
     console.print(table)
-    share = mechanism.sigma * math.sqrt(2) * mechanism.shards / mechanism.teachers
     console.print(
-        f"noise multiplier {mechanism.sigma:.2f} per query; noise on a mean vote {share:.4f}; unit {privacy.unit}, "
-        f"account {privacy.account} of {privacy.ledger}; {ACCOUNTED}",
+        f"noise multiplier {mechanism.sigma:.2f} per query; noise on a mean vote {noise_on_mean(mechanism):.4f}; "
+        f"unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; {ACCOUNTED}",
         highlight=False,
     )
 
@@ -55,8 +55,9 @@ def run(
 
     Example: rayprivacy run jobs/seqpate/chat.yaml --out runs/chat -o privacy.epsilon=8
     """
+    from rayprivacy.methods.planning import open_account
     from rayprivacy.methods.run import Run
-    from rayprivacy.methods.seqpate import open_account, run_seqpate
+    from rayprivacy.methods.seqpate import run_seqpate
     from rayprivacy.report.page import write_report
 
     settings = load_recipe(recipe, override or ())

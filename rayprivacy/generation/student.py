@@ -8,11 +8,12 @@ with KL the two differ by a constant in the student.
 """
 
 import copy
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.models.adapters import HeadAdapter
@@ -25,13 +26,23 @@ class StudentConfig(Config):
     """How the student is trained.
 
     Attributes:
-        rank_in, rank_out: size of its matrix.
+        kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all), `full` all weights.
+        layers: for `lora`: how many of the last layers; all if absent.
+        rank: for `lora`.
+        rank_in, rank_out: for `head`: size of its matrix.
         warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes.
         steps, batch, learning_rate: on the votes.
         weight: lambda, the weight of the votes against the pseudo-sentences.
+        pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
+        label: learn the whole `vote`, or the candidate with the most votes (`top1`).
+        mix: share of the student's own distribution in what it learns from a vote.
+        curriculum: begin with the queries that surprise the student least, and take in the others step by step.
         seed: public seed of the order of examples.
     """
 
+    kind: Literal["head", "lora", "full"] = "head"
+    layers: int | None = Field(default=None, ge=1)
+    rank: int = Field(default=8, ge=1)
     rank_in: int = Field(default=32, ge=1)
     rank_out: int = Field(default=128, ge=1)
     warm_steps: int = Field(default=60, ge=0)
@@ -41,7 +52,21 @@ class StudentConfig(Config):
     batch: int = Field(default=256, ge=1)
     learning_rate: float = Field(default=2e-3, gt=0)
     weight: float = Field(default=20.0, ge=0)
+    pseudo: bool = True
+    label: Literal["vote", "top1"] = "vote"
+    mix: float = Field(default=0.0, ge=0, lt=1)
+    curriculum: bool = False
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _options_of_the_kind(self) -> "StudentConfig":
+        if self.layers is not None and self.kind != "lora":
+            raise ValueError(f"layers is {self.layers} and kind is '{self.kind}': remove layers, or choose kind 'lora'")
+        if not self.pseudo and not self.weight:
+            raise ValueError("pseudo is false and weight is 0: there is nothing left to learn from, set one of them")
+        if self.curriculum and self.kind != "head":
+            raise ValueError(f"curriculum is set and kind is '{self.kind}': remove it, or choose kind 'head'")
+        return self
 
 
 PSEUDO_BATCH = 32
@@ -80,17 +105,41 @@ def distill(
         config: training settings.
     """
     draw = torch.Generator().manual_seed(config.seed)
+    pools = _pools(queries, config)
 
     def loss(moved: HeadAdapter) -> torch.Tensor:
-        take = torch.randint(len(queries), (config.batch,), generator=draw)
+        pool = next(pools)
+        take = pool[torch.randint(len(pool), (config.batch,), generator=draw)]
         columns, allowed = head[queries.candidates[take]], queries.allowed[take]
         logits = torch.bmm(columns, moved(queries.hidden[take])[:, :, None]).squeeze(-1)
-        log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
-        of_votes = -(votes[take] * log_student).sum(1).mean()
+        of_votes = vote_loss(logits, votes[take], allowed)
+        if not config.pseudo:
+            return of_votes
         pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
         return (pseudo + config.weight * of_votes) / (1 + config.weight)
 
     return _descend(adapter, config.steps, config.learning_rate, loss)
+
+
+def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
+    """The queries that each step draws from; a curriculum lets in those where the student is least sure last."""
+    entropy = torch.special.entr(queries.centre).sum(1)
+    order = entropy.argsort(stable=True) if config.curriculum else torch.arange(len(queries))
+    for step in range(config.steps):
+        share = (step + 1) / config.steps if config.curriculum else 1
+        yield order[: max(1, math.ceil(share * len(order)))]
+
+
+def vote_loss(logits: torch.Tensor, votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """L_votes, a scalar: the mean over queries of the cross-entropy between the vote and the student.
+
+    Args:
+        logits: the student's, float32 [queries, k].
+        votes: released mean votes, float32 [queries, k], raw (they may be negative).
+        allowed: which candidates count, bool [queries, k].
+    """
+    log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
+    return -(votes * log_student).sum(1).mean()
 
 
 def _pseudo_loss(

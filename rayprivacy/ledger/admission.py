@@ -9,7 +9,7 @@ from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.accounting.events import from_json
-from rayprivacy.core.errors import BudgetRefusedError, LedgerError
+from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.accounts import Account, central, get_account, group_of
 from rayprivacy.ledger.balances import cost_of, read_balance
@@ -21,6 +21,7 @@ from rayprivacy.ledger.filters.plan import Lines
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.reading import decoding
+from rayprivacy.ledger.refusal import DoesNotFitError
 from rayprivacy.ledger.schema import entries
 
 _PLAN = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "plan"))
@@ -62,16 +63,10 @@ def admit(terms: Terms, used: Vector, cost: Vector) -> None:
     """Do nothing when the cost fits on top of what is used.
 
     Raises:
-        BudgetRefusedError: it does not; the message names the requested and the remaining epsilon.
+        DoesNotFitError: it does not; callers put it into words outside the transaction.
     """
-    account, rule = terms
-    if rule.admits(total((used, cost), rule.size)):
-        return
-    raise BudgetRefusedError(
-        f"the release asks for epsilon {rule.epsilon(cost):.6g} and account '{account.name}' has"
-        f" {rule.left(used):.6g} of {account.epsilon:.6g} left at delta {account.delta:.3g}:"
-        " lower privacy.epsilon to that, or stop here."
-    )
+    if not terms.rule.admits(total((used, cost), terms.rule.size)):
+        raise DoesNotFitError(*terms, used, cost)
 
 
 def record(
@@ -80,7 +75,7 @@ def record(
     """Admit a new charge and write its `reserve` entry.
 
     Raises:
-        BudgetRefusedError: it does not fit.
+        DoesNotFitError: it does not fit.
     """
     account, rule = terms
     balance = read_balance(book, account.name, rule)

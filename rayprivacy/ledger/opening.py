@@ -29,7 +29,7 @@ class More(TypedDict, total=False):
         corpus: label of the corpus, shared by its accounts.
         policy: name of the public policy function of a selective account.
         order: the RDP order of composition 'rdp'.
-        plan: events from which the order is chosen when it is not given.
+        plan: events from which the order is chosen when it is not given; composition 'pld' registers them.
     """
 
     kind: AccountKind
@@ -79,8 +79,8 @@ def draft(
     return account
 
 
-def open_account(book: Book, account: Account) -> Account:
-    """Write a new account, its `create` entry, and what its corpus has been exposed to already.
+def open_account(book: Book, account: Account, plan: Plan | None = None) -> Account:
+    """Write a new account, its `create` entry, what its corpus has been exposed to already, and its plan.
 
     Raises:
         LedgerError: the name is taken.
@@ -99,7 +99,18 @@ def open_account(book: Book, account: Account) -> Account:
     )
     if opened.kind is AccountKind.CENTRAL:
         _record_earlier_exposures(book, terms)
+    if plan is not None:
+        register_plan(book, terms, plan)
     return opened
+
+
+def first_plan(account: Account, events: Sequence[DpEvent]) -> Plan | None:
+    """The plan that is registered in the same transaction that opens the account; only composition 'pld' has one.
+
+    Raises:
+        BudgetRefusedError: as `price_plan`.
+    """
+    return price_plan(account, events) if account.composition == "pld" and events else None
 
 
 def price_plan(account: Account, events: Sequence[DpEvent]) -> Plan:

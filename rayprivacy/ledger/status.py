@@ -11,11 +11,13 @@ from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.balances import Balance
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.reading import decoding
 from rayprivacy.ledger.schema import entries
 
 _COLUMNS = (entries.c[name] for name in ("kind", "charge", "release_id", "rung", "cost", "created_at"))
 _BOOK = select(*_COLUMNS).where(entries.c.account == bindparam("account")).order_by(entries.c.seq)
+_EXPOSURES = Query(select(entries.c.seq).where(entries.c.account == bindparam("account"), entries.c.kind == "exposure"))
 _STATE = {"start": "started", "renew": "started", "takeover": "started", "commit": "committed", "cancel": "cancelled"}
 
 
@@ -112,5 +114,4 @@ def read_lines(connection: Connection, account: str) -> list[Line]:
 
 def count_exposures(connection: Connection, account: str) -> int:
     """How many runs of the same corpus are non-private for this account."""
-    query = select(entries.c.seq).where(entries.c.account == account, entries.c.kind == "exposure")
-    return len(connection.execute(query).all())
+    return len(_EXPOSURES.rows(connection, account=account))

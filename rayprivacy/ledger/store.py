@@ -44,6 +44,7 @@ from rayprivacy.ledger.database import Database
 from rayprivacy.ledger.leases import TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More, draft
 from rayprivacy.ledger.queries import Query
+from rayprivacy.ledger.refusal import explaining
 from rayprivacy.ledger.schema import outputs
 from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
 from rayprivacy.ledger.verify import VerifyReport, verify_rows
@@ -88,15 +89,17 @@ class Ledger:
         composition: str = "gdp",
         **more: Unpack[More],
     ) -> Account:
-        """Open a new account; `more` is documented at `opening.More`.
+        """Open a new account, with the plan of composition 'pld' if one is given; `more` is as at `opening.More`.
 
         Raises:
             LedgerError: the name is taken.
             ConfigError: the composition rule is unknown, or its parameters do not fit.
+            BudgetRefusedError: the plan costs more than the account's cap; nothing was opened.
         """
         wanted = draft(name, unit, relation, budget, composition, **more)
+        plan = opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as book:
-            return opening.open_account(book, wanted)
+            return opening.open_account(book, wanted, plan)
 
     def ensure_account(
         self,
@@ -107,15 +110,18 @@ class Ledger:
         composition: str = "gdp",
         **more: Unpack[More],
     ) -> Account:
-        """Return the account of this name, or open it; cap and parameters of an existing account are not compared.
+        """Return the account of this name, or open it as `create_account` does.
+
+        Cap, parameters and plan of an existing account are not compared.
 
         Raises:
             LedgerError: the account exists with another unit, relation, kind, corpus or composition rule.
         """
         wanted = draft(name, unit, relation, budget, composition, **more)
+        plan = None if self._exists(name) else opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as book:
             found = find_account(book.connection, name)
-            return check_same_meaning(found, wanted) if found else opening.open_account(book, wanted)
+            return check_same_meaning(found, wanted) if found else opening.open_account(book, wanted, plan)
 
     def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
         """Fix what an account of composition 'pld' may ever run; returns the plan's epsilon, by PLD.
@@ -182,7 +188,8 @@ class Ledger:
         check_protection(terms.account, protection or Protection())
         with self._database.read() as connection:
             used = read_balance(connection, name, terms.rule).used
-        admit(terms, used, terms.rule.cost(event, used))
+        with explaining():
+            admit(terms, used, terms.rule.cost(event, used))
 
     def find_charge(self, name: str, release_id: str, input_digest: str, rung: int = 0) -> Charge | None:
         """The charge of this release, input and rung that has not been cancelled."""
@@ -227,7 +234,7 @@ class Ledger:
         terms, text = self._known(name), json.dumps(to_json(event), sort_keys=True)
         check_protection(terms.account, protection or Protection())
         terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
-        with self._write() as book:
+        with explaining(), self._write() as book:
             earlier = charges.read_rungs(book.connection, name, release_id, input_digest, rung)
             paid = charges.live(earlier, rung)
             if paid is not None:
@@ -357,6 +364,10 @@ class Ledger:
             book = Book(connection, self._key, self._seen)
             yield book
         self._seen = book.head
+
+    def _exists(self, name: str) -> bool:
+        with self._database.read() as connection:
+            return find_account(connection, name) is not None
 
     def _known(self, name: str) -> Terms:
         if name not in self._terms:

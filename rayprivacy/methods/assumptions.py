@@ -24,13 +24,19 @@ _KEYED = {
 }
 
 
-def assumptions(unit: PrivacyUnit) -> tuple[str, ...]:
-    """The assumptions behind a claim about one unit."""
+_NOISE = {
+    "gaussian": "The discrete Gaussian on a grid of 2^-20 is accounted as the continuous one.",
+    "laplace": "The discrete Laplace on a grid of 2^-20 is accounted as the continuous one, except by pure epsilon.",
+}
+
+
+def assumptions(unit: PrivacyUnit, noise: str = "gaussian") -> tuple[str, ...]:
+    """The assumptions behind a claim about one unit, with this kind of noise."""
     return (
         *_WHO[unit],
         "Prompts, base model and all numbers of the recipe are public and were not chosen by looking at the corpus.",
         "Only the released votes left the private side; metrics marked 'releasable: false' are not part of the claim.",
         f"The key file stayed secret; it decides which {_KEYED[unit]}.",
-        "The discrete Gaussian on a grid of 2^-20 is accounted as the continuous one.",
+        _NOISE[noise],
         "Running time and memory are not protected.",
     )

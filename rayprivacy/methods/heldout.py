@@ -1,10 +1,11 @@
 """Internal evaluation on held-out users, against what one would use instead of the student.
 
-Four models share the trunk and differ in the head: the public base, base + pseudo-sentences (the student before any
+Four models are compared: the public base, base + pseudo-sentences (the student before any
 vote), the student, and a non-private fine-tune on all private features (an upper bound that is never released). All
 figures here read private text and are outside the certificate: `releasable: false`.
 """
 
+import random
 from collections import defaultdict
 from typing import Any
 
@@ -13,36 +14,33 @@ from rayprivacy.evaluation.language import bleu, perplexity
 from rayprivacy.evaluation.lengths import length_summary
 from rayprivacy.evaluation.likelihood import total_nll
 from rayprivacy.generation.decode import greedy
-from rayprivacy.generation.student import adapted_model, fit_next_token
-from rayprivacy.methods.public_side import PublicSide
+from rayprivacy.generation.students import Student
 from rayprivacy.methods.run import Run
-from rayprivacy.models.adapters import HeadAdapter
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features, concatenate, encode_documents
-from rayprivacy.teachers.workspace import Workspace
+from rayprivacy.models.features import Encoded, encode, join
+from rayprivacy.teachers.encoding import HEAD_KINDS, shards_of
+from rayprivacy.teachers.spec import GroupSpec
 
 WHY = "measured on private held-out text, or on a model that read private text without noise"
 PREFIX_WORDS, LEAST_WORDS = 4, 8
-NONPRIVATE_BATCH, NONPRIVATE_RATE = 128, 3e-3
+NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_GROUPS = 128, 3e-3, 2000
 
 
-def heldout_metrics(
-    run: Run, backbone: Backbone, public: PublicSide, student: HeadAdapter, workspace: Workspace
-) -> dict[str, Any]:
-    """Perplexity and Bleu of the four models on held-out users; None where no user is held out."""
+def heldout_metrics(run: Run, backbone: Backbone, students: dict[str, Student], spec: GroupSpec) -> dict[str, Any]:
+    """Perplexity and Bleu of base, base_pseudo, student and a non-private model; little where no user is held out."""
     texts = _heldout_texts(run)
     if not texts:
         return {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
-    models = {"base": HeadAdapter.zeros(public.basis, 1, 1), "base_pseudo": public.warm, "student": student}
-    if run.recipe.evaluation.nonprivate_steps:
-        models["nonprivate"] = _nonprivate(run, backbone, public, workspace)
+    models = dict(students)
+    if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind in HEAD_KINDS:
+        models["nonprivate"] = _nonprivate(run, backbone, students["base_pseudo"], spec)
     flat = [text for user in texts for text in user]
-    examples = _features(run, backbone, texts)
+    rows = _encoded(run, backbone, texts)
     return {
         "releasable": False,
         "why": WHY,
         "perplexity": {
-            name: perplexity(total_nll(model, examples, backbone.head), len(examples)) for name, model in models.items()
+            name: perplexity(*total_nll(model.hidden(rows), rows, backbone.head)) for name, model in models.items()
         },
         "bleu": _completions(run, backbone, flat, models),
         "lengths": length_summary(flat),
@@ -57,33 +55,31 @@ def _heldout_texts(run: Run) -> list[list[str]]:
     return list(by_user.values())[: run.recipe.evaluation.users]
 
 
-def _features(run: Run, backbone: Backbone, texts: list[list[str]]) -> Features:
+def _encoded(run: Run, backbone: Backbone, texts: list[list[str]]) -> Encoded:
     config = run.recipe.teachers
-    return concatenate(
-        [
-            encode_documents(
-                backbone,
-                [backbone.document(text, config.max_tokens) for text in user],
-                config.row_tokens,
-                config.max_rows,
-            )
-            for user in texts
-        ],
-        backbone.width,
-    )
+    parts = [
+        encode(
+            backbone,
+            [backbone.document(text, config.max_tokens) for text in user],
+            config.row_tokens,
+            config.max_rows,
+        )
+        for user in texts
+    ]
+    return join(parts, config.row_tokens, backbone.width)
 
 
-def _nonprivate(run: Run, backbone: Backbone, public: PublicSide, workspace: Workspace) -> HeadAdapter:
-    parts = [workspace.features(part) for part in range(run.recipe.teachers.parts)]
-    private = concatenate(parts, backbone.width)
+def _nonprivate(run: Run, backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
+    names = [name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard]
+    draw = random.Random(run.recipe.seed)
+    chosen = draw.sample(names, min(NONPRIVATE_GROUPS, len(names)))
+    private = join(spec.store.read(chosen), spec.teachers.row_tokens, backbone.width)
     steps = run.recipe.evaluation.nonprivate_steps
-    return fit_next_token(
-        public.warm, private, backbone.head, steps, NONPRIVATE_BATCH, NONPRIVATE_RATE, run.recipe.seed
-    )
+    return warm.fitted(private, steps, NONPRIVATE_BATCH, NONPRIVATE_RATE, run.recipe.seed)
 
 
 def _completions(
-    run: Run, backbone: Backbone, texts: list[str], models: dict[str, HeadAdapter]
+    run: Run, backbone: Backbone, texts: list[str], models: dict[str, Student]
 ) -> dict[str, dict[str, float]]:
     """Continue the first words of held-out texts and compare with what their users wrote."""
     words = [text.split() for text in texts]
@@ -93,8 +89,8 @@ def _completions(
     prefixes = [" ".join(entry[:PREFIX_WORDS]) for entry in long]
     references = [" ".join(entry[PREFIX_WORDS:]) for entry in long]
     scores = {}
-    for name, adapter in models.items():
-        model = adapted_model(backbone, adapter)
+    for name, student in models.items():
+        model = student.model()
         documents = greedy(model, backbone, prefixes, run.recipe.generation.max_tokens)
         written = [
             backbone.text(document[len(backbone.prefix(prefix)) :])

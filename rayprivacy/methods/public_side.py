@@ -1,130 +1,117 @@
-"""What happens on public text before any private text is read: pseudo-sentences, bases, warm start, queries.
+"""What happens on public text: pseudo-sentences, the bases of all adapters, the warm student, the queries of a round.
 
-Query selection follows SeqPATE (Tian et al. 2022, section 3.3): a position of a pseudo-sentence is worth asking about
-when its pseudo-label is outside the student's top m. Candidates are the student's own top k (or top p): public.
+In the first round the public base writes the pseudo-sentences; in later rounds the student of the round before does,
+which costs nothing: it is post-processing of released votes. Results are kept in the run's public folder.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
+from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.generation.decode import cut_prompts, sample
-from rayprivacy.generation.student import fit_next_token
-from rayprivacy.methods.recipe import Recipe, VotesConfig
+from rayprivacy.generation.deep_student import DeepStudent
+from rayprivacy.generation.students import HeadStudent, Student
+from rayprivacy.methods.planning import queries_of_round
 from rayprivacy.methods.run import Run
-from rayprivacy.models.adapters import Basis, HeadAdapter, public_basis
+from rayprivacy.methods.selection import select_queries
+from rayprivacy.models.adapters import Basis, public_basis
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features, encode_documents
+from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries
 
-ROWS = 512
+WARM = "warm.safetensors"
 
 
 @dataclass(frozen=True)
-class PublicSide:
-    """Everything the private side and the student need from public text.
+class Round:
+    """One round of questions.
 
     Attributes:
-        features: next-token examples of the pseudo-sentences.
-        basis: public bases of all adapters.
-        warm: the student after the pseudo-sentences, before any vote.
-        queries: what will be asked.
+        number: from 0.
+        name: names its files; it holds the digest of the student that asks, because other votes before are other
+            questions now.
     """
 
-    features: Features
-    basis: Basis
-    warm: HeadAdapter
-    queries: Queries
+    number: int
+    name: str
+
+    @staticmethod
+    def of(number: int, student: Student) -> "Round":
+        """The round in which this student asks."""
+        return Round(number, f"{number}-{digest_bytes(save(student.state()))[:16]}" if number else "0")
+
+    def rows(self, run: Run) -> Path:
+        """The file of its encoded pseudo-sentences."""
+        return run.public(f"pseudo-{self.name}.safetensors")
 
 
-def prepare_public(run: Run, backbone: Backbone, prompts: list[str]) -> PublicSide:
-    """Compute, or load, the public side of a run."""
-    recipe = run.recipe
-    with run.stage("pseudo-sentences"):
-        features = _pseudo_features(run, backbone, prompts)
-    with run.stage("public bases and warm start"):
-        basis = _basis(run.public("basis.safetensors"), backbone, features, recipe)
-        warm = _warm(run.public("warm.safetensors"), backbone, features, basis, recipe)
-    with run.stage("query selection"):
-        queries = _queries(run.public("queries.safetensors"), backbone, features, warm, recipe)
-    return PublicSide(features, basis, warm, queries)
-
-
-def _pseudo_features(run: Run, backbone: Backbone, prompts: list[str]) -> Features:
-    texts, path = run.public("pseudo.json"), run.public("pseudo.safetensors")
+def pseudo_rows(run: Run, backbone: Backbone, prompts: list[str], model: Any, asked: Round) -> Encoded:
+    """Pseudo-sentences of a round, written by `model` and encoded by the public trunk."""
+    texts, path = run.public(f"pseudo-{asked.name}.json"), asked.rows(run)
+    config = run.recipe.pseudo.model_copy(update={"seed": run.recipe.pseudo.seed + asked.number})
     if not texts.exists():
-        config = run.recipe.pseudo
-        write_json(texts, sample(backbone.model, backbone, cut_prompts(prompts, config), config))
+        write_json(texts, sample(model, backbone, cut_prompts(prompts, config), config))
     if not path.exists():
-        documents, row = read_json(texts), run.recipe.teachers.row_tokens
-        features = encode_documents(backbone, documents, row, max_rows=len(documents))
-        _save(path, {"hidden": features.hidden, "targets": features.targets})
-    return Features(**load_file(path))
+        documents = read_json(texts)
+        rows = encode(backbone, documents, run.recipe.teachers.row_tokens, len(documents))
+        save_tensors(path, {"ids": rows.ids, "segment": rows.segment, "hidden": rows.hidden})
+    return Encoded(**load_file(path))
 
 
-def _basis(path: Path, backbone: Backbone, features: Features, recipe: Recipe) -> Basis:
+def bases(run: Run, backbone: Backbone, rows: Encoded) -> Basis:
+    """The public bases of all adapters, from the first pseudo-sentences."""
+    path, config = run.public("basis.safetensors"), run.recipe.teachers
     if not path.exists():
-        basis = public_basis(backbone, features, recipe.teachers.rank, recipe.teachers.shortlist)
-        _save(path, {"inward": basis.inward, "outward": basis.outward, "shortlist": basis.shortlist})
+        basis = public_basis(backbone, rows.examples, run.recipe.base_rank, config.shortlist)
+        save_tensors(path, {"inward": basis.inward, "outward": basis.outward, "shortlist": basis.shortlist})
     return Basis.load(path)
 
 
-def _warm(path: Path, backbone: Backbone, features: Features, basis: Basis, recipe: Recipe) -> HeadAdapter:
-    config = recipe.student
-    if not path.exists():
-        rank_in, rank_out = (min(rank, len(basis.outward)) for rank in (config.rank_in, config.rank_out))
-        start = HeadAdapter.zeros(basis, rank_in, rank_out)
-        warm = fit_next_token(
-            start, features, backbone.head, config.warm_steps, config.warm_batch, config.warm_learning_rate, config.seed
-        )
-        _save(path, {"matrix": warm.matrix})
-    return HeadAdapter(basis, load_file(path)["matrix"])
+def warm_students(run: Run, backbone: Backbone, basis: Basis, rows: Encoded) -> tuple[Student, Student]:
+    """The student before anything, and after the pseudo-sentences, before any vote.
+
+    Teachers on the head start from the warm head student, also where the recipe's student is a deep one.
+    """
+    config = run.recipe.student
+    head = HeadStudent.untrained(backbone, basis, config)
+    warm = _warm(run, head, rows, WARM)
+    if config.kind == "head":
+        return head, warm
+    deep = DeepStudent.untrained(backbone, config)
+    return deep, _warm(run, deep, rows, f"warm-{config.kind}.safetensors")
 
 
-def _queries(path: Path, backbone: Backbone, features: Features, student: HeadAdapter, recipe: Recipe) -> Queries:
+def _warm(run: Run, untrained: Student, rows: Encoded, name: str) -> Student:
+    path, config = run.public(name), run.recipe.student
     if not path.exists():
-        queries = select_queries(features, student, backbone.head, backbone.end, recipe.votes, recipe.seed)
-        _save(path, {"hidden": queries.hidden, "candidates": queries.candidates, "allowed": queries.allowed})
+        warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, config.warm_learning_rate, config.seed)
+        save_tensors(path, warm.state())
+    return untrained.restored(load_file(path))
+
+
+def round_queries(run: Run, backbone: Backbone, rows: Encoded, student: Student, asked: Round) -> Queries:
+    """What is asked in a round.
+
+    Raises:
+        ConfigError: there is no position to ask about.
+    """
+    path, recipe = run.public(f"queries-{asked.name}.safetensors"), run.recipe
+    if not path.exists():
+        count = queries_of_round(recipe, asked.number)
+        queries = select_queries(rows, student, backbone, recipe.votes, count, recipe.seed + asked.number)
+        if not len(queries):
+            raise ConfigError("no position of the pseudo-sentences is to be asked about: raise pseudo.texts.")
+        save_tensors(path, vars(queries))
     return Queries.load(path)
 
 
-@torch.no_grad()
-def select_queries(
-    features: Features, student: HeadAdapter, head: torch.Tensor, end: int, config: VotesConfig, seed: int
-) -> Queries:
-    """Choose positions and candidates; fewer than asked for when the pseudo-sentences have no more."""
-    order = torch.randperm(len(features), generator=torch.Generator().manual_seed(seed))
-    hidden, candidates, allowed, found = [], [], [], 0
-    for take in order.split(ROWS):
-        logits = student(features.hidden[take]) @ head.T
-        rank = (logits > logits.gather(1, features.targets[take][:, None])).sum(1)
-        keep = rank >= config.outside_top
-        chosen, mask = candidate_tokens(logits[keep], end, config)
-        hidden.append(features.hidden[take][keep].float())
-        candidates.append(chosen)
-        allowed.append(mask)
-        found += len(chosen)
-        if found >= config.queries:
-            break
-    return Queries(torch.cat(hidden), torch.cat(candidates), torch.cat(allowed)).rows(0, config.queries)
-
-
-def candidate_tokens(logits: torch.Tensor, end: int, config: VotesConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """The student's top k with the end token among them, and which of them the top-p filter keeps."""
-    ranked = logits.clone()
-    ranked[:, end] = torch.inf
-    candidates = ranked.topk(config.top_k, dim=1).indices
-    if config.top_p is None:
-        return candidates, torch.ones_like(candidates, dtype=torch.bool)
-    probability = torch.softmax(logits, -1).gather(1, candidates)
-    before = torch.cumsum(probability[:, 1:], 1) - probability[:, 1:]
-    return candidates, torch.cat([torch.ones_like(candidates[:, :1], dtype=torch.bool), before < config.top_p], 1)
-
-
-def _save(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     """A safetensors file that appears whole: stages take its being there as being finished."""
     scratch = path.with_suffix(".tmp")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, scratch)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
@@ -22,21 +22,49 @@ from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
+AFTER_THE_GATE = ("steps", "batch", "learning_rate", "weight", "pseudo", "label", "mix", "curriculum")
+
 
 class VotesConfig(Config):
-    """What is asked of the teachers.
+    """What is asked of the teachers, and how they answer.
 
     Attributes:
-        queries: how many (context, position) queries are paid for.
+        queries: how many (context, position) queries are paid for; `auto`: as many as keep `noise_target`.
+        noise_target: for `auto`: standard deviation of the noise on one entry of a mean vote.
+        rounds: the queries are spread over so many rounds; each asks about text of the student of the round before.
         top_k: candidates per query, the student's most likely tokens; the end token is always one of them.
         top_p: keep only the candidates that hold this much of the student's probability (no limit if absent).
+        select: positions to ask about: `any`, `threshold` (see outside_top), or of those where the student's `entropy`
+            is largest.
         outside_top: ask only where the pseudo-label is outside the student's top m tokens; 0 asks anywhere.
+        ballot: a teacher votes with its `distribution` over the candidates, or for its `top1` alone.
+        noise: `gaussian`, or `laplace` (not for privacy.composition gdp).
+        clip: r: votes are centred on the student and their deviation is clipped to this L2 norm; null votes plainly.
     """
 
-    queries: int = Field(default=1000, ge=1)
+    queries: int | Literal["auto"] = 1000
+    noise_target: float = Field(default=0.05, gt=0)
+    rounds: int = Field(default=1, ge=1)
     top_k: int = Field(default=50, ge=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    select: Literal["any", "threshold", "entropy"] = "threshold"
     outside_top: int = Field(default=1, ge=0)
+    ballot: Literal["distribution", "top1"] = "distribution"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    clip: float | None = Field(default=None, gt=0, le=2)
+
+    @field_validator("queries")
+    @classmethod
+    def _some_queries(cls, queries: int | str) -> int | str:
+        if isinstance(queries, int) and queries < 1:
+            raise ValueError("give 1 query or more, or 'auto'")
+        return queries
+
+    @model_validator(mode="after")
+    def _clipping_is_gaussian(self) -> "VotesConfig":
+        if self.clip is not None and self.noise != "gaussian":
+            raise ValueError(f"clip is {self.clip} and noise is '{self.noise}': choose noise 'gaussian', or clip null")
+        return self
 
 
 class EvaluationConfig(Config):
@@ -76,11 +104,18 @@ class Recipe(Config):
         return self
 
     @property
+    def base_rank(self) -> int:
+        """Size of the public bases: the largest that teachers or student need."""
+        square = self.teachers.width if self.teachers.kind == "square" else 1
+        return max(square, self.student.rank_in, self.student.rank_out)
+
+    @property
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
         free = {"generation": True, "evaluation": True, "resources": True}
-        after_the_gate = {"student": {"steps": True, "batch": True, "learning_rate": True, "weight": True}}
-        shape = self.model_dump(mode="json", exclude={**free, **after_the_gate})
+        # With several rounds, how the student learns decides what the next round asks.
+        learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if self.votes.rounds == 1 else {}
+        shape = self.model_dump(mode="json", exclude={**free, **learning})
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
         return f"{self.method}-{digest_json(shape)[:16]}"
 

@@ -4,6 +4,7 @@ A document is `start, tokens..., end`. `start` is the token that separates docum
 trunk sees a context it knows; `end` is what generation stops at.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import resolve_base
@@ -50,14 +50,17 @@ class Backbone:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the weights that a certificate names (config and head; the file digest names the rest)."""
-        raw = self.head.contiguous().view(torch.uint8).numpy().tobytes()
-        return digest_bytes(self.model.config.to_json_string().encode() + raw)
+        """Digest of configuration, number format and all weights: what certificates and cached states name."""
+        state = hashlib.sha256(f"{self.model.config.to_json_string()}{self.model.dtype}".encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            state.update(name.encode())
+            state.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
+        return state.hexdigest()
 
     def document(self, text: str, max_tokens: int) -> list[int]:
-        """Token ids `start, at most max_tokens of text, end`."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)[:max_tokens]
-        return [self.start, *ids, self.end]
+        """Token ids `start, at most max_tokens of text, end`; `end` is left out where the text was cut."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        return [self.start, *ids[:max_tokens], *([self.end] if len(ids) <= max_tokens else [])]
 
     def prefix(self, text: str) -> list[int]:
         """Token ids `start, text`, to be continued."""

@@ -1,15 +1,24 @@
-"""Trunk features: run the frozen trunk ONCE and keep its final hidden states.
+"""Trunk features: run the frozen trunk ONCE and keep its hidden states.
 
-Everything trained afterwards (teachers, student, baselines) is a small map on top of these vectors, so the cost of
-the trunk does not grow with the number of teachers. Features of private text are private.
+Everything trained afterwards (teachers, student, baselines) starts from these states, so the cost of the trunk does not
+grow with the number of teachers. Features of private text are private.
+
+The documents of one group (a user, or a shard) are packed into rows of one length, and a call of the trunk takes 8, 4,
+2 or 1 rows of the SAME group. Other people's text can therefore not change a group's features, not even in the last
+bit, and a long group runs at nearly the full speed of the machine (8 rows of 64 tokens: 1.8 times the tokens per second
+of single rows).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.packing import Row, pack
+from rayprivacy.models.packing import PAD, Row, pack
+
+CALLS = (8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,49 @@ class Features:
         return Features(torch.zeros(0, width, dtype=torch.bfloat16), torch.zeros(0, dtype=torch.int64))
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """Packed rows of documents and the trunk's state at every position.
+
+    Attributes:
+        ids: token ids, int64 [rows, row_tokens].
+        segment: which document of its row a position belongs to, int64 [rows, row_tokens]; PAD where it is empty.
+        hidden: the states, bfloat16 [rows, row_tokens, width]: final ones, or those at the cut of a teacher kind.
+    """
+
+    ids: torch.Tensor
+    segment: torch.Tensor
+    hidden: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @staticmethod
+    def empty(row_tokens: int, width: int) -> "Encoded":
+        """No rows."""
+        none = torch.zeros(0, row_tokens, dtype=torch.int64)
+        return Encoded(none, none.clone(), torch.zeros(0, row_tokens, width, dtype=torch.bfloat16))
+
+    @property
+    def predicts(self) -> torch.Tensor:
+        """Whether a position predicts the next one of the same document: bool [rows, row_tokens - 1]."""
+        return (self.segment[:, 1:] == self.segment[:, :-1]) & (self.segment[:, 1:] != PAD)
+
+    @property
+    def examples(self) -> Features:
+        """The next-token examples, row by row."""
+        keep = self.predicts
+        return Features(self.hidden[:, :-1][keep], self.ids[:, 1:][keep])
+
+
+def join(parts: list[Encoded], row_tokens: int, width: int) -> Encoded:
+    """All rows in order."""
+    if not parts:
+        return Encoded.empty(row_tokens, width)
+    names = ("ids", "segment", "hidden")
+    return Encoded(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
+
+
 def concatenate(parts: list[Features], width: int) -> Features:
     """Join examples in order."""
     if not parts:
@@ -40,19 +92,49 @@ def concatenate(parts: list[Features], width: int) -> Features:
     return Features(torch.cat([p.hidden for p in parts]), torch.cat([p.targets for p in parts]))
 
 
+def encode(
+    backbone: Backbone, documents: list[list[int]], row_tokens: int, max_rows: int, trunk: Any = None
+) -> Encoded:
+    """Pack the documents of one group and run the trunk over them.
+
+    Args:
+        backbone: the public model.
+        documents: token ids.
+        row_tokens: length of every row.
+        max_rows: public bound on the rows of one group.
+        trunk: which module gives the states; by default the whole trunk, hence final states.
+    """
+    rows = pack(documents, row_tokens, max_rows)
+    parts = [_states(trunk or backbone.model.base_model, call) for call in _calls(rows)]
+    return join(parts, row_tokens, backbone.width)
+
+
+def _calls(rows: list[Row]) -> Iterator[list[Row]]:
+    at = 0
+    while at < len(rows):
+        size = next(size for size in CALLS if size <= len(rows) - at)
+        yield rows[at : at + size]
+        at += size
+
+
 @torch.no_grad()
-def trunk_features(backbone: Backbone, row: Row) -> Features:
-    """Examples of one packed row: always one row of one shape per call (see packing)."""
-    dtype = backbone.model.dtype
-    bias = torch.zeros(row.mask.shape, dtype=dtype).masked_fill(~row.mask, torch.finfo(dtype).min)
-    out = backbone.model.base_model(
-        input_ids=row.ids[None], attention_mask=bias[None, None], position_ids=row.positions[None], use_cache=False
+def _states(trunk: Any, rows: list[Row]) -> Encoded:
+    ids, segment = torch.stack([row.ids for row in rows]), torch.stack([row.segment for row in rows])
+    out = trunk(
+        input_ids=ids,
+        attention_mask=attention_bias(torch.stack([row.mask for row in rows]), trunk.dtype),
+        position_ids=torch.stack([row.positions for row in rows]),
+        use_cache=False,
     )
-    keep = row.predicts
-    return Features(out.last_hidden_state[0, :-1][keep].bfloat16(), row.ids[1:][keep])
+    return Encoded(ids, segment, out.last_hidden_state.bfloat16())
+
+
+def attention_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Additive attention mask [rows, 1, row_tokens, row_tokens] of a boolean one [rows, row_tokens, row_tokens]."""
+    bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    return bias[:, None]
 
 
 def encode_documents(backbone: Backbone, documents: list[list[int]], row_tokens: int, max_rows: int) -> Features:
-    """Examples of the documents of one shard (or of public text)."""
-    rows = pack(documents, row_tokens, max_rows)
-    return concatenate([trunk_features(backbone, row) for row in rows], backbone.width)
+    """Next-token examples of the documents of one group, or of public text."""
+    return encode(backbone, documents, row_tokens, max_rows).examples

@@ -38,11 +38,6 @@ class Row:
         same = self.segment[:, None] == self.segment[None, :]
         return same & torch.ones_like(same).tril()
 
-    @property
-    def predicts(self) -> torch.Tensor:
-        """Whether position i predicts position i + 1 of the same document: bool [row_tokens - 1]."""
-        return (self.segment[1:] == self.segment[:-1]) & (self.segment[1:] != PAD)
-
 
 def pack(documents: list[list[int]], row_tokens: int, max_rows: int) -> list[Row]:
     """First-fit packing in the given order into at most `max_rows` rows; what does not fit is left out.

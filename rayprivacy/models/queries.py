@@ -1,6 +1,6 @@
 """What teachers are asked: a public context, and the candidate tokens they spread their vote over."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
@@ -12,21 +12,31 @@ class Queries:
     """Queries; everything in them is public (pseudo-sentences and the student's own choices).
 
     Attributes:
-        hidden: trunk features of the contexts, float32 [queries, width].
+        hidden: final trunk states of the contexts, float32 [queries, width].
         candidates: token ids, int64 [queries, k].
         allowed: which candidates count, bool [queries, k] (top-p keeps fewer than k); at least one each.
+        centre: the student's distribution over the allowed candidates, float32 [queries, k]; what centred votes are
+            measured from, and what a vote is mixed with.
+        context: row and position of the context in the round's encoded pseudo-sentences, int64 [queries, 2].
     """
 
     hidden: torch.Tensor
     candidates: torch.Tensor
     allowed: torch.Tensor
+    centre: torch.Tensor
+    context: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.candidates)
 
     def rows(self, start: int, stop: int) -> "Queries":
         """A slice of the queries."""
-        return Queries(self.hidden[start:stop], self.candidates[start:stop], self.allowed[start:stop])
+        return Queries(*(getattr(self, field.name)[start:stop] for field in fields(self)))
+
+    @staticmethod
+    def join(parts: list["Queries"]) -> "Queries":
+        """All queries in order."""
+        return Queries(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Queries)))
 
     @staticmethod
     def load(path: Path) -> "Queries":

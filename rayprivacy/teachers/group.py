@@ -1,88 +1,91 @@
-"""What one teacher actor does: encode shards, train stacks, answer queries with partial sums. No Ray in here.
+"""What one teacher actor does: train stacks on cached features, and answer questions with partial sums. No Ray in here.
 
-Calls are deterministic and draw no privacy noise, so Ray may retry them freely: state lives in the workspace's markers
-and not in the actor.
+Calls are deterministic and draw no privacy noise, so that any of them may be done again elsewhere. Training leaves
+markers in the workspace. Votes are added up in this process, over all stacks it has been asked for, and only the sum is
+handed out: a stack is in it once, however often it is asked for, and what dies with the process is asked anew.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import torch
 
-from rayprivacy.corpus.shards import part_path, read_part
-from rayprivacy.models.adapters import Basis
-from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.features import Features, encode_documents
-from rayprivacy.models.queries import Queries
-from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.teachers.settings import TeachersConfig
-from rayprivacy.teachers.stack import summed_votes, train_stack
-from rayprivacy.teachers.votes import PartialSum
-from rayprivacy.teachers.workspace import Workspace
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.corpus.parts import part_path
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.features import Encoded, join
+from rayprivacy.teachers.ballots import summed_votes
+from rayprivacy.teachers.encoding import shards_of
+from rayprivacy.teachers.kinds.choose import HEAD_KINDS, kind_for
+from rayprivacy.teachers.kinds.kind import TeacherKind
+from rayprivacy.teachers.question import Question
+from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.votes import PartialSum, VoteTotal
 
 
-@dataclass(frozen=True)
-class GroupSpec:
-    """Where a group finds everything: paths and public settings only, safe as a Ray argument.
+class _Shards(Sequence[Encoded]):
+    """The shards of a part, each read when it is its turn: a large one need not share memory with its neighbours."""
 
-    Attributes:
-        model: the public base.
-        teachers: what a teacher is.
-        shards: folder of the sharded corpus.
-        basis: file of the public bases.
-        workspace: folder and recipe digest of the ensemble.
-    """
+    def __init__(self, spec: GroupSpec, part: int) -> None:
+        self._spec, self._names = spec, shards_of(spec, part)
 
-    model: ModelConfig
-    teachers: TeachersConfig
-    shards: Path
-    basis: Path
-    workspace: Workspace
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        # A shard without groups has no width either: nothing is computed from it.
+        return join(self._spec.store.read(self._names[index]), self._spec.teachers.row_tokens, 0)
 
 
 class TeacherGroup:
-    """Trains stacks and answers queries, one stack after the other, on one thread."""
+    """Trains stacks and answers questions, one stack after the other, on one thread."""
 
     def __init__(self, spec: GroupSpec) -> None:
         # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
         torch.set_num_threads(1)
         self.spec = spec
+        self._built: tuple[Path | None, TeacherKind] | None = None
+        self._asked: tuple[Question, VoteTotal] | None = None
 
-    @cached_property
-    def backbone(self) -> Backbone:
-        """The public base, loaded once in this process."""
-        return load_backbone(self.spec.model)
-
-    @cached_property
-    def basis(self) -> Basis:
-        """The public bases."""
-        return Basis.load(self.spec.basis)
+    def _kind(self, rows: Path | None = None) -> TeacherKind:
+        """The kind that answers from these public rows; the last one is kept, and the base only if it needs it."""
+        rows = None if self.spec.teachers.kind in HEAD_KINDS else rows
+        if self._built is None or self._built[0] != rows:
+            self._built = rows, kind_for(self.spec, load_backbone(self.spec.model), rows)
+        return self._built[1]
 
     def train(self, part: int) -> int:
         """Train one stack unless its marker says it is done; returns the part."""
-        source = self.spec.workspace.input_digest(part_path(self.spec.shards, part))
-        if not self.spec.workspace.finished(part, source):
-            table = read_part(self.spec.shards, part)
-            shards = [self._encode(table, shard) for shard in self.spec.teachers.members(part)]
-            matrices = train_stack(shards, self.basis, self.backbone.head, self.spec.teachers)
-            self.spec.workspace.write(part, source, shards, matrices)
+        workspace = self.spec.workspace
+        source = workspace.input_digest(part_path(self.spec.shards, part))
+        if not workspace.finished(part, source):
+            workspace.write(part, source, self._kind().train(_Shards(self.spec, part)))
         return part
 
-    def _encode(self, table: pa.Table, shard: int) -> Features:
-        config = self.spec.teachers
-        rows = table.filter(pa.compute.equal(table["shard"], shard))
-        documents = [self.backbone.document(text, config.max_tokens) for text in rows["text"].to_pylist()]
-        return encode_documents(self.backbone, documents, config.row_tokens, config.max_rows)
+    def vote(self, parts: Sequence[int], question: Question) -> tuple[int, ...]:
+        """Add the votes of whole stacks to this question's sum; returns the stacks, and nothing of their votes."""
+        asked, total = self._total(question)
+        kind, workspace = self._kind(asked.rows), self.spec.workspace
+        for part in set(parts).difference(total.parts):
+            sums = summed_votes(kind, workspace.read(part), asked.queries, asked.mechanism)
+            total.add(PartialSum((part,), tuple(self.spec.teachers.members(part)), sums))
+        return tuple(parts)
 
-    def vote(self, parts: Sequence[int], queries: Queries, mechanism: VoteMechanism) -> PartialSum:
-        """Sum the votes of whole stacks; nothing finer leaves this process."""
-        head = self.backbone.head
-        teachers = tuple(teacher for part in parts for teacher in self.spec.teachers.members(part))
-        sums = sum(
-            summed_votes(self.spec.workspace.matrices(part), self.basis, head, queries, mechanism) for part in parts
-        )
-        return PartialSum(tuple(parts), teachers, sums)  # type: ignore[arg-type]
+    def _total(self, question: Question) -> tuple[Question, VoteTotal]:
+        """The sum so far, with the question as it was first heard: a kind prepares a question object once."""
+        if self._asked is None or self._asked[0].digest != question.digest:
+            self._asked = question, VoteTotal(len(question.queries), question.mechanism.candidates)
+        return self._asked
+
+    def collect(self, digest: str) -> PartialSum:
+        """The sum over all stacks that were added to the question of this name.
+
+        Raises:
+            ReleaseError: the last question was another one.
+        """
+        if self._asked is None or self._asked[0].digest != digest:
+            raise ReleaseError(
+                "an actor was asked for the votes of another question: release nothing, run again with --resume."
+            )
+        return self._asked[1].partial

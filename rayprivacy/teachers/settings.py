@@ -1,8 +1,14 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
+import math
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from rayprivacy.core.config import Config
+
+RANKS = {"square": 128, "residual": 16, "lora": 8, "full": 0}
+LEARNING_RATES = {"square": 2e-2, "residual": 5e-3, "lora": 3e-3, "full": 3e-5}
 
 
 class TeachersConfig(Config):
@@ -10,24 +16,30 @@ class TeachersConfig(Config):
 
     Attributes:
         count: M, the PUBLIC number of teachers; shards that no user falls into vote the public model.
+        kind: `square` and `residual` adapt the final trunk state, `lora` the last layers (or all), `full` all weights.
+        layers: for `lora`: how many of the last layers are adapted; all if absent.
         max_tokens: tokens kept of one record.
         row_tokens: length of a packed row.
-        max_rows: public bound on the rows of one teacher.
-        rank: size of the square matrix each teacher trains.
+        max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
+        rank: size of what a teacher trains; by default 128 for `square`, 16 for `residual`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
-        steps, batch, learning_rate: AdamW steps, examples per step, and step size.
+        epochs: how often a teacher sees each of its examples, and max_steps the public bound on its AdamW steps.
+        batch, learning_rate: examples per step, and step size (by default one that suits the kind).
         stack: teachers trained together in one batched product; also the shards in one part file.
     """
 
     count: int = Field(default=1000, ge=1, le=1_000_000)
+    kind: Literal["square", "residual", "lora", "full"] = "square"
+    layers: int | None = Field(default=None, ge=1)
     max_tokens: int = Field(default=40, ge=1)
     row_tokens: int = Field(default=64, ge=8)
-    max_rows: int = Field(default=4, ge=1)
-    rank: int = Field(default=128, ge=1)
+    max_rows: int = Field(default=64, ge=1)
+    rank: int | None = Field(default=None, ge=1)
     shortlist: int = Field(default=1024, ge=2)
-    steps: int = Field(default=6, ge=1)
+    epochs: float = Field(default=4.0, gt=0)
+    max_steps: int = Field(default=64, ge=1)
     batch: int = Field(default=64, ge=1)
-    learning_rate: float = Field(default=2e-2, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0)
     stack: int = Field(default=50, ge=1)
 
     @model_validator(mode="after")
@@ -38,6 +50,22 @@ class TeachersConfig(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _only_lora_has_layers(self) -> "TeachersConfig":
+        if self.layers is not None and self.kind != "lora":
+            raise ValueError(f"layers is {self.layers} and kind is '{self.kind}': remove layers, or choose kind 'lora'")
+        return self
+
+    @property
+    def width(self) -> int:
+        """The rank, or the default one of the kind."""
+        return self.rank or RANKS[self.kind]
+
+    @property
+    def step_size(self) -> float:
+        """The learning rate, or the default one of the kind."""
+        return self.learning_rate or LEARNING_RATES[self.kind]
+
     @property
     def parts(self) -> int:
         """Stacks that hold all teachers."""
@@ -46,6 +74,10 @@ class TeachersConfig(Config):
     def members(self, part: int) -> range:
         """The teacher ids of one stack."""
         return range(part * self.stack, min(self.count, (part + 1) * self.stack))
+
+    def steps(self, examples: int) -> int:
+        """AdamW steps of a teacher with so many examples."""
+        return min(self.max_steps, math.ceil(self.epochs * examples / self.batch))
 
 
 class ResourcesConfig(Config):
@@ -57,6 +89,9 @@ class ResourcesConfig(Config):
         group: stacks an actor is handed at a time.
         query_batch: queries in one vote call.
         address: a Ray cluster to join; `local` starts one here.
+        features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
+        encrypt_features: keep them encrypted (AES-256-GCM under a key derived from privacy.key), at the price of
+            memory-mapping.
     """
 
     actors: int = Field(default=0, ge=0)
@@ -64,3 +99,5 @@ class ResourcesConfig(Config):
     group: int = Field(default=1, ge=1)
     query_batch: int = Field(default=1024, ge=32, multiple_of=32)
     address: str = "local"
+    features: str | None = Field(default=None, min_length=1)
+    encrypt_features: bool = False

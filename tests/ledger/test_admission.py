@@ -46,8 +46,8 @@ def _fits_rdp() -> float:
 
 
 def _fits_weighted() -> float:
-    share = DELTA / len(WEIGHTED_ORDERS)
-    caps = {a: EPSILON - math.log(1 / share) / (a - 1) for a in WEIGHTED_ORDERS}
+    usable = [a for a in WEIGHTED_ORDERS if math.log(len(WEIGHTED_ORDERS) / DELTA) / (a - 1) < EPSILON]
+    caps = {a: EPSILON - math.log(len(usable) / DELTA) / (a - 1) for a in usable}
     return max(cap / (a / (2 * SIGMA**2)) for a, cap in caps.items())
 
 

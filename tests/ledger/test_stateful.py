@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
+from effort import EFFORT
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -17,6 +18,7 @@ from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import Charge
+from rayprivacy.ledger.filters.choose import WEIGHTED_ORDERS
 from rayprivacy.ledger.store import Ledger
 
 TERMS = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
@@ -50,7 +52,7 @@ def price(composition: str, event: Any) -> tuple[Fraction | int, ...]:
         return (squared,)
     if composition == "zcdp":
         return (squared / 2,)
-    orders = (ORDER,) if composition == "rdp" else (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+    orders = (ORDER,) if composition == "rdp" else WEIGHTED_ORDERS
     return tuple(Fraction(order) * squared / 2 for order in orders)
 
 
@@ -229,7 +231,7 @@ def test_the_ledger_does_what_the_model_does(url: str, composition: str) -> None
     opened = Store(url, composition)
     machine = type("Machine", (LedgerMachine,), {"store": opened})
     config = settings(
-        max_examples=10,
+        max_examples=5 * EFFORT,
         stateful_step_count=25,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

@@ -74,7 +74,7 @@ def job(tmp_path: Path, tiny_base: Path) -> Job:
         },
         "model": {"base": str(tiny_base), "dtype": "float32"},
         "pseudo": {"texts": 24, "max_tokens": 12},
-        "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "steps": 3},
+        "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
         "votes": {"queries": 40, "top_k": 10},
         "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
         "generation": {"texts": 8, "max_tokens": 10},

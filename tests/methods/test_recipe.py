@@ -6,7 +6,11 @@ import pytest
 import yaml
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.planning import open_account, planned_events, planned_mechanism, planned_queries
 from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
+from rayprivacy.release.planning import noise_on_mean
+
+JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def _load(tmp_path: Path, text: str, *overrides: str) -> Recipe:
@@ -70,6 +74,8 @@ def test_overrides_win_in_order_and_reach_new_blocks(tmp_path: Path) -> None:
         ("privacy.delta=1", "'privacy.delta' is 1"),
         ("privacy.epsilon=1e999", "'privacy.epsilon' is inf"),
         ("votes.top_k=1", "'votes.top_k' is 1"),
+        ("votes.queries=0", "'votes.queries' is 0"),
+        ("votes.queries=some", "'some'"),
         ("resources.query_batch=33", "'resources.query_batch' is 33"),
         ("method=dpsgd", "'method' is 'dpsgd'"),
     ],
@@ -112,10 +118,30 @@ def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
     assert again.release_id == recipe.release_id
 
 
-def test_the_recipe_in_the_repository_is_valid() -> None:
-    path = Path(__file__).parents[2] / "jobs/seqpate/chat.yaml"
-    assert load_recipe(path).release_id.startswith("seqpate-")
+@pytest.mark.parametrize("path", sorted(JOBS.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_the_recipes_in_the_repository_are_valid_and_can_be_priced(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.release_id.startswith("seqpate-")
     assert set(yaml.safe_load(path.read_text())) <= set(Recipe.model_fields)
+    events = planned_events(recipe)
+    assert sum(event.count for event in events) == planned_mechanism(recipe).queries >= 50
+
+
+def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
+    recipe = _load(tmp_path, f"privacy: {{ledger: 'sqlite:///{tmp_path}/book.db'}}\nvotes: {{rounds: 7}}")
+    ledger = open_account(recipe)
+    for number, event in enumerate(planned_events(recipe)):
+        ledger.reserve("default", recipe.release_id, f"{number:064x}", event)
+    ledger.close()
+
+
+def test_as_many_queries_as_the_noise_allows(tmp_path: Path) -> None:
+    recipe = _load(tmp_path, "votes: {queries: auto, noise_target: 0.03}")
+    assert noise_on_mean(planned_mechanism(recipe)) <= 0.03
+    more = _load(tmp_path, f"votes: {{queries: {planned_queries(recipe) + 1}}}")
+    assert noise_on_mean(planned_mechanism(more)) > 0.03
+    with pytest.raises(ConfigError, match="more teachers"):
+        planned_queries(_load(tmp_path, "votes: {queries: auto, noise_target: 1e-6}"))
 
 
 @pytest.mark.parametrize(
@@ -131,6 +157,10 @@ def test_the_recipe_in_the_repository_is_valid() -> None:
         "student.weight=1",
         "student.steps=59",
         "student.learning_rate=1e-3",
+        "student.label=top1",
+        "student.mix=0.5",
+        "student.pseudo=false",
+        "resources.features=elsewhere",
         "privacy.ledger=sqlite:///elsewhere.db",
         "privacy.key=other.key",
         "privacy.account=another",
@@ -150,11 +180,17 @@ def test_performance_post_processing_and_bookkeeping_are_the_same_release(tmp_pa
         "privacy.epsilon=3.5",
         "privacy.delta=1e-7",
         "teachers.count=999",
-        "teachers.steps=7",
+        "teachers.max_steps=7",
+        "teachers.epochs=7",
+        "teachers.kind=residual",
         "teachers.stack=49",
         "votes.queries=999",
         "votes.top_k=49",
         "votes.top_p=1.0",
+        "votes.clip=0.3",
+        "votes.ballot=top1",
+        "votes.select=entropy",
+        "votes.rounds=2",
         "student.seed=1",
         "student.rank_in=31",
         "student.warm_steps=59",
@@ -167,6 +203,16 @@ def test_performance_post_processing_and_bookkeeping_are_the_same_release(tmp_pa
 )
 def test_what_decides_the_release_changes_its_id(tmp_path: Path, override: str) -> None:
     assert _load(tmp_path, "method: seqpate", override).release_id != Recipe().release_id
+
+
+def test_with_several_rounds_how_the_student_learns_decides_what_is_asked(tmp_path: Path) -> None:
+    two = "votes: {rounds: 2}"
+    assert _load(tmp_path, two, "student.steps=59").release_id != _load(tmp_path, two).release_id
+
+
+def test_clipping_and_laplace_noise_do_not_go_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="choose noise 'gaussian', or clip null"):
+        _load(tmp_path, "votes: {clip: 0.2, noise: laplace}")
 
 
 def test_equal_recipes_written_differently_are_the_same_release(tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ FIRST_ASSUMPTIONS = (
 )
 
 
-def test_a_release_of_users_is_the_release_it_was() -> None:
-    assert Recipe().release_id == "seqpate-4fbece3cd64c54de"
+def test_the_release_id_of_users_moves_only_on_purpose() -> None:
+    assert Recipe().release_id == "seqpate-0f403b5327147e79"
     chats = {"source": "chats.parquet", "labels": ["topic"], "max_records_per_user": 3}
-    assert Recipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-5620a6cc331e4eb0"
+    assert Recipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-08fab6850f06cb0a"
     assert assumptions(PrivacyUnit.USER) == FIRST_ASSUMPTIONS
     mechanism = planned_mechanism(Recipe())
     assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma"}

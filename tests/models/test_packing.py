@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import encode_documents, trunk_features
+from rayprivacy.models.features import Encoded, encode, encode_documents
 from rayprivacy.models.packing import PAD, Row, pack
 
 FIRST = "what do you like to eat for dinner"
@@ -38,7 +38,7 @@ def _recorded(backbone: Backbone) -> Iterator[list[torch.Tensor]]:
 
 def _hidden(backbone: Backbone, row: Row) -> torch.Tensor:
     with _recorded(backbone) as kept:
-        trunk_features(backbone, row)
+        encode(backbone, _documents(row), 64, 1)
     return kept[0]
 
 
@@ -78,8 +78,9 @@ def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[
         for i in range(row_tokens):
             assert mask[i] == [j <= i and owner[i] == owner[j] for j in range(row_tokens)]
         assert bool(row.mask.diagonal().all()), "a row of the mask without any position gives NaN"
-        assert int(row.predicts.sum()) == sum(len(document) - 1 for document in _documents(row))
-        for i in row.predicts.nonzero().flatten().tolist():
+        predicts = Encoded(row.ids[None], row.segment[None], torch.zeros(1, row_tokens, 0)).predicts[0]
+        assert int(predicts.sum()) == sum(len(document) - 1 for document in _documents(row))
+        for i in predicts.nonzero().flatten().tolist():
             assert row.segment[i] == row.segment[i + 1] != PAD
 
 

@@ -1,108 +1,417 @@
-"""Real teacher actors: killed while they work, failing on their data, and what leaves them."""
+"""Real teacher actors: killed wherever they are, failing on their data, what leaves them, and what the driver holds."""
 
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
+from ray.exceptions import RayActorError
+from safetensors.torch import save_file
 
+from rayprivacy.core.artifacts import Private
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.corpus.shards import part_path
+from rayprivacy.core.keys import Key, create_key
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.corpus.parts import part_path
+from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.adapters import Basis
+from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Features
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.teachers.group import GroupSpec
+from rayprivacy.models.store import FeatureStore
+from rayprivacy.release.gate import Gate
+from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.teachers import crew as crew_module
+from rayprivacy.teachers import pool as pool_module
+from rayprivacy.teachers.ballots import summed_votes
+from rayprivacy.teachers.crew import Crew
+from rayprivacy.teachers.encoding import encode_part
+from rayprivacy.teachers.group import TeacherGroup
+from rayprivacy.teachers.kinds.choose import kind_for
 from rayprivacy.teachers.pool import TeacherPool, teacher_pool
+from rayprivacy.teachers.question import Question
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
+from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.tree import tree_sum
+from rayprivacy.teachers.votes import PartialSum
 from rayprivacy.teachers.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
-TEACHERS = TeachersConfig(count=10, stack=2, rank=16, shortlist=200, steps=2, batch=8)
-RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5)
-MECHANISM = VoteMechanism(queries=40, candidates=6, teachers=10, sigma=5.0)
+TEACHERS = TeachersConfig(count=12, stack=2, rank=16, shortlist=200, max_steps=2, batch=8)
+RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=32)
+ALONE = ResourcesConfig(actors=1, cpus_per_actor=0.5)
+NOBODY = (3, 8, 9)  # M exceeds the number of users
+QUERIES, CANDIDATES = 70, 6
+MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS.count, sigma=40.0)
+STORMS = 20
 
 
-@pytest.fixture
-def spec(tmp_path: Path, tiny_base: Path, tiny_basis: Basis) -> GroupSpec:
-    from safetensors.torch import save_file
+@pytest.fixture(scope="module")
+def base_spec(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_basis: Basis) -> GroupSpec:
+    """Everything public, and no corpus yet."""
+    folder = tmp_path_factory.mktemp("ensemble")
+    basis, warm = folder / "basis.safetensors", folder / "warm.safetensors"
+    save_file({name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}, basis)
+    save_file({"matrix": torch.eye(16) / 50}, warm)
+    create_key(folder / "key")
+    store = FeatureStore(folder / "features", "recipe-of-the-states", folder / "key")
+    store.prepare()
+    (folder / "shards").mkdir()
+    model = ModelConfig(base=str(tiny_base), dtype="float32")
+    workspace = Workspace(folder / "teachers", "recipe")
+    return GroupSpec(model, TEACHERS, PrivacyUnit.USER, folder / "shards", store, basis, warm, workspace)
 
-    shards = tmp_path / "shards"
-    shards.mkdir()
+
+@pytest.fixture(scope="module")
+def corpus(base_spec: GroupSpec, tiny_backbone: Backbone) -> GroupSpec:
     for part in range(TEACHERS.parts):
         rows = [
-            {"shard": s, "user": f"u{s}", "record": n, "text": f"hello {s} how are you today {n}"}
-            for s in TEACHERS.members(part)
+            {"shard": shard, "user": f"u{shard}", "record": n, "text": f"hello {shard} how are you today {n}"}
+            for shard in TEACHERS.members(part)
+            if shard not in NOBODY
             for n in range(3)
         ]
-        pq.write_table(pa.Table.from_pylist(rows), part_path(shards, part))
-    basis = tmp_path / "basis.safetensors"
-    save_file({name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}, basis)
-    workspace = Workspace(tmp_path / "teachers", "recipe")
-    workspace.prepare()
-    return GroupSpec(ModelConfig(base=str(tiny_base), dtype="float32"), TEACHERS, shards, basis, workspace)
+        schema = {"shard": pa.int32(), "user": pa.string(), "record": pa.int32(), "text": pa.large_string()}
+        pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(schema)), part_path(base_spec.shards, part))
+        encode_part(base_spec, part, tiny_backbone)
+    return base_spec
 
 
 @pytest.fixture
-def queries(tiny_features: Features) -> Queries:
+def spec(corpus: GroupSpec, tmp_path: Path) -> GroupSpec:
+    """The ensemble, untrained."""
+    workspace = Workspace(tmp_path / "teachers", "recipe")
+    workspace.prepare()
+    return replace(corpus, workspace=workspace)
+
+
+def some_queries(features: Features, count: int) -> Queries:
     draw = torch.Generator().manual_seed(3)
-    candidates = torch.stack([torch.randperm(400, generator=draw)[:6] for _ in range(40)])
-    return Queries(tiny_features.hidden[:40].float(), candidates, torch.ones_like(candidates, dtype=torch.bool))
+    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(count)])
+    hidden = features.hidden[torch.arange(count) % len(features)].float()
+    hidden = hidden + torch.randn(hidden.shape, generator=draw) / 100
+    centre = torch.rand(count, CANDIDATES, generator=draw).softmax(-1)
+    context = torch.zeros(count, 2, dtype=torch.int64)
+    return Queries(hidden, candidates, torch.ones_like(candidates, dtype=torch.bool), centre, context)
 
 
-def test_killed_actors_change_nothing(spec: GroupSpec, queries: Queries) -> None:
-    with teacher_pool(spec, RESOURCES) as pool:
-        trained = set()
-        for part in pool.train():
-            if not trained:
-                ray.kill(pool._actors[0], no_restart=False)
-            trained.add(part)
-        assert trained == set(range(TEACHERS.parts))
-        calm, manifest = pool.vote(queries, MECHANISM)
-        ray.kill(pool._actors[1], no_restart=False)
-        shaken, again = pool.vote(queries, MECHANISM)
-    assert manifest == again
-    assert manifest.teachers == tuple(range(10))
-    np.testing.assert_array_equal(calm.reveal(), shaken.reveal())
+@pytest.fixture(scope="module")
+def queries(tiny_features: Features) -> Queries:
+    return some_queries(tiny_features, QUERIES)
 
 
-def test_spreading_the_work_changes_nothing(spec: GroupSpec, queries: Queries) -> None:
-    sums = []
-    for resources in (RESOURCES, ResourcesConfig(actors=1, cpus_per_actor=0.5, group=3, query_batch=32)):
-        with teacher_pool(spec, resources) as pool:
-            list(pool.train())
-            sums.append(pool.vote(queries, MECHANISM)[0].reveal())
-    np.testing.assert_array_equal(*sums)
+@pytest.fixture
+def expected(spec: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_path: Path) -> np.ndarray:
+    """The sums, without Ray: every stack trained and asked by itself."""
+    threads = torch.get_num_threads()
+    alone = replace(spec, workspace=Workspace(tmp_path / "alone", "recipe"))
+    alone.workspace.prepare()
+    kind, group = kind_for(alone, tiny_backbone), TeacherGroup(alone)
+    parts = [group.train(part) for part in range(TEACHERS.parts)]
+    sums = [summed_votes(kind, alone.workspace.read(part), queries, MECHANISM) for part in parts]
+    torch.set_num_threads(threads)
+    return np.sum(sums, axis=0)
 
 
-def test_only_partial_sums_leave_an_actor(spec: GroupSpec, queries: Queries) -> None:
-    with teacher_pool(spec, RESOURCES) as pool:
+def group_processes() -> list[psutil.Process]:
+    """The processes of teacher actors."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any("_SealedGroup" in word for word in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def strike(pool: TeacherPool, chance: random.Random) -> None:
+    """Kill an actor, starting or working, through Ray or behind its back."""
+    processes = group_processes()
+    if processes and chance.random() < 0.5:
+        os.kill(chance.choice(processes).pid, signal.SIGKILL)
+    else:
+        ray.kill(chance.choice(pool.crew.workers).actor)
+
+
+def train(pool: TeacherPool, after: int | None, hit: Callable[[], None]) -> None:
+    """Train everything; hit after so many stacks."""
+    done = []
+    for part in pool.train():
+        done.append(part)
+        if len(done) == after:
+            hit()
+    assert sorted(done) == list(range(TEACHERS.parts))
+
+
+def test_twenty_storms_and_one_release(
+    spec: GroupSpec, queries: Queries, expected: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, strikes = random.Random(20), []
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    ledger.ensure_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(8.0, 1e-6))
+    gate, released = Gate(ledger, "chat", Key.for_tests()), []
+    with closing(ledger), teacher_pool(spec, RESOURCES) as pool:
+
+        def hit() -> None:
+            strikes.append(strike(pool, chance))
+
+        def shaken(sums: Any) -> Any:
+            if collecting.pop() if collecting else False:
+                hit()
+            return tree_sum(sums)
+
+        monkeypatch.setattr(pool_module, "tree_sum", shaken)
+        for storm in range(STORMS):
+            for path in spec.workspace.root.iterdir():
+                path.unlink()
+            points = chance.sample(["training", "between", "voting", "collecting"], 2 if storm % 10 == 9 else 1)
+            collecting = [place == 1 for place in range(3)] if "collecting" in points else []
+            train(pool, chance.randrange(1, 7) if "training" in points else None, hit)
+            if "between" in points:
+                hit()
+            timer = threading.Timer(chance.uniform(0, 0.1) if "voting" in points else 0, hit)
+            if "voting" in points:
+                timer.start()
+            sums, manifest = pool.vote(queries, MECHANISM)
+            if "voting" in points:
+                timer.join()
+            assert manifest.teachers == tuple(range(TEACHERS.count)), storm
+            assert np.array_equal(sums.reveal(), expected), storm
+            released.append(gate.release_votes("storm", MECHANISM, sums, manifest).value)
+        assert all(np.array_equal(votes, released[0]) for votes in released)
+        assert len(ledger.charges_of("chat", "storm")) == 1
+        assert ledger.verify().charges == 1
+    assert len(strikes) >= STORMS
+
+
+def test_spreading_the_work_changes_nothing(spec: GroupSpec, queries: Queries, expected: np.ndarray) -> None:
+    with teacher_pool(spec, ResourcesConfig(actors=1, cpus_per_actor=0.5, group=4)) as pool:
+        assert sorted(pool.train()) == list(range(TEACHERS.parts))
+        sums, manifest = pool.vote(queries, MECHANISM)
+        again, _ = pool.vote(queries, MECHANISM)
+    np.testing.assert_array_equal(sums.reveal(), expected)
+    np.testing.assert_array_equal(again.reveal(), expected)
+    assert isinstance(sums, Private)
+    assert manifest.teachers == tuple(range(TEACHERS.count))
+
+
+def plasma() -> bytes:
+    """What lies in the object store's memory, freed objects included."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        if process.info["name"] == "raylet":
+            for handle in Path(f"/proc/{process.pid}/fd").iterdir():
+                if "plasma" in os.readlink(handle) and "shm" in os.readlink(handle):
+                    found.append(written(handle))
+    return b"".join(found)
+
+
+def written(path: Path) -> bytes:
+    """The written regions of a sparse file."""
+    regions, at = [], 0
+    with path.open("rb", buffering=0) as file:
+        while True:
+            try:
+                start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:
+                return b"".join(regions)
+            at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            regions.append(os.pread(file.fileno(), at - start, start))
+
+
+def test_no_teachers_vote_leaves_an_actor(
+    spec: GroupSpec, tiny_features: Features, tiny_backbone: Backbone, local_ray: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = some_queries(tiny_features, 3000)  # large enough that a sum goes through the object store
+    mechanism = replace(MECHANISM, queries=len(many))
+    seen, real = [], ray.get
+
+    def get(refs: Any) -> Any:
+        seen.append(real(refs))
+        return seen[-1]
+
+    with teacher_pool(spec, ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=3008)) as pool:
         list(pool.train())
-        (actor,) = pool._actors[:1]
-        answer = ray.get(actor.vote.remote((0, 1), queries, MECHANISM))
-    assert vars(answer).keys() == {"parts", "teachers", "sums"}
-    assert answer.sums.shape == (40, 6)
-    assert answer.teachers == (0, 1, 2, 3)
+        monkeypatch.setattr(ray, "get", get)
+        sums, _ = pool.vote(many, mechanism)
+        monkeypatch.undo()
+        digest = Question.of(many, mechanism).digest
+        held = [real(worker.actor.collect.remote(digest)) for worker in pool.crew.workers]
+        stored = plasma()
+    totals = [value for value in seen if isinstance(value, PartialSum)]
+    assert [len(total.teachers) for total in totals] == [TEACHERS.count]
+    numbers = [value for value in seen if value is not None and not isinstance(value, PartialSum)]
+    assert sorted(part for parts in numbers for part in parts) == list(range(TEACHERS.parts))
+    assert all(len(partial.teachers) >= 2 and vars(partial).keys() == {"parts", "teachers", "sums"} for partial in held)
+    assert sum(len(partial.teachers) for partial in held) == TEACHERS.count
+    assert sums.reveal()[:8].tobytes() in stored, "the search finds what is there"
+    files = [path for root in (local_ray, spec.workspace.root) for path in root.rglob("*") if path.is_file()]
+    haystacks = [stored, *(path.read_bytes() for path in files)]
+    kind = kind_for(spec, tiny_backbone)
+    for part in range(TEACHERS.parts):
+        answers = torch.cat(list(kind.answers(spec.workspace.read(part), many)))[:, 0].numpy()
+        for query in (0, 1500, 2999):
+            distribution = np.ascontiguousarray(answers[query])
+            ballot = np.rint(distribution * np.float32(SCALE)).astype(np.int64)
+            for needle in (distribution.tobytes(), ballot.tobytes(), distribution.astype(np.float64).tobytes()):
+                assert not any(needle in haystack for haystack in haystacks)
 
 
-def test_errors_of_private_code_are_one_sentence_without_its_text(spec: GroupSpec) -> None:
+def test_errors_of_private_code_are_one_sentence_without_its_text(corpus: GroupSpec, tmp_path: Path) -> None:
     secret = "the secret words of user 7"
-    part_path(spec.shards, 1).write_bytes(secret.encode())
-    with pytest.raises(ReleaseError) as caught, teacher_pool(spec, RESOURCES) as pool:
+    shards, workspace = tmp_path / "shards", Workspace(tmp_path / "teachers", "recipe")
+    workspace.prepare()
+    shards.mkdir()
+    for part in range(TEACHERS.parts):
+        part_path(shards, part).write_bytes(secret.encode())
+    broken = replace(corpus, shards=shards, workspace=workspace)
+    with pytest.raises(ReleaseError) as caught, teacher_pool(broken, ALONE) as pool:
         list(pool.train())
     assert "training teachers" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert secret not in str(caught.value)
 
 
-def test_a_group_that_cannot_start_is_one_sentence(spec: GroupSpec, queries: Queries) -> None:
-    broken = GroupSpec(ModelConfig(base="./nowhere"), spec.teachers, spec.shards, spec.basis, spec.workspace)
-    pool = TeacherPool(broken, RESOURCES)
-    with pytest.raises(Exception, match="there is no such directory") as caught:
+def test_a_group_that_cannot_start_is_one_sentence(spec: GroupSpec) -> None:
+    broken = replace(spec, model=ModelConfig(base="./nowhere"))
+    with (
+        pytest.raises(Exception, match="there is no such directory") as caught,
+        teacher_pool(broken, ALONE) as pool,
+    ):
         list(pool.train())
-    pool.close()
     assert "\n" not in str(caught.value)
+
+
+def peak_rise(pool: TeacherPool, queries: Queries, mechanism: VoteMechanism) -> int:
+    """By how many bytes this process grew at most while it asked all teachers."""
+    process = psutil.Process()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = process.memory_info().rss
+    pool.vote(queries, mechanism)
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(peak.split()[1]) * 1024 - before
+
+
+def test_the_drivers_memory_does_not_grow_with_the_teachers(
+    corpus: GroupSpec, tiny_features: Features, tmp_path: Path
+) -> None:
+    many, rises = some_queries(tiny_features, 1024), []
+    for count in (200, 4000):
+        workspace = Workspace(tmp_path / f"{count}", "recipe")
+        workspace.prepare()
+        config = TeachersConfig(count=count, stack=50, rank=4, shortlist=200)
+        state = {"matrix": torch.randn(50, 4, 4), "filled": torch.ones(50, dtype=torch.bool)}
+        for part in range(config.parts):
+            workspace.write(part, "source", state)
+        spec = replace(corpus, teachers=config, workspace=workspace)
+        with teacher_pool(spec, ALONE) as pool:
+            pool.vote(many.rows(0, 32), VoteMechanism(32, CANDIDATES, count, sigma=5.0))  # warms up
+            rises.append(peak_rise(pool, many, VoteMechanism(1024, CANDIDATES, count, sigma=5.0)))
+    assert rises[1] - rises[0] < 8 * 2**20, "one vote of each of 4,000 teachers would be 190 MB"
+
+
+def toys(cpus: float = 0.1) -> Callable[[], Any]:
+    class Toy:  # in here, so that it travels by value: workers cannot import tests
+        def ready(self) -> None:
+            pass
+
+        def double(self, piece: int) -> int:
+            if piece < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return 2 * piece
+
+        def fail(self, piece: int) -> int:
+            raise ValueError(f"private text {piece}")
+
+    return lambda: ray.remote(Toy).options(num_cpus=cpus).remote()
+
+
+def answers(actor: Any) -> bool:
+    try:
+        return ray.get(actor.ready.remote()) is None
+    except RayActorError:
+        return False
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    made = Crew(toys(), 2)
+    yield made
+    made.close()
+
+
+def test_an_actor_that_never_starts_delays_nobody(crew: Crew) -> None:
+    huge = Crew(toys(1000), 1)
+    crew.workers += huge.workers
+    assert sorted(crew.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
+
+
+def test_no_actor_has_more_than_two_calls_outstanding(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_calls = []
+    real = ray.wait
+
+    def wait(refs: Any, **options: Any) -> Any:
+        open_calls.append(max(worker.open for worker in crew.workers))
+        return real(refs, **options)
+
+    monkeypatch.setattr(ray, "wait", wait)
+    assert len(list(crew.work("toying", "double", range(40)))) == 40
+    assert max(open_calls) == crew_module.AHEAD
+    assert all(worker.open == 0 for worker in crew.workers)
+
+
+def test_the_number_of_deaths_is_bounded(crew: Crew) -> None:
+    with pytest.raises(ReleaseError, match="toying lost 9 actors"):
+        list(crew.work("toying", "double", [-1]))
+    crew.begin()
+    assert list(crew.work("toying", "double", [4])) == [(4, 8)]
+
+
+def test_a_step_may_be_abandoned(crew: Crew) -> None:
+    next(crew.work("toying", "double", range(20), kept=True))
+    crew.begin()
+    assert not crew.held
+    assert sorted(crew.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
+
+
+def test_what_a_dead_actor_held_is_done_again(crew: Crew) -> None:
+    done = list(crew.work("toying", "double", range(20), kept=True))
+    assert len(done) == 20
+    assert crew.held == set(range(20))
+    worker = max(crew.workers, key=lambda worker: len(worker.holds))
+    lost = set(worker.holds)
+    ray.kill(worker.actor)
+    while answers(worker.actor):  # a kill takes a moment
+        pass
+    crew.roll_call("toying")
+    assert crew.held == set(range(20)) - lost
+    assert worker not in crew.workers
+
+
+def test_a_failure_of_the_code_is_no_loss(crew: Crew) -> None:
+    with pytest.raises(ReleaseError, match="toying stopped with") as caught:
+        list(crew.work("toying", "fail", range(3)))
+    assert "private text" not in str(caught.value)
+    assert crew._losses == 0
+
+
+def test_the_tree_adds_each_summand_once_and_refuses_overlaps() -> None:
+    partials = [PartialSum((part,), (2 * part, 2 * part + 1), np.full((3, 2), part + 1)) for part in range(70)]
+    total = ray.get(tree_sum([ray.put(partial) for partial in partials]))
+    assert (total.sums == 70 * 71 / 2).all()
+    assert total.teachers == tuple(range(140))
+    assert total.parts == tuple(range(70))
+    doubled = [*partials, PartialSum((99,), (5, 200), np.ones((3, 2), dtype=np.int64))]
+    with pytest.raises(ReleaseError, match="in two partial sums"):
+        ray.get(tree_sum([ray.put(partial) for partial in doubled]))

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,29 @@ def test_asking_again_is_served_from_the_ledger(tmp_path: Path, monkeypatch: pyt
     again = _release(_gate(tmp_path))
     assert np.array_equal(first.value, again.value)
     assert len(_gate(tmp_path).ledger.charges_of("chat", "run")) == 1
+
+
+def test_centred_votes_are_released_below_zero_and_served_again_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mechanism = replace(MECHANISM, clip=0.2)
+    vote, centre = np.array([0.1, 0.1, 0.8]), np.full((QUERIES, CANDIDATES), 1 / CANDIDATES)
+    sums = mechanism.summed(np.broadcast_to(vote, (QUERIES, TEACHERS, CANDIDATES)), centre)
+    assert sums.min() < 0
+    first = _gate(tmp_path).release_votes("run", mechanism, Private(sums), MANIFEST)
+    assert (first.value < 0).any()
+    monkeypatch.setattr(VoteMechanism, "draw", lambda *_: pytest.fail("drew twice"))
+    again = _gate(tmp_path).release_votes("run", mechanism, Private(sums), MANIFEST)
+    assert first.value.tobytes() == again.value.tobytes()
+    assert _gate(tmp_path).ledger.verify().charges == 1
+
+
+def test_another_clip_ballot_or_noise_is_another_charge(tmp_path: Path) -> None:
+    gate = _gate(tmp_path)
+    zero = Private(np.zeros((QUERIES, CANDIDATES), dtype=np.int64))
+    for fields in ({}, {"clip": 0.2}, {"clip": 0.3}, {"ballot": "top1"}):
+        gate.release_votes("run", replace(MECHANISM, **fields), zero, MANIFEST)
+    assert len(gate.ledger.charges_of("chat", "run")) == 4
 
 
 def test_another_input_is_another_charge(tmp_path: Path) -> None:

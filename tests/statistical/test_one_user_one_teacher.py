@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.models.adapters import Basis
+from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features, encode_documents
+from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.teachers.ballots import summed_votes
+from rayprivacy.teachers.kinds.choose import HEAD_KINDS
+from rayprivacy.teachers.kinds.head import HeadKind
+from rayprivacy.teachers.kinds.kind import State
 from rayprivacy.teachers.settings import TeachersConfig
-from rayprivacy.teachers.stack import summed_votes, train_stack
 
 SHARDS, CANDIDATES = 6, 5
-CONFIG = TeachersConfig(
-    count=SHARDS, max_tokens=30, row_tokens=48, max_rows=3, rank=16, shortlist=200, steps=6, batch=16, stack=SHARDS
-)
+ROW, USER_ROWS = 48, 3
 LIVES_IN = [0, 3, 5]  # shard 5 has nobody else
-MECHANISM = VoteMechanism(queries=64, candidates=CANDIDATES, teachers=SHARDS, sigma=1.0)
+MECHANISMS = [
+    VoteMechanism(queries=64, candidates=CANDIDATES, teachers=SHARDS, sigma=1.0),
+    VoteMechanism(queries=64, candidates=CANDIDATES, teachers=SHARDS, sigma=1.0, clip=0.2),
+]
 
 ADVERSARIAL_TEXTS = {
     "one word": ["bread"],
@@ -58,34 +62,52 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module", params=HEAD_KINDS)
+def kind(request: pytest.FixtureRequest, tiny_basis: Basis, tiny_backbone: Backbone) -> HeadKind:
+    config = TeachersConfig(
+        count=SHARDS, kind=request.param, max_tokens=30, row_tokens=ROW, rank=16, shortlist=200, max_steps=12, batch=16
+    )
+    warm = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(1)) / 30)
+    return HEAD_KINDS[request.param](config, warm, tiny_backbone.head)
+
+
 @pytest.fixture(scope="module")
 def corpus(public_sentences: list[str]) -> list[list[str]]:
     return [*(public_sentences[shard : shard + 3] for shard in range(SHARDS - 1)), []]
 
 
 @pytest.fixture(scope="module")
-def queries(tiny_features: Features, tiny_backbone: Backbone) -> Queries:
-    hidden = tiny_features.hidden[:64].float()
-    candidates = (hidden @ tiny_backbone.head.T).topk(CANDIDATES).indices
-    return Queries(hidden, candidates, torch.ones_like(candidates, dtype=torch.bool))
+def queries(kind: HeadKind) -> Queries:
+    draw = torch.Generator().manual_seed(4)
+    hidden = torch.randn(64, 64, generator=draw)
+    logits = kind.warm(hidden) @ kind.head.T
+    candidates = logits.topk(CANDIDATES).indices
+    centre = logits.gather(1, candidates).softmax(-1)
+    return Queries(hidden, candidates, torch.ones_like(candidates, dtype=torch.bool), centre, torch.zeros(64, 2).long())
 
 
-def _encode(backbone: Backbone, texts: list[str]) -> Features:
-    documents = [backbone.document(text, CONFIG.max_tokens) for text in texts]
-    return encode_documents(backbone, documents, CONFIG.row_tokens, CONFIG.max_rows)
+def _encode(backbone: Backbone, texts: list[str]) -> Encoded:
+    """One group of documents: a user."""
+    documents = [backbone.document(text, 30) for text in texts]
+    return encode(backbone, documents, ROW, USER_ROWS)
 
 
-def _moved(
-    before: list[Features], after: list[Features], shard: int, basis: Basis, backbone: Backbone, queries: Queries
-) -> float:
-    """Largest L2 change of a query's sum in units of the sensitivity; everybody else's matrix is checked on the way."""
-    matrices = [train_stack(shards, basis, backbone.head, CONFIG) for shards in (before, after)]
+def _shard(users: list[Encoded]) -> Encoded:
+    return join(users, ROW, 64)
+
+
+def _moved(before: list[Encoded], after: list[Encoded], shard: int, kind: HeadKind, queries: Queries) -> float:
+    """Largest L2 change of a query's sum in units of the sensitivity; checks everybody else's teacher on the way."""
+    states = [kind.train(shards) for shards in (before, after)]
     others = [other for other in range(SHARDS) if other != shard]
-    assert torch.equal(matrices[0][others], matrices[1][others])
-    sums = [summed_votes(stack, basis, backbone.head, queries, MECHANISM) for stack in matrices]
-    for total in sums:
-        MECHANISM.check(total)
-    return float(np.linalg.norm(sums[0] - sums[1], axis=1).max()) / MECHANISM.sensitivity
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor[others], states[1][name][others])
+    return max(_distance(states, kind, queries, mechanism) / mechanism.sensitivity for mechanism in MECHANISMS)
+
+
+def _distance(states: list[State], kind: HeadKind, queries: Queries, mechanism: VoteMechanism) -> float:
+    sums = [mechanism.check(summed_votes(kind, state, queries, mechanism)) for state in states]
+    return float(np.linalg.norm(sums[0] - sums[1], axis=1).max())
 
 
 @pytest.mark.parametrize("shard", LIVES_IN)
@@ -96,19 +118,16 @@ def test_a_users_texts_move_each_sum_by_at_most_the_sensitivity(
     texts: list[str],
     first: bool,
     corpus: list[list[str]],
-    tiny_basis: Basis,
+    kind: HeadKind,
     tiny_backbone: Backbone,
     queries: Queries,
 ) -> None:
-    before = [_encode(tiny_backbone, own) for own in corpus]
-    joined = [*texts, *corpus[shard]] if first else [*corpus[shard], *texts]
-    after = [_encode(tiny_backbone, joined if place == shard else own) for place, own in enumerate(corpus)]
-    for place in range(SHARDS):
-        if place != shard:
-            assert torch.equal(before[place].hidden, after[place].hidden)
-            assert torch.equal(before[place].targets, after[place].targets)
-    assert len(after[shard]) <= CONFIG.max_rows * (CONFIG.row_tokens - 1)
-    assert _moved(before, after, shard, tiny_basis, tiny_backbone, queries) <= 1
+    """Users are groups of their own: the others of the same shard keep their states, and their place in it."""
+    before, user = [_encode(tiny_backbone, own) for own in corpus], _encode(tiny_backbone, texts)
+    assert len(user) <= USER_ROWS
+    after = [*before]
+    after[shard] = _shard([user, before[shard]] if first else [before[shard], user])
+    assert _moved(before, after, shard, kind, queries) <= 1
 
 
 @pytest.mark.parametrize("shard", LIVES_IN)
@@ -117,27 +136,29 @@ def test_broken_hidden_states_move_each_sum_by_at_most_the_sensitivity(
     shard: int,
     change: Callable[[torch.Tensor], torch.Tensor],
     corpus: list[list[str]],
-    tiny_basis: Basis,
+    kind: HeadKind,
     tiny_backbone: Backbone,
     queries: Queries,
 ) -> None:
     before = [_encode(tiny_backbone, own) for own in corpus]
     user = _encode(tiny_backbone, ["hello, the sun is out and i like apples, pears and soup", "take the train"])
-    hidden = torch.cat([before[shard].hidden, change(user.hidden.float()).bfloat16()])
+    broken = change(user.hidden.float().flatten(0, 1)).view_as(user.hidden).bfloat16()
     after = [*before]
-    after[shard] = Features(hidden, torch.cat([before[shard].targets, user.targets]))
-    assert _moved(before, after, shard, tiny_basis, tiny_backbone, queries) <= 1
+    after[shard] = _shard([before[shard], Encoded(user.ids, user.segment, broken)])
+    assert _moved(before, after, shard, kind, queries) <= 1
 
 
-def test_the_bound_is_nearly_reached_by_a_teacher_that_turns_around(
-    tiny_basis: Basis, tiny_backbone: Backbone, queries: Queries
-) -> None:
+def test_the_bound_is_nearly_reached_by_a_teacher_that_turns_around(kind: HeadKind, queries: Queries) -> None:
     """The test above has power: two opposite and certain teachers come close to the declared sensitivity."""
     draw = torch.Generator().manual_seed(0)
-    matrices = torch.zeros(SHARDS, 16, 16)
-    matrices[2] = 1e4 * torch.randn(16, 16, generator=draw)
-    opposite = matrices.clone()
-    opposite[2] *= -1
-    sums = [summed_votes(m, tiny_basis, tiny_backbone.head, queries, MECHANISM) for m in (matrices, opposite)]
-    moved = np.linalg.norm(sums[0] - sums[1], axis=1).max()
-    assert 0.99 * math.sqrt(2) * SCALE <= moved <= MECHANISM.sensitivity
+    calm = kind.train([Encoded.empty(ROW, 64)] * SHARDS)
+    calm["filled"][2] = True
+    opposite = []
+    for sign in (1, -1):
+        state = {name: tensor.clone() for name, tensor in calm.items()}
+        last = list(kind.start())[-1]  # R, or B: what is zero at the start
+        state[last][2] = sign * 1e4 * torch.randn(state[last][2].shape, generator=draw.manual_seed(0))
+        opposite.append(state)
+    plain, clipped = (_distance(opposite, kind, queries, mechanism) for mechanism in MECHANISMS)
+    assert 0.99 * math.sqrt(2) * SCALE <= plain <= MECHANISMS[0].sensitivity
+    assert 0.7 * MECHANISMS[1].sensitivity <= clipped <= MECHANISMS[1].sensitivity

@@ -2,58 +2,54 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from adversaries import CANDIDATES, P_THRESHOLD, WORST, Array, simplex, variance_p_value, votes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from rayprivacy.core.errors import EventError, ReleaseError
 from rayprivacy.release import noise
+from rayprivacy.release.ballots import BallotKind
 from rayprivacy.release.vote import SCALE, VoteMechanism
 
-P_THRESHOLD = 1e-4
 NOISE = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0)
-CANDIDATES = 8
 VOTE = VoteMechanism(queries=1, candidates=CANDIDATES, teachers=4, sigma=3.0)
+TOP1 = replace(VOTE, ballot="top1")
 
 
-def _zero(mechanism: VoteMechanism = NOISE) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _zero(mechanism: VoteMechanism = NOISE) -> Array:
     return np.zeros((mechanism.queries, mechanism.candidates), dtype=np.int64)
 
 
-def _std_p_value(noisy: np.ndarray[Any, Any], std: float) -> float:
-    chi2 = stats.chi2(noisy.size)
-    total = float(((noisy / std) ** 2).sum())
-    return 2 * min(float(chi2.cdf(total)), float(chi2.sf(total)))
-
-
-anything = hnp.arrays(np.float64, CANDIDATES, elements=st.floats(allow_nan=True, allow_infinity=True))
-simplex = hnp.arrays(np.float64, CANDIDATES, elements=st.floats(0, 1)).map(lambda v: v / max(v.sum(), 1e-9))
-one_hot = st.integers(0, CANDIDATES - 1).map(lambda index: np.eye(CANDIDATES)[index])
-barely_too_much = st.floats(0, 2e-6).map(lambda extra: np.eye(CANDIDATES)[0] * (1 + extra))
-votes = st.one_of(
-    anything, simplex, one_hot, barely_too_much, simplex.map(lambda v: v * 1e9), st.just(np.zeros(CANDIDATES))
-)
-
-
+@pytest.mark.parametrize("mechanism", [VOTE, TOP1], ids=["distribution", "top1"])
 @given(votes, votes, st.lists(votes, min_size=3, max_size=3))
 @settings(max_examples=300, deadline=None)
 def test_one_changed_teacher_moves_the_sum_by_at_most_the_sensitivity(
-    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], others: list[np.ndarray[Any, Any]]
+    mechanism: VoteMechanism, before: Array, after: Array, others: list[Array]
 ) -> None:
-    sums = [VOTE.quantise(np.stack([changed, *others])[:, None, :]).sum(0) for changed in (before, after)]
-    assert np.linalg.norm((sums[0] - sums[1]).astype(np.float64)) <= VOTE.sensitivity
+    sums = [mechanism.summed(np.stack([changed, *others])[None]) for changed in (before, after)]
+    assert np.linalg.norm((sums[0] - sums[1]).astype(np.float64)) <= mechanism.sensitivity
     for total in sums:
-        VOTE.check(total)
+        mechanism.check(total)
 
 
+@pytest.mark.parametrize("ballot", ["distribution", "top1"])
+@pytest.mark.parametrize("before", WORST.values(), ids=WORST)
+def test_no_pair_of_adversarial_votes_is_further_apart(ballot: BallotKind, before: Array) -> None:
+    mechanism = VoteMechanism(1, CANDIDATES, 1, 1.0, ballot=ballot)
+    moved = mechanism.quantise(np.stack(list(WORST.values()))) - mechanism.quantise(before)
+    assert np.linalg.norm(moved.astype(np.float64), axis=-1).max() <= mechanism.sensitivity
+
+
+@pytest.mark.parametrize("ballot", ["distribution", "top1"])
 @pytest.mark.parametrize("candidates", [2, 50, 1000, 50_000])
-def test_the_bound_is_tight(candidates: int) -> None:
-    mechanism = VoteMechanism(1, candidates, 1, 1.0)
+def test_the_bound_is_tight(candidates: int, ballot: BallotKind) -> None:
+    mechanism = VoteMechanism(1, candidates, 1, 1.0, ballot=ballot)
     first, second = np.zeros((2, candidates))
     first[0] = second[1] = 1.0
     moved = np.linalg.norm((mechanism.quantise(first) - mechanism.quantise(second)).astype(np.float64))
@@ -64,15 +60,51 @@ def test_the_bound_is_tight(candidates: int) -> None:
 def test_a_failing_teacher_votes_a_constant(bad: float) -> None:
     rows = np.tile(np.eye(CANDIDATES)[1], (3, 1))
     rows[1, 0] = bad
-    quantised = VOTE.quantise(rows)
-    assert quantised[1].tolist() == [SCALE // CANDIDATES] * CANDIDATES
-    assert np.array_equal(quantised[0], quantised[2])
+    for mechanism in (VOTE, TOP1):
+        quantised = mechanism.quantise(rows)
+        assert quantised[1].tolist() == [SCALE // CANDIDATES] * CANDIDATES
+        assert np.array_equal(quantised[0], quantised[2])
+
+
+def test_a_top1_ballot_is_the_first_of_the_most_likely_candidates() -> None:
+    rows = np.array([[0.1, 0.4, 0.4, 0.1, 0, 0, 0, 0], np.zeros(CANDIDATES)])
+    assert (TOP1.quantise(rows) / SCALE).tolist() == np.eye(CANDIDATES)[[1, 0]].tolist()
+
+
+@pytest.mark.parametrize("mechanism", [VOTE, TOP1], ids=["distribution", "top1"])
+@given(st.lists(st.one_of(votes, simplex), min_size=2, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_sums_are_sums_of_ballots_and_float32_counts_as_the_float64_it_is(
+    mechanism: VoteMechanism, rows: list[Array]
+) -> None:
+    with np.errstate(over="ignore"):
+        single = np.stack(rows).astype(np.float32)
+    ballots = mechanism.quantise(single)
+    assert np.array_equal(ballots, mechanism.quantise(single.astype(np.float64)))
+    assert np.array_equal(ballots, np.stack([mechanism.quantise(row) for row in single]))
+    summed = mechanism.summed(single)
+    assert summed.dtype == ballots.dtype == np.int64
+    assert np.array_equal(summed, ballots.sum(0))
+
+
+def test_quantising_leaves_the_votes_as_they_were() -> None:
+    rows = np.stack(list(WORST.values())).astype(np.float32)
+    before = rows.copy()
+    for mechanism in (VOTE, TOP1):
+        mechanism.summed(rows)
+    assert np.array_equal(rows, before, equal_nan=True)
+
+
+def test_sums_of_very_many_teachers_are_exact() -> None:
+    votes = np.broadcast_to(np.array([0.7, 0.1], dtype=np.float32), (300_000, 2))
+    mechanism = VoteMechanism(1, 2, 300_000, 1.0)
+    assert np.array_equal(mechanism.summed(votes), 300_000 * mechanism.quantise(votes[0]))
 
 
 def test_the_noise_has_the_declared_scale_and_shape() -> None:
     noisy = NOISE.draw(_zero())
     assert noisy.size >= 20_000
-    assert _std_p_value(noisy, NOISE.noise_std_grid) > P_THRESHOLD
+    assert variance_p_value(noisy, NOISE.noise_std_grid) > P_THRESHOLD
     bins = stats.norm.cdf(noisy.ravel() / NOISE.noise_std_grid) * 50
     assert stats.chisquare(np.bincount(bins.astype(int), minlength=50)).pvalue > P_THRESHOLD
     assert (
@@ -86,10 +118,10 @@ def test_the_noise_has_the_declared_scale_and_shape() -> None:
 def test_the_same_test_rejects_a_scale_30_percent_off(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     real: Callable[..., Any] = noise.add_discrete_gaussian
     monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: real(signal, std * factor))
-    assert _std_p_value(NOISE.draw(_zero()), NOISE.noise_std_grid) < P_THRESHOLD
+    assert variance_p_value(NOISE.draw(_zero()), NOISE.noise_std_grid) < P_THRESHOLD
 
 
-def _uncorrelated(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
+def _uncorrelated(first: Array, second: Array) -> bool:
     return bool(stats.pearsonr(first.ravel().astype(float), second.ravel().astype(float)).pvalue > P_THRESHOLD)
 
 
@@ -120,6 +152,27 @@ def test_the_mean_is_unbiased() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ballot": "top2"}, "ballot is 'top2'"),
+        ({"noise": "uniform"}, "noise is 'uniform'"),
+        ({"clip": 0.2, "noise": "laplace"}, "clip bounds the L2 norm; use noise 'gaussian'"),
+        *(({"clip": clip}, "clip is") for clip in (0.0, -0.1, 1e-9, 3.0, math.nan, math.inf, True, "0.2")),
+    ],
+)
+def test_ballot_clip_and_noise_must_go_together(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ReleaseError, match=message):
+        replace(VOTE, **fields)
+
+
+def test_only_what_differs_from_the_first_version_is_a_parameter() -> None:
+    first = {"mechanism", "scale", "queries", "candidates", "teachers", "sigma"}
+    assert set(VOTE.parameters) == first
+    for fields in ({"ballot": "top1"}, {"clip": 0.2}, {"noise": "laplace"}, {"ballot": "top1", "noise": "laplace"}):
+        assert replace(VOTE, **fields).parameters == {**VOTE.parameters, **fields}
+
+
+@pytest.mark.parametrize(
     "arguments",
     [(0, 2, 1, 1.0), (1, 0, 1, 1.0), (1, 2, 2**31, 1.0), (1, 2, True, 1.0), (1.0, 2, 1, 1.0)]
     + [(1, 2, 1, sigma) for sigma in (0.0, -1.0, math.nan, math.inf, 1e10, 1e-9)],
@@ -132,10 +185,12 @@ def test_impossible_mechanisms_are_not_built(arguments: tuple[Any, ...]) -> None
 def test_votes_of_another_width_are_refused() -> None:
     with pytest.raises(ReleaseError, match="last axis"):
         VOTE.quantise(np.zeros((3, CANDIDATES + 1)))
+    with pytest.raises(ReleaseError, match="axis of teachers"):
+        VOTE.summed(np.zeros(CANDIDATES))
 
 
 def test_the_largest_noise_stays_inside_64_bits() -> None:
     mechanism = VoteMechanism(2, 50_000, 2**30, 1e9 * 0.999)
     assert 40 * mechanism.noise_std_grid + mechanism.teachers * SCALE < 2**62
     noisy = VoteMechanism(20, 1000, 2, 1e9 * 0.999).draw(np.zeros((20, 1000), dtype=np.int64))
-    assert _std_p_value(noisy, VoteMechanism(20, 1000, 2, 1e9 * 0.999).noise_std_grid) > P_THRESHOLD
+    assert variance_p_value(noisy, VoteMechanism(20, 1000, 2, 1e9 * 0.999).noise_std_grid) > P_THRESHOLD

@@ -1,6 +1,8 @@
-"""What an actor leaves on disk: written once, rebuilt byte for byte, and voting from the files alone."""
+"""What an actor leaves on disk and hands out: trained once, rebuilt byte for byte, and votes only as one sum."""
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,19 +12,28 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from rayprivacy.core.errors import ShardError
-from rayprivacy.corpus.shards import part_path
+from rayprivacy.core.errors import ReleaseError, ShardError
+from rayprivacy.core.keys import create_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.parts import part_path
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features, encode_documents
+from rayprivacy.models.features import Features, encode
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.teachers.group import GroupSpec, TeacherGroup
+from rayprivacy.models.store import FeatureStore
+from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.teachers.encoding import encode_part
+from rayprivacy.teachers.group import TeacherGroup
+from rayprivacy.teachers.kinds.choose import kind_for
+from rayprivacy.teachers.question import Question
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
 
-CONFIG = TeachersConfig(count=5, max_tokens=20, row_tokens=32, rank=16, shortlist=200, steps=2, batch=8, stack=3)
+CONFIG = TeachersConfig(
+    count=5, max_tokens=20, row_tokens=32, max_rows=4, rank=16, shortlist=200, max_steps=2, batch=8, stack=3
+)
 TEXTS = {
     0: ["the sun is out", "i like bread"],
     1: ["play cards at home"],
@@ -30,7 +41,8 @@ TEXTS = {
     4: ["hello", "", "so nice"],
 }
 SCHEMA = pa.schema([("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())])
-FILES = ("part-00000.features.safetensors", "part-00000.teachers.safetensors", "part-00000.done")
+FILES = ("part-00000.teachers.safetensors", "part-00000.done")
+MECHANISM = VoteMechanism(queries=40, candidates=6, teachers=5, sigma=1.0)
 
 
 def _write_part(folder: Path, part: int, texts: dict[int, list[str]]) -> None:
@@ -46,32 +58,51 @@ def _write_part(folder: Path, part: int, texts: dict[int, list[str]]) -> None:
 def _threads() -> Iterator[None]:
     """A group takes one thread for its process; give the others back."""
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
 @pytest.fixture
-def spec(tiny_base: Path, tiny_basis: Basis, tmp_path: Path) -> GroupSpec:
+def spec(tiny_base: Path, tiny_basis: Basis, tiny_backbone: Backbone, tmp_path: Path) -> GroupSpec:
     shards = tmp_path / "shards"
     shards.mkdir()
-    for part in range(CONFIG.parts):
-        _write_part(shards, part, TEXTS)
+    create_key(tmp_path / "key")
+    store = FeatureStore(tmp_path / "features", "recipe-of-the-states", tmp_path / "key")
+    store.prepare()
     tensors = {name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}
     save_file(tensors, tmp_path / "basis.safetensors")
+    save_file({"matrix": torch.eye(16) / 50}, tmp_path / "warm.safetensors")
     workspace = Workspace(tmp_path / "teachers", "recipe")
     workspace.prepare()
-    model = ModelConfig(base=str(tiny_base), dtype="float32")
-    return GroupSpec(model, CONFIG, shards, tmp_path / "basis.safetensors", workspace)
+    found = GroupSpec(
+        ModelConfig(base=str(tiny_base), dtype="float32"), CONFIG, PrivacyUnit.USER, shards, store,
+        tmp_path / "basis.safetensors", tmp_path / "warm.safetensors", workspace,
+    )  # fmt: skip
+    for part in range(CONFIG.parts):
+        _write_part(shards, part, TEXTS)
+        encode_part(found, part, tiny_backbone)
+    return found
 
 
 @pytest.fixture
 def queries(tiny_features: Features) -> Queries:
     draw = torch.Generator().manual_seed(2)
     candidates = torch.stack([torch.randperm(400, generator=draw)[:6] for _ in range(40)])
-    return Queries(tiny_features.hidden[:40].float(), candidates, torch.ones_like(candidates, dtype=torch.bool))
+    allowed = torch.ones_like(candidates, dtype=torch.bool)
+    centre = torch.rand(40, 6, generator=draw).softmax(-1)
+    return Queries(tiny_features.hidden[:40].float(), candidates, allowed, centre, torch.zeros(40, 2).long())
 
 
-MECHANISM = VoteMechanism(queries=40, candidates=6, teachers=5, sigma=1.0)
+@pytest.fixture
+def question(queries: Queries) -> Question:
+    return Question.of(queries, MECHANISM)
+
+
+def _trained(spec: GroupSpec) -> GroupSpec:
+    for part in range(CONFIG.parts):
+        TeacherGroup(spec).train(part)
+    return spec
 
 
 def _bytes(spec: GroupSpec) -> dict[str, bytes]:
@@ -101,36 +132,59 @@ def test_a_lost_part_is_rebuilt_byte_for_byte(spec: GroupSpec, lost: str) -> Non
     assert all(_stamps(spec)[name] != stamps[name] for name in FILES)
 
 
-def test_features_are_those_of_each_shards_own_documents(spec: GroupSpec, tiny_backbone: Backbone) -> None:
-    group = TeacherGroup(spec)
-    group.train(0)
-    expected = [
-        encode_documents(tiny_backbone, [tiny_backbone.document(text, 20) for text in TEXTS.get(shard, [])], 32, 4)
+def test_training_runs_no_trunk(spec: GroupSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("the trunk was called")
+
+    monkeypatch.setattr("transformers.models.llama.modeling_llama.LlamaModel.forward", forbidden)
+    assert TeacherGroup(spec).train(0) == 0
+
+
+@pytest.mark.parametrize("kind", ["square", "residual"])
+def test_teachers_learn_from_the_documents_of_their_own_shard(
+    kind: str, spec: GroupSpec, tiny_backbone: Backbone
+) -> None:
+    spec = replace(spec, teachers=CONFIG.model_copy(update={"kind": kind}))
+    TeacherGroup(spec).train(0)
+    shards = [
+        encode(tiny_backbone, [tiny_backbone.document(text, 20) for text in TEXTS.get(shard, [])], 32, 4)
         for shard in CONFIG.members(0)
     ]
-    found = spec.workspace.features(0)
-    assert found.targets.tolist() == [token for shard in expected for token in shard.targets.tolist()]
-    difference = found.hidden.float() - torch.cat([shard.hidden for shard in expected]).float()
-    assert difference.abs().max() <= 2**-5, "one thread against several: at most the last bit of a bfloat16"
+    expected, found = kind_for(spec, tiny_backbone).train(shards), spec.workspace.read(0)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert found["filled"].tolist() == [True, True, False]
 
 
-def test_one_changed_user_changes_one_matrix(spec: GroupSpec) -> None:
+def test_one_changed_user_changes_one_teacher(spec: GroupSpec, tiny_backbone: Backbone) -> None:
     TeacherGroup(spec).train(0)
-    before = spec.workspace.matrices(0)
+    before = spec.workspace.read(0)["matrix"]
     _write_part(spec.shards, 0, {**TEXTS, 1: ["something else altogether", "and more of it " * 50]})
+    encode_part(spec, 0, tiny_backbone)
     TeacherGroup(spec).train(0)
-    after = spec.workspace.matrices(0)
+    after = spec.workspace.read(0)["matrix"]
     assert torch.equal(before[[0, 2]], after[[0, 2]])
     assert not torch.equal(before[1], after[1])
     assert torch.equal(after[2], torch.zeros(16, 16)), "shard 2 has nobody"
 
 
-def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: GroupSpec, queries: Queries) -> None:
-    trainer = TeacherGroup(spec)
-    for part in range(CONFIG.parts):
-        trainer.train(part)
-    together = TeacherGroup(spec).vote([0, 1], queries, MECHANISM)
-    apart = [TeacherGroup(spec).vote([part], queries, MECHANISM) for part in (1, 0)]
+def test_features_that_are_gone_stop_training(spec: GroupSpec) -> None:
+    spec.store.clear()
+    spec.store.prepare()
+    with pytest.raises(ShardError, match="cached features"):
+        TeacherGroup(spec).train(0)
+
+
+def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: GroupSpec, question: Question) -> None:
+    _trained(spec)
+    group = TeacherGroup(spec)
+    assert group.vote((0, 1), question) == (0, 1)
+    together = group.collect(question.digest)
+    apart = []
+    for part in (1, 0):
+        other = TeacherGroup(spec)
+        other.vote((part,), question)
+        apart.append(other.collect(question.digest))
     assert together.parts == (0, 1)
     assert together.teachers == (0, 1, 2, 3, 4)
     assert [partial.teachers for partial in apart] == [(3, 4), (0, 1, 2)]
@@ -139,15 +193,56 @@ def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: GroupSpec
     MECHANISM.check(together.sums)
 
 
-def test_a_vote_without_training_is_a_shard_error(spec: GroupSpec, queries: Queries) -> None:
+def test_a_stack_is_in_a_sum_once_however_often_it_is_asked_for(spec: GroupSpec, question: Question) -> None:
+    group = TeacherGroup(_trained(spec))
+    for parts in ((0,), (0,), (1, 0), (1,)):
+        assert group.vote(parts, pickle.loads(pickle.dumps(question))) == parts
+    once = TeacherGroup(spec)
+    once.vote((0, 1), question)
+    for _ in range(2):
+        assert np.array_equal(group.collect(question.digest).sums, once.collect(question.digest).sums)
+    assert group.collect(question.digest).teachers == (0, 1, 2, 3, 4)
+
+
+def test_another_question_starts_another_sum(spec: GroupSpec, question: Question, queries: Queries) -> None:
+    group = TeacherGroup(_trained(spec))
+    others = [
+        Question.of(queries, replace(MECHANISM, clip=0.3)),
+        Question.of(replace(queries, candidates=queries.candidates.flip(1)), MECHANISM),
+        Question.of(queries.rows(0, 32), MECHANISM),
+        Question.of(queries, MECHANISM, Path("rows")),
+        Question.of(queries, MECHANISM, asking=1),  # the same one, asked again
+    ]
+    assert len({other.digest for other in [question, *others]}) == 6
+    assert Question.of(queries, MECHANISM).digest == question.digest
+    for other in others:
+        group.vote((0, 1), question)
+        group.vote((1,), other)
+        assert group.collect(other.digest).teachers == (3, 4)
+        with pytest.raises(ReleaseError, match="another question"):
+            group.collect(question.digest)
+
+
+def test_teachers_without_users_vote_the_centre(
+    spec: GroupSpec, queries: Queries, question: Question, tiny_backbone: Backbone
+) -> None:
+    for part in range(CONFIG.parts):
+        _write_part(spec.shards, part, {})
+        encode_part(spec, part, tiny_backbone)
+    group = TeacherGroup(_trained(spec))
+    group.vote((0, 1), question)
+    steps = np.rint(queries.centre.numpy() * np.float32(SCALE)).astype(np.int64)
+    assert np.array_equal(group.collect(question.digest).sums, 5 * steps)
+
+
+def test_a_vote_without_training_is_a_shard_error(spec: GroupSpec, question: Question) -> None:
     with pytest.raises(ShardError, match="part 1"):
-        TeacherGroup(spec).vote([1], queries, MECHANISM)
+        TeacherGroup(spec).vote((1,), question)
 
 
 def test_the_spec_holds_no_text_and_no_key(spec: GroupSpec) -> None:
-    import pickle
-
     data = pickle.dumps(spec)
     assert len(data) < 4000
     assert b"user-0" not in data
     assert b"the sun is out" not in data
+    assert (spec.store.key_path.read_bytes().strip()) not in data

@@ -95,3 +95,26 @@ def test_a_repeat_with_other_teachers_is_refused() -> None:
     total = _total(PARTS)
     with pytest.raises(ReleaseError):
         total.add(PartialSum((3,), (90, 91), PARTS[2].sums))
+
+
+def test_a_total_is_a_summand_of_a_larger_one() -> None:
+    lower, upper = _total(PARTS[:2]).partial, _total(PARTS[2:]).partial
+    assert lower.parts == (0, 1, 2)
+    whole = _total([upper, lower])
+    assert np.array_equal(whole.sums, _total(PARTS).sums)
+    assert whole.manifest == tuple(range(12))
+    assert whole.parts == tuple(range(6))
+    with pytest.raises(ReleaseError, match="in two partial sums"):
+        whole.add(PARTS[1])
+
+
+def test_a_total_keeps_no_summand() -> None:
+    import gc
+    import weakref
+
+    total, part = VoteTotal(3, 4), _partial((0,))
+    left = weakref.ref(part.sums)
+    total.add(part)
+    del part
+    gc.collect()
+    assert left() is None

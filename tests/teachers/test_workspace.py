@@ -8,19 +8,13 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.models.features import Features
 from rayprivacy.teachers.workspace import Workspace
 
-
-def _shards() -> list[Features]:
-    draw = torch.Generator().manual_seed(1)
-    sizes = (3, 0, 5)
-    return [
-        Features(torch.randn(n, 4, generator=draw).bfloat16(), torch.randint(9, (n,), generator=draw)) for n in sizes
-    ]
-
-
-MATRICES = torch.arange(3 * 2 * 2, dtype=torch.float32).view(3, 2, 2)
+STATE = {
+    "matrix": torch.arange(3 * 2 * 2, dtype=torch.float32).view(3, 2, 2),
+    "up": torch.ones(3, 4, 5).transpose(1, 2),
+    "filled": torch.tensor([True, False, True]),
+}
 
 
 @pytest.fixture
@@ -39,7 +33,7 @@ def shard_file(tmp_path: Path) -> Path:
 
 def _write(workspace: Workspace, shard_file: Path) -> str:
     source = workspace.input_digest(shard_file)
-    workspace.write(2, source, _shards(), MATRICES)
+    workspace.write(2, source, STATE)
     return source
 
 
@@ -49,41 +43,32 @@ def test_what_was_written_is_finished_and_comes_back(workspace: Workspace, shard
     _write(workspace, shard_file)
     assert workspace.finished(2, source)
     assert not workspace.finished(1, source)
-    assert torch.equal(workspace.matrices(2), MATRICES)
-    features = workspace.features(2)
-    assert torch.equal(features.hidden, torch.cat([shard.hidden for shard in _shards()]))
-    assert torch.equal(features.targets, torch.cat([shard.targets for shard in _shards()]))
+    found = workspace.read(2)
+    assert found.keys() == STATE.keys()
+    assert all(torch.equal(found[name], STATE[name]) for name in STATE)
 
 
-@pytest.mark.parametrize("suffix", ["features.safetensors", "teachers.safetensors"])
 @pytest.mark.parametrize("place", [8, -1])
-def test_a_tampered_file_is_not_finished(workspace: Workspace, shard_file: Path, suffix: str, place: int) -> None:
+def test_a_tampered_file_is_not_finished(workspace: Workspace, shard_file: Path, place: int) -> None:
     source = _write(workspace, shard_file)
-    path = workspace.root / f"part-00002.{suffix}"
+    path = workspace.root / "part-00002.teachers.safetensors"
     data = bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(bytes(data))
     assert not workspace.finished(2, source)
 
 
-@pytest.mark.parametrize("suffix", ["features.safetensors", "teachers.safetensors"])
-def test_a_truncated_file_is_not_finished(workspace: Workspace, shard_file: Path, suffix: str) -> None:
+def test_a_truncated_file_is_not_finished(workspace: Workspace, shard_file: Path) -> None:
     source = _write(workspace, shard_file)
-    path = workspace.root / f"part-00002.{suffix}"
+    path = workspace.root / "part-00002.teachers.safetensors"
     path.write_bytes(path.read_bytes()[:-4])
     assert not workspace.finished(2, source)
 
 
-@pytest.mark.parametrize("suffix", ["features.safetensors", "teachers.safetensors"])
+@pytest.mark.parametrize("suffix", ["teachers.safetensors", "done"])
 def test_a_missing_file_is_not_finished(workspace: Workspace, shard_file: Path, suffix: str) -> None:
     source = _write(workspace, shard_file)
     (workspace.root / f"part-00002.{suffix}").unlink()
-    assert not workspace.finished(2, source)
-
-
-def test_a_missing_marker_is_not_finished(workspace: Workspace, shard_file: Path) -> None:
-    source = _write(workspace, shard_file)
-    (workspace.root / "part-00002.done").unlink()
     assert not workspace.finished(2, source)
 
 
@@ -105,7 +90,7 @@ def test_a_write_cut_short_over_an_older_part_is_not_finished(
 
     monkeypatch.setattr("rayprivacy.teachers.workspace.write_json", killed)
     with pytest.raises(KeyboardInterrupt):
-        workspace.write(2, "new input", _shards(), MATRICES + 1)
+        workspace.write(2, "new input", {"matrix": STATE["matrix"] + 1})
     assert not workspace.finished(2, source)
     assert not workspace.finished(2, "new input")
 
@@ -114,7 +99,7 @@ def test_everything_is_for_the_owner_only_and_no_scratch_stays(workspace: Worksp
     _write(workspace, shard_file)
     assert stat.S_IMODE(workspace.root.stat().st_mode) == 0o700
     names = {path.name: stat.S_IMODE(path.stat().st_mode) for path in workspace.root.iterdir()}
-    files = ("features.safetensors", "teachers.safetensors", "done")
+    files = ("teachers.safetensors", "done")
     assert names == {f"part-00002.{suffix}": 0o600 for suffix in files}
 
 
@@ -127,11 +112,10 @@ def test_an_open_folder_is_closed(tmp_path: Path) -> None:
 def test_the_marker_holds_digests_and_nothing_else(workspace: Workspace, shard_file: Path) -> None:
     _write(workspace, shard_file)
     marker = json.loads((workspace.root / "part-00002.done").read_text())
-    assert set(marker) == {"source", "features", "teachers"}
+    assert set(marker) == {"source", "teachers"}
     assert all(len(value) == 64 and int(value, 16) >= 0 for value in marker.values())
 
 
 def test_a_part_that_is_not_there_is_one_sentence(workspace: Workspace) -> None:
-    for read in (workspace.matrices, workspace.features):
-        with pytest.raises(ShardError, match=r"^part 7 of the teachers is not on disk: .*\.$"):
-            read(7)
+    with pytest.raises(ShardError, match=r"^part 7 of the teachers is not on disk: .*\.$"):
+        workspace.read(7)

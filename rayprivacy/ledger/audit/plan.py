@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
-from dp_accounting import NeighboringRelation, UnsupportedEventError
+from dp_accounting import NeighboringRelation, UnsupportedEventError, get_epsilon_gaussian
 from dp_accounting.dp_event import GaussianDpEvent
 from dp_accounting.pld import PLDAccountant
 
@@ -139,14 +139,17 @@ def _merged(lines: list[tuple[Leaf, int]]) -> Leaves:
 
 @lru_cache(maxsize=64)
 def _epsilon(lines: Leaves, delta: float) -> float | None:
-    """By dp_accounting's loss distributions; plain Gaussians are one Gaussian of the same total."""
+    """By dp_accounting's loss distributions; plain Gaussians are one of the same total, in closed form if alone."""
     plain = [(leaf, times) for leaf, times in lines if leaf.kind == "gaussian"]
     others = tuple((leaf, times) for leaf, times in lines if leaf.kind != "gaussian")
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
     with np.errstate(all="ignore"):
         try:
             if plain:
-                accountant.compose(GaussianDpEvent(math.fsum(n * leaf.sigma**-2.0 for leaf, n in plain) ** -0.5))
+                sigma = math.fsum(n * leaf.sigma**-2.0 for leaf, n in plain) ** -0.5
+                if not others:
+                    return float(get_epsilon_gaussian(sigma, delta))
+                accountant.compose(GaussianDpEvent(sigma))
             accountant.compose(compose(others))
             return float(accountant.get_epsilon(delta))
         except (ArithmeticError, ValueError, MemoryError, UnsupportedEventError):

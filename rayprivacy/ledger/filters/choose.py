@@ -15,7 +15,8 @@ from rayprivacy.ledger.filters.renyi import OneOrderRule, WeightedOrdersRule
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.ledger.filters.zcdp import ZcdpRule
 
-WEIGHTED_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+# The high orders are for small caps: below epsilon 0.3 at delta 1e-6 the cap leaves nothing at order 64.
+WEIGHTED_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 _RULES: dict[str, Callable[[Budget, dict[str, Any], Lines], Rule]] = {
     "gdp": lambda budget, parameters, lines: GdpRule(budget),
@@ -45,22 +46,28 @@ def parameters_for(
     """What the rule fixes when the account is opened: the given RDP order, or the best one for a plan.
 
     Raises:
-        ConfigError: 'rdp' without an order and without a plan, or an order for another rule.
+        ConfigError: 'rdp' without an order and without a plan, an order for another rule, or a cap that leaves nothing
+            at any of the weighted orders.
     """
-    if composition == "weighted":
-        usable = [order for order in WEIGHTED_ORDERS if _tail(budget, order) > 0]
-        return {"orders": [[order, budget.delta / len(WEIGHTED_ORDERS)] for order in usable]}
     if composition != "rdp":
         if order is not None:
             raise ConfigError(f"order is {order} and composition is '{composition}': only 'rdp' takes one.")
-        return {}
+        return {"orders": _weighted_orders(budget)} if composition == "weighted" else {}
     if order is None and not plan:
         raise ConfigError("composition is 'rdp' and there is no order: give one, e.g. 8, or a plan to choose it from.")
     return {"order": float(order) if order is not None else renyi.best_order(plan, budget.delta)}
 
 
-def _tail(budget: Budget, order: float) -> float:
-    return renyi.tail_cap(order, budget.epsilon, budget.delta / len(WEIGHTED_ORDERS))
+def _weighted_orders(budget: Budget) -> list[list[float]]:
+    """The orders at which the cap leaves something, with equal shares of delta."""
+    least = budget.delta / len(WEIGHTED_ORDERS)
+    usable = [order for order in WEIGHTED_ORDERS if renyi.tail_cap(order, budget.epsilon, least) > 0]
+    if not usable:
+        raise ConfigError(
+            f"composition is 'weighted' and the cap, epsilon {budget.epsilon:g} at delta {budget.delta:g}, leaves"
+            " nothing at any order: raise epsilon or delta, or choose another composition."
+        )
+    return [[order, budget.delta / len(usable)] for order in usable]
 
 
 def _shares(orders: list[list[float]]) -> tuple[tuple[float, float], ...]:

@@ -56,11 +56,7 @@ class OneOrderRule:
 
 
 class WeightedOrdersRule:
-    """Sums at several orders, of which one must fit.
-
-    Raises:
-        ConfigError: the cap leaves nothing at any order.
-    """
+    """Sums at several orders, of which one must fit."""
 
     def __init__(self, budget: Budget, shares: tuple[tuple[float, float], ...]) -> None:
         self._budget, self._shares = budget, shares

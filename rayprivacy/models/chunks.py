@@ -1,0 +1,201 @@
+"""Chunk files of a feature store: one file of tensors for some groups, and a marker that comes last.
+
+A chunk is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
+the last bit, leave two whole chunks and never one chunk with the other's marker. The marker is authenticated with the
+run's key: rows of one group are never taken for those of another. A marker that does not read is no marker, and a
+damaged chunk is deleted when it is found, so that the next run computes its groups anew.
+"""
+
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import safe_open
+from safetensors.torch import load, save
+
+from rayprivacy.core.artifacts import digest_bytes, digest_file, digest_json
+from rayprivacy.core.errors import ShardError
+from rayprivacy.core.files import read_json, write_atomic, write_json
+from rayprivacy.core.keys import Key
+from rayprivacy.core.vault import Vault
+from rayprivacy.models.features import Encoded, join
+
+PLAIN, SEALED, MARKER = ".safetensors", ".sealed", ".json"
+STALE_S = 600  # a writer, perhaps of another run, is between a file and its marker for a second
+_OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.(safetensors|sealed)(\.json)?(\.\d+)?")
+
+
+class Place(NamedTuple):
+    """Where a group is: rows first to end, exclusive, of a chunk file."""
+
+    chunk: str
+    first: int
+    end: int
+
+
+class Chunks:
+    """The chunk files of one folder as one process knows them.
+
+    Args:
+        folder: where they are.
+        key: authenticates markers.
+        vault: encrypts files; None leaves them plain. Plain and encrypted chunks do not see each other.
+    """
+
+    def __init__(self, folder: Path, key: Key, vault: Vault | None) -> None:
+        self._folder, self._key, self._vault = folder, key, vault
+        self._suffix = SEALED if vault else PLAIN
+        self._digests: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
+        self._checked: set[tuple[str, int, int, int]] = set()
+
+    def find(self, names: Sequence[str]) -> list[Place | None]:
+        """Where groups are, as far as this process knows."""
+        return [self._places.get(name) for name in names]
+
+    def scan(self) -> None:
+        """Look for markers that came or went since the last time."""
+        present = set(_listed(self._folder))
+        chunks = {name for name in present if name.endswith(self._suffix) and name + MARKER in present}
+        if not self._digests.keys() <= chunks:
+            self._digests.clear()
+            self._places.clear()
+        for chunk in sorted(chunks - self._digests.keys()):
+            self._learn(chunk)
+
+    def _learn(self, chunk: str) -> None:
+        marker = self._marker(chunk)
+        if marker is None:
+            return
+        self._digests[chunk] = marker["sha256"]
+        for name, first, end in marker["groups"]:
+            place = Place(chunk, first, end)
+            self._places[name] = min(place, self._places.get(name, place))  # every process takes the same of two
+
+    def _marker(self, chunk: str) -> dict[str, Any] | None:
+        try:
+            body = read_json(self._folder / (chunk + MARKER))
+            seal = body.pop("seal")
+        except (OSError, ValueError, AttributeError, KeyError, TypeError):
+            return None
+        return body if seal == self._seal(chunk, body) else None
+
+    def _seal(self, chunk: str, body: dict[str, Any]) -> str:
+        return self._key.digest("features-marker", chunk, digest_json(body))
+
+    def write(self, groups: Mapping[str, Encoded]) -> None:
+        """Store some groups in one file, then its marker."""
+        whole = join(list(groups.values()), 0, 0)
+        data = save({"ids": whole.ids.int(), "segment": whole.segment.int(), "hidden": whole.hidden})
+        content = digest_json(list(groups))[:32]
+        stored = self._vault.seal(data, content) if self._vault else data
+        digest = digest_bytes(stored)
+        chunk = f"{content}-{digest[:16]}{self._suffix}"
+        write_atomic(self._folder / chunk, stored, 0o600)
+        body = {
+            "sha256": digest,
+            "row_tokens": whole.ids.shape[1],
+            "width": whole.hidden.shape[2],
+            "groups": _spans(groups),
+        }
+        write_json(self._folder / (chunk + MARKER), {**body, "seal": self._seal(chunk, body)}, 0o600)
+
+    def read(self, places: Sequence[Place]) -> list[Encoded]:
+        """The groups at these places, in order; each chunk is opened once.
+
+        Raises:
+            ShardError: a chunk is damaged or gone; it is deleted.
+        """
+        by_chunk: dict[str, set[Place]] = defaultdict(set)
+        for place in places:
+            by_chunk[place.chunk].add(place)
+        found: dict[Place, Encoded] = {}
+        for chunk, wanted in by_chunk.items():
+            self._check(chunk)
+            with self._tensors(chunk) as tensors:
+                found.update({place: _rows(tensors, place, self._vault is not None) for place in wanted})
+        return [found[place] for place in places]
+
+    def _check(self, chunk: str) -> None:
+        path = self._folder / chunk
+        try:
+            stat = path.stat()
+            stamp = (chunk, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            intact = stamp in self._checked or digest_file(path) == self._digests[chunk]
+        except OSError:
+            intact = False
+        if not intact:
+            raise self._damaged(chunk)
+        self._checked.add(stamp)
+
+    @contextmanager
+    def _tensors(self, chunk: str) -> Iterator[dict[str, Any]]:
+        names, path = ("ids", "segment", "hidden"), self._folder / chunk
+        if self._vault is None:
+            with safe_open(path, framework="pt") as file:
+                yield {name: file.get_slice(name) for name in names}
+        else:
+            yield load(self._opened(self._vault, chunk))
+
+    def _opened(self, vault: Vault, chunk: str) -> bytes:
+        try:
+            return vault.open((self._folder / chunk).read_bytes(), chunk[:32])
+        except (ShardError, OSError):
+            pass
+        raise self._damaged(chunk)
+
+    def _damaged(self, chunk: str) -> ShardError:
+        for name in (chunk + MARKER, chunk):  # without its marker a chunk does not count
+            (self._folder / name).unlink(missing_ok=True)
+        self.scan()
+        return ShardError("a file of cached features was damaged and has been deleted: run again with --resume.")
+
+    def tidy(self) -> None:
+        """Delete what killed writers left: scratch files, and chunks that have no marker."""
+        present = set(_listed(self._folder))
+        whole = {name for name in present if name + MARKER in present}
+        for name in present - whole - {name + MARKER for name in whole}:
+            path = self._folder / name
+            if _OWN.fullmatch(name) and time.time() - path.stat().st_mtime > STALE_S:
+                path.unlink(missing_ok=True)
+
+
+def delete_chunks(folder: Path) -> int:
+    """Delete a store's folder; returns the bytes freed.
+
+    Raises:
+        ShardError: something else lies in it; nothing is deleted.
+    """
+    names = _listed(folder)
+    if not all(_OWN.fullmatch(name) for name in names):
+        raise ShardError(f"{folder} is to be deleted and holds files that are not cached features: move them away.")
+    freed = sum((folder / name).stat().st_size for name in names)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    if folder.exists():
+        folder.rmdir()
+    return freed
+
+
+def _listed(folder: Path) -> Sequence[str]:
+    return os.listdir(folder) if folder.is_dir() else ()
+
+
+def _spans(groups: Mapping[str, Encoded]) -> list[list[str | int]]:
+    spans: list[list[str | int]] = []
+    first = 0
+    for name, encoded in groups.items():
+        spans.append([name, first, first + len(encoded)])
+        first += len(encoded)
+    return spans
+
+
+def _rows(tensors: Mapping[str, Any], place: Place, copy: bool) -> Encoded:
+    ids, segment, hidden = (tensors[name][place.first : place.end] for name in ("ids", "segment", "hidden"))
+    # A view of a decrypted chunk would keep all of it in memory; a view of a mapped file costs nothing.
+    return Encoded(ids.long(), segment.long(), hidden.clone() if copy else hidden)

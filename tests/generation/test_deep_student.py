@@ -1,0 +1,229 @@
+"""A student that trains layers follows the votes, and becomes an ordinary model that says the same."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.generation.deep_student import DeepStudent, _batches
+from rayprivacy.generation.student import StudentConfig, vote_loss
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.features import Encoded, encode
+from rayprivacy.models.queries import Queries
+from rayprivacy.models.settings import ModelConfig
+
+KINDS = {
+    "lora, last layer": {"kind": "lora", "layers": 1, "rank": 4},
+    "lora, all layers": {"kind": "lora", "rank": 4},
+    "full": {"kind": "full"},
+}
+CANDIDATES = 6
+
+
+@pytest.fixture(scope="module")
+def rows(tiny_backbone: Backbone, public_sentences: list[str]) -> Encoded:
+    """Ten rows, more than the trained layers take at once."""
+    documents = [tiny_backbone.document(text, 40) for text in public_sentences * 4]
+    return encode(tiny_backbone, documents, 64, 10)
+
+
+@pytest.fixture(scope="module")
+def queries(rows: Encoded) -> Queries:
+    draw = torch.Generator().manual_seed(3)
+    context = rows.predicts[:9].nonzero()
+    context = context[torch.randperm(len(context), generator=draw)[:60]]
+    candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(60)])
+    allowed = torch.rand(60, CANDIDATES, generator=draw) < 0.8
+    allowed[:, :2] = True
+    hidden = rows.hidden[context[:, 0], context[:, 1]].float()
+    return Queries(hidden, candidates, allowed, allowed / allowed.sum(1, keepdim=True), context)
+
+
+@pytest.fixture(scope="module")
+def votes(queries: Queries) -> torch.Tensor:
+    """Noise-free votes, which depend on the candidate token alone."""
+    taste = 3 * torch.randn(400, generator=torch.Generator().manual_seed(6))
+    return torch.softmax(taste[queries.candidates].masked_fill(~queries.allowed, -torch.inf), -1)
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
+def config(request: pytest.FixtureRequest) -> StudentConfig:
+    return StudentConfig(
+        steps=40, batch=30, learning_rate=1e-2 if request.param["kind"] == "lora" else 1e-3, **request.param
+    )
+
+
+@pytest.fixture(scope="module")
+def untrained(config: StudentConfig, tiny_backbone: Backbone) -> DeepStudent:
+    return DeepStudent.untrained(tiny_backbone, config)
+
+
+@pytest.fixture(scope="module")
+def student(
+    untrained: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded, config: StudentConfig
+) -> DeepStudent:
+    return untrained.distilled(queries, votes, rows, config)
+
+
+def _logits(student: DeepStudent, queries: Queries, rows: Encoded) -> torch.Tensor:
+    states = student.hidden(rows)[queries.context[:, 0], queries.context[:, 1]]
+    return torch.einsum("qw,qkw->qk", states, student.backbone.head[queries.candidates])
+
+
+def test_the_untrained_student_is_the_base(untrained: DeepStudent, rows: Encoded, tiny_backbone: Backbone) -> None:
+    assert torch.allclose(untrained.hidden(rows), rows.hidden.float(), atol=5e-2)  # both caches are bfloat16
+    total, count = untrained.nll(rows)
+    examples = rows.examples
+    expected = torch.nn.functional.cross_entropy(
+        examples.hidden.float() @ tiny_backbone.head.T, examples.targets, reduction="sum"
+    )
+    assert count == len(examples)
+    assert total == pytest.approx(float(expected), rel=1e-2)
+
+
+def test_votes_pull_the_student_towards_them(
+    untrained: DeepStudent, student: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded
+) -> None:
+    least = float(-(votes * votes.clamp_min(1e-30).log()).sum(1).mean())
+    before, after = (
+        float(vote_loss(_logits(one, queries, rows), votes, queries.allowed)) - least for one in (untrained, student)
+    )
+    assert before > 0.2
+    assert after < 0.2 * before
+
+
+def test_learning_returns_another_student_and_repeats(
+    untrained: DeepStudent,
+    student: DeepStudent,
+    queries: Queries,
+    votes: torch.Tensor,
+    rows: Encoded,
+    config: StudentConfig,
+) -> None:
+    before = {name: tensor.clone() for name, tensor in untrained.state().items()}
+    again = untrained.distilled(queries, votes, rows, config)
+    other = untrained.distilled(queries, votes, rows, config.model_copy(update={"seed": 1}))
+    assert all(torch.equal(again.state()[name], tensor) for name, tensor in student.state().items())
+    assert any(not torch.equal(other.state()[name], tensor) for name, tensor in student.state().items())
+    assert all(torch.equal(untrained.state()[name], tensor) for name, tensor in before.items())
+
+
+def test_votes_on_masked_candidates_change_nothing(
+    untrained: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded, config: StudentConfig
+) -> None:
+    short = config.model_copy(update={"steps": 2})
+    noisy = torch.where(queries.allowed, votes, torch.full_like(votes, -1e3))
+    first, second = (untrained.distilled(queries, targets, rows, short).state() for targets in (votes, noisy))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_gradient_of_a_step_is_that_of_the_written_loss(
+    untrained: DeepStudent,
+    queries: Queries,
+    votes: torch.Tensor,
+    rows: Encoded,
+    config: StudentConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One step of plain descent of size one over all queries, in two parts of at most eight rows."""
+    monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
+    once = config.model_copy(update={"steps": 1, "batch": 1000, "learning_rate": 1.0, "weight": 3.0})
+    moved = untrained.distilled(queries, votes, rows, once).state()
+    name = next(name for name in moved if "lora_B" in name or name.endswith("q_proj.weight"))
+    step = 1e-3 * torch.randn(moved[name].shape, generator=torch.Generator().manual_seed(2))
+
+    def loss(sign: int) -> float:
+        there = untrained.restored(untrained.state() | {name: untrained.state()[name] + sign * step})
+        asked = rows.ids.new_tensor(sorted(set(queries.context[:, 0].tolist())))
+        seen = Encoded(rows.ids[asked], rows.segment[asked], rows.hidden[asked])
+        total, count = there.nll(seen)
+        of_votes = vote_loss(_logits(there, queries, rows), votes, queries.allowed)
+        return (total / count + 3.0 * float(of_votes)) / 4.0
+
+    found = float(((untrained.state()[name] - moved[name]) * step).sum())
+    assert found == pytest.approx((loss(1) - loss(-1)) / 2, rel=2e-2, abs=2e-6)
+
+
+def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(
+    untrained: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded, config: StudentConfig
+) -> None:
+    one = config.model_copy(update={"steps": 3, "pseudo": False, "weight": 1.0})
+    two = config.model_copy(update={"steps": 3, "pseudo": False, "weight": 64.0})
+    first, second = (untrained.distilled(queries, votes, rows, settings).state() for settings in (one, two))
+    assert all(torch.equal(first[name], second[name]) for name in first), "lambda has nothing to weigh against"
+
+
+def test_fitting_next_tokens_lowers_their_loss(untrained: DeepStudent, rows: Encoded, config: StudentConfig) -> None:
+    fitted = untrained.fitted(rows, steps=30, batch=100, learning_rate=config.learning_rate, seed=0)
+    assert fitted.nll(rows)[0] < 0.9 * untrained.nll(rows)[0]
+    still = untrained.fitted(rows, steps=0, batch=100, learning_rate=1.0, seed=0)
+    assert all(torch.equal(still.state()[name], tensor) for name, tensor in untrained.state().items())
+
+
+def test_the_merged_model_says_what_the_student_says_saves_loads_and_generates(
+    student: DeepStudent, tiny_backbone: Backbone, tmp_path: Path
+) -> None:
+    document = tiny_backbone.prefix("the way to the")
+    row = encode(tiny_backbone, [document], 64, 1)
+    expected = student.hidden(row)[0, : len(document)] @ tiny_backbone.head.T
+    ids = torch.tensor([document])
+    student.model().save_pretrained(tmp_path)
+    for model in (student.model(), AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)):
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0]
+        assert torch.allclose(logits, expected, atol=2e-2)  # the student's cached states are bfloat16
+        new = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=3, pad_token_id=0
+        )
+        assert int(new[0, len(document)]) == int(logits[-1].argmax())
+        assert not any("lora" in name for name, _ in model.named_parameters())
+
+
+def test_a_stored_student_comes_back(student: DeepStudent, untrained: DeepStudent, rows: Encoded) -> None:
+    stored = {name: tensor.clone() for name, tensor in student.state().items()}
+    expected = student.hidden(rows)
+    untrained.hidden(rows)  # students of one origin share the layers they run in
+    assert torch.equal(untrained.restored(stored).hidden(rows), expected)
+    assert torch.equal(student.hidden(rows), expected)
+
+
+def test_no_rows_are_no_states(untrained: DeepStudent) -> None:
+    nothing = Encoded.empty(64, 64)
+    assert untrained.hidden(nothing).shape == (0, 64, 64)
+    assert untrained.nll(nothing) == (0.0, 0)
+
+
+def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -> None:
+    counts = torch.tensor([3, 0, 2, 5, 1, 0, 4])
+    taken = _batches(counts, 5, seed=0)
+    steps = [next(taken) for _ in range(30)]
+    assert all(counts[take].sum() >= 5 and counts[take[:-1]].sum() < 5 for take in steps)
+    flat = torch.cat(steps).tolist()
+    assert {1, 5}.isdisjoint(flat)
+    assert sorted(flat[:5]) == sorted(flat[5:10]) == [0, 2, 3, 4, 6]
+    assert sorted(next(_batches(counts, 1000, seed=0)).tolist()) == [0, 2, 3, 4, 6]
+
+
+def test_more_layers_than_the_base_has_are_refused(tiny_backbone: Backbone) -> None:
+    with pytest.raises(ConfigError, match="layers is 3"):
+        DeepStudent.untrained(tiny_backbone, StudentConfig(kind="lora", layers=3))
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_a_bfloat16_base_learns_and_its_merged_model_scores_the_same(
+    kind: str, tiny_base: Path, public_sentences: list[str]
+) -> None:
+    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
+    rows = encode(backbone, [backbone.document(text, 40) for text in public_sentences], 64, 8)
+    untrained = DeepStudent.untrained(backbone, StudentConfig(kind=kind))
+    assert torch.equal(untrained.hidden(rows), rows.hidden.float())
+    fitted = untrained.fitted(rows, steps=20, batch=100, learning_rate=1e-2 if kind == "lora" else 1e-3, seed=0)
+    assert fitted.nll(rows)[0] < 0.9 * untrained.nll(rows)[0]
+    model = fitted.model()
+    assert model.dtype == torch.bfloat16
+    again = DeepStudent.untrained(dataclasses.replace(backbone, model=model), StudentConfig(kind=kind))
+    slack = 0.0 if kind == "full" else 0.02  # merging rounds the sum of weight and adapter
+    assert again.nll(rows)[0] == pytest.approx(fitted.nll(rows)[0], rel=slack, abs=0.0)

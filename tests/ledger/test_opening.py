@@ -1,0 +1,112 @@
+"""Opening an account is one step: with its plan or not at all, and never with a rule that could admit nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from typer.testing import CliRunner
+
+from rayprivacy.accounting.events import to_json
+from rayprivacy.cli.ledger import app
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger import opening
+from rayprivacy.ledger.filters.choose import parameters_for
+from rayprivacy.ledger.filters.noise import gaussian_noise
+from rayprivacy.ledger.store import Ledger
+
+UNIT = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
+CAP = Budget(3.0, 1e-6)
+FITTING = [SelfComposedDpEvent(GaussianDpEvent(20.0), 3), LaplaceDpEvent(50.0)]
+TOO_DEAR = [SelfComposedDpEvent(GaussianDpEvent(20.0), 4000)]
+
+
+class TestPlan:
+    """An account of composition 'pld' that is opened with its plan."""
+
+    @pytest.mark.parametrize("method", ["create_account", "ensure_account"])
+    def test_it_is_registered_with_the_account(self, ledger: Ledger, method: str) -> None:
+        getattr(ledger, method)("a", *UNIT, CAP, "pld", plan=FITTING)
+        assert [entry.kind for entry in ledger.entries("a")] == ["create", "plan"]
+        ledger.reserve("a", "run", "d", FITTING[0])
+        assert ledger.verify().charges == 1
+
+    @pytest.mark.parametrize("method", ["create_account", "ensure_account"])
+    def test_over_the_cap_nothing_is_opened(self, ledger: Ledger, method: str) -> None:
+        with pytest.raises(BudgetRefusedError, match="cap of 3"):
+            getattr(ledger, method)("a", *UNIT, CAP, "pld", plan=TOO_DEAR)
+        assert [account.name for account in ledger.accounts()] == ["chat"]
+        ledger.create_account("a", *UNIT, CAP, "pld", plan=FITTING)
+
+    def test_an_account_that_exists_is_taken_as_it_is(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+        ledger.create_account("planned", *UNIT, CAP, "pld", plan=FITTING)
+        ledger.create_account("unplanned", *UNIT, CAP, "pld")
+        head = ledger.head()
+        monkeypatch.setattr(opening, "plan_epsilon", lambda lines, delta: pytest.fail("nothing to price"))
+        for name in ("planned", "unplanned"):
+            assert ledger.ensure_account(name, *UNIT, CAP, "pld", plan=TOO_DEAR) == ledger.account(name)
+        assert ledger.head() == head
+
+    @pytest.mark.parametrize(
+        ("queries", "epsilon", "delta"), [(1000, 3.0, 1e-6), (37, 0.5, 1e-8), (1, 0.1, 1e-7), (1000, 3.0, 1e-12)]
+    )
+    def test_noise_that_was_computed_from_a_budget_fits_it(
+        self, ledger: Ledger, queries: int, epsilon: float, delta: float
+    ) -> None:
+        budget = Budget(epsilon, delta)
+        event = SelfComposedDpEvent(GaussianDpEvent(gaussian_noise(queries, budget, "pld")), queries)
+        ledger.ensure_account("a", *UNIT, budget, "pld", plan=[event])
+        ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
+        assert ledger.status("a").epsilon_spent == pytest.approx(epsilon, rel=1e-6)
+        assert ledger.verify().charges == 1
+
+
+def _plan_file(folder: Path, plan: list[DpEvent]) -> str:
+    (folder / "plan.json").write_text(json.dumps([to_json(event) for event in plan]))
+    return str(folder / "plan.json")
+
+
+def test_the_command_line_opens_an_account_with_its_plan_or_not_at_all(sqlite_url: str, tmp_path: Path) -> None:
+    def create(plan: list[DpEvent]) -> tuple[str, BaseException | None]:
+        options = ["--epsilon", "3", "--composition", "pld", "--plan", _plan_file(tmp_path, plan)]
+        result = CliRunner().invoke(app, ["create", "--ledger", sqlite_url, "--account", "a", *options])
+        return result.stdout, result.exception
+
+    assert isinstance(create(TOO_DEAR)[1], BudgetRefusedError)
+    assert Ledger.open(sqlite_url).accounts() == []
+    printed, error = create(FITTING)
+    assert error is None
+    assert "plan registered: epsilon 0." in printed
+    assert [entry.kind for entry in Ledger.open(sqlite_url).entries("a")] == ["create", "plan"]
+
+
+def test_a_cap_that_leaves_nothing_at_any_weighted_order_is_refused(ledger: Ledger) -> None:
+    small = Budget(0.02, 1e-6)
+    for call in (
+        lambda: parameters_for("weighted", small),
+        lambda: ledger.create_account("a", *UNIT, small, "weighted"),
+    ):
+        with pytest.raises(ConfigError, match=r"epsilon 0\.02 at delta 1e-06, .* raise epsilon or delta, or choose"):
+            call()
+    assert [account.name for account in ledger.accounts()] == ["chat"]
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.2])
+def test_weighted_orders_serve_small_caps(ledger: Ledger, epsilon: float) -> None:
+    budget = Budget(epsilon, 1e-6)
+    orders = ledger.create_account("a", *UNIT, budget, "weighted").parameters["orders"]
+    assert min(order for order, _ in orders) > 64  # none of the low orders leaves anything
+    assert sum(share for _, share in orders) == pytest.approx(budget.delta, rel=1e-12)
+    for number, event in enumerate((LaplaceDpEvent(1e4), PoissonSampledDpEvent(0.001, GaussianDpEvent(50.0)))):
+        ledger.cancel(ledger.reserve("a", f"small-{number}", "d", event))
+    event = SelfComposedDpEvent(GaussianDpEvent(gaussian_noise(10, budget, "weighted")), 10)
+    ledger.reserve("a", "run", "d", event)
+    with pytest.raises(BudgetRefusedError, match="left"):
+        ledger.reserve("a", "run-2", "d", event)
+    assert ledger.verify().charges == 3
+
+
+def test_an_order_is_for_one_rule_only() -> None:
+    with pytest.raises(ConfigError, match="only 'rdp' takes one"):
+        parameters_for("weighted", CAP, order=8.0)

@@ -1,0 +1,144 @@
+"""Cleaning a run takes everything private and nothing else."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rayprivacy.core.errors import ConfigError, ShardError
+from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.methods.clean import STORES, clean_run, remember_store
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.models.features import Encoded
+from rayprivacy.models.store import FeatureStore
+
+KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "public/basis.safetensors")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run directory with something in every place."""
+    found = Run.open(tmp_path / "run", Recipe(), resume=False)
+    for name in KEPT[1:]:
+        (found.root / name).write_text("released")
+    for name in ("shards/part-00000.parquet", "teachers/part-00000.done", "teachers/deep/file"):
+        found.private(name).parent.mkdir(parents=True, exist_ok=True)
+        found.private(name).write_text("x" * 1000)
+    return found
+
+
+def filled(root: Path, key: Path, recipe: str = "ab" * 32) -> FeatureStore:
+    load_or_create_key(key)
+    store = FeatureStore(root, recipe, key)
+    store.prepare()
+    ids = torch.zeros(2, 8, dtype=torch.int64)
+    store.write({store.name(["a"]): Encoded(ids, ids, torch.zeros(2, 8, 4, dtype=torch.bfloat16))})
+    return store
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rayprivacy.cli", "clean", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
+
+
+def test_private_results_go_and_public_ones_stay(run: Run, tmp_path: Path) -> None:
+    store = filled(run.private("features"), tmp_path / "key")
+    remember_store(run.private(""), store)
+    expected = 3000 + size(store.folder)
+    done = clean_run(run.root)
+    assert done.freed == expected
+    assert done.left == ()
+    assert {path.name for path in done.deleted} == {"shards", "teachers", "features"}
+    assert files(run.root) == set(KEPT)
+    again = clean_run(run.root)
+    assert (again.deleted, again.freed) == ((), 0)
+    Run.open(run.root, run.recipe, resume=True)
+
+
+def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, tmp_path: Path) -> None:
+    ours, earlier, theirs = (filled(tmp_path / "shared", tmp_path / "key", letter * 64) for letter in "abc")
+    for store in (earlier, ours, ours):
+        remember_store(run.private(""), store)
+    assert stat.S_IMODE(run.private(STORES).stat().st_mode) == 0o600
+    expected = 3000 + size(ours.folder) + size(earlier.folder)
+    done = clean_run(run.root)
+    assert done.freed == expected
+    assert set(done.deleted) == {ours.folder, earlier.folder, run.private("shards"), run.private("teachers")}
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == [theirs.folder.name]
+    assert theirs.missing([theirs.name(["a"])]) == []
+
+
+def test_a_run_that_moved_takes_its_own_features(run: Run, tmp_path: Path) -> None:
+    remember_store(run.private(""), filled(run.private("features"), tmp_path / "key"))
+    moved = run.root.rename(tmp_path / "moved")
+    clean_run(moved)
+    assert files(moved) == set(KEPT)
+
+
+def test_what_no_run_made_is_left_and_said(run: Run) -> None:
+    run.private("secret.key").write_text("mine")
+    assert clean_run(run.root).left == (run.private("secret.key"),)
+    assert run.private("secret.key").exists()
+
+
+def test_a_store_with_other_files_is_refused_before_anything_is_deleted(run: Run, tmp_path: Path) -> None:
+    store = filled(tmp_path / "shared", tmp_path / "key")
+    remember_store(run.private(""), store)
+    (store.folder / "thesis.tex").write_text("mine")
+    before = files(tmp_path)
+    with pytest.raises(ShardError, match="move them away"):
+        clean_run(run.root)
+    assert files(tmp_path) == before
+    run.private(STORES).write_text(f"{tmp_path}\n")
+    with pytest.raises(ShardError, match="move them away"):
+        clean_run(run.root)
+    assert files(tmp_path) == before
+
+
+def test_links_are_not_followed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    run.private("features").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"features is a link: .* then the link\.$"):
+        clean_run(run.root)
+    assert run.private("shards/part-00000.parquet").exists()
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "only a recipe", "only private"])
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "folder"
+    if kind != "missing":
+        folder.mkdir()
+    if kind == "only a recipe":
+        (folder / "recipe.yaml").touch()
+    if kind == "only private":
+        (folder / "private" / "shards").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="is no run directory: give one that"):
+        clean_run(folder)
+    assert kind != "only private" or (folder / "private" / "shards").exists()
+
+
+def test_the_command_says_what_it_deleted(run: Run, tmp_path: Path) -> None:
+    done = call(str(run.root))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"deleted {run.private('shards')}",
+        f"deleted {run.private('teachers')}",
+        "3.0 kB freed",
+    ]
+    assert call(str(run.root)).stdout == "nothing to delete\n"
+    refused = call(str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == f"rayprivacy: {tmp_path} is no run directory: give one that `rayprivacy run --out` made.\n"

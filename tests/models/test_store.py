@@ -1,0 +1,344 @@
+"""Cached states come back to the last bit or not at all, and give nothing away on disk."""
+
+import json
+import os
+import pickle
+import stat
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from rayprivacy.core.errors import KeyFileError, ShardError
+from rayprivacy.core.keys import Key, create_key
+from rayprivacy.core.vault import Vault
+from rayprivacy.models import chunks, store
+from rayprivacy.models.features import Encoded
+from rayprivacy.models.store import FeatureStore
+
+ROW, WIDTH = 16, 24
+RECIPE = "0123456789abcdef" * 4
+TEXTS = {"ann": ["a private thing", "and another"], "bob": ["my own words"], "cy": []}
+MASK = {"plain": ".safetensors", "sealed": ".sealed"}
+
+
+def encoded(seed: int, rows: int = 3) -> Encoded:
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(50_000, (rows, ROW), generator=draw)
+    segment = torch.randint(-1, 4, (rows, ROW), generator=draw)
+    return Encoded(ids, segment, torch.randn(rows, ROW, WIDTH, generator=draw).bfloat16())
+
+
+def same(one: Encoded, two: Encoded) -> bool:
+    return all(
+        getattr(one, name).dtype == getattr(two, name).dtype and torch.equal(getattr(one, name), getattr(two, name))
+        for name in ("ids", "segment", "hidden")
+    )
+
+
+def forget() -> None:
+    """What a fresh process knows."""
+    store._open.cache_clear()
+    store._key.cache_clear()
+
+
+@pytest.fixture(params=["plain", "sealed"])
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
+    create_key(tmp_path / "key")
+    found = FeatureStore(tmp_path / "features", RECIPE, tmp_path / "key", encrypt=request.param == "sealed")
+    found.prepare()
+    return found
+
+
+@pytest.fixture
+def groups(kept: FeatureStore) -> dict[str, Encoded]:
+    return {kept.name(texts): encoded(seed, seed + 1) for seed, texts in enumerate(TEXTS.values())}
+
+
+def files(kept: FeatureStore, suffix: str = "") -> list[Path]:
+    return sorted(path for path in kept.folder.iterdir() if path.name.endswith(suffix))
+
+
+def chunk(kept: FeatureStore) -> Path:
+    (found,) = files(kept, MASK["sealed" if kept.encrypt else "plain"])
+    return found
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_groups_come_back_in_any_order(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    for names in (list(groups), list(groups)[::-1], [list(groups)[1]] * 2, []):
+        for _ in range(2):
+            found = kept.read(names)
+            assert len(found) == len(names)
+            assert all(same(one, groups[name]) for one, name in zip(found, names, strict=True))
+        forget()
+
+
+def test_a_group_without_rows_is_a_group(kept: FeatureStore) -> None:
+    kept.write({kept.name(["a"]): Encoded.empty(ROW, WIDTH), kept.name(["b"]): encoded(1)})
+    (found,) = kept.read([kept.name(["a"])])
+    assert same(found, Encoded.empty(ROW, WIDTH))
+    kept.write({})
+    assert len(files(kept)) == 2
+
+
+def test_what_is_missing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    first, second, third = groups
+    assert kept.missing([third, first, third]) == [third, first]
+    kept.write({first: groups[first]})
+    assert kept.missing([third, first, second]) == [third, second]
+    with pytest.raises(ShardError, match=r"^cached features .* are missing: run again with --resume\.$"):
+        kept.read([first, second])
+    other = pickle.loads(pickle.dumps(kept))
+    other.write({second: groups[second]})
+    assert same(kept.read([second])[0], groups[second])
+
+
+def test_another_process_sees_what_this_one_wrote_later(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    first, second, _ = groups
+    kept.write({first: groups[first]})
+    kept.read([first])
+    known = kept._chunks
+    forget()
+    kept.write({second: groups[second]})
+    known.scan()
+    assert None not in known.find([first, second])
+
+
+def test_names_are_keyed(kept: FeatureStore, tmp_path: Path) -> None:
+    create_key(tmp_path / "other")
+    names = {
+        FeatureStore(kept.root, recipe, key).name(texts)
+        for recipe in (RECIPE, "f" * 64)
+        for key in (kept.key_path, tmp_path / "other")
+        for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [])
+    }
+    assert len(names) == 20
+    assert kept.name(["ab", "c"]) == kept.name(("ab", "c"))
+
+
+def test_the_folder_is_for_the_owner_and_its_names_say_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept.folder.iterdir()} == {0o600}
+    assert kept.folder.name == RECIPE[:16]
+    for path in files(kept):
+        assert chunks._OWN.fullmatch(path.name)
+        assert not any(text.encode() in path.read_bytes() for text in ("ann", "private", "words"))
+    body = json.loads(files(kept, ".json")[0].read_text())
+    assert set(body) == {"sha256", "row_tokens", "width", "groups", "seal"}
+    assert body["groups"] == [
+        [name, first, end] for name, (first, end) in zip(groups, pairwise((0, 1, 3, 6)), strict=True)
+    ]
+
+
+def test_the_pickled_store_is_paths(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    kept.read(list(groups))
+    data = pickle.dumps(kept)
+    assert len(data) < 600
+    assert kept.key_path.read_bytes() not in data
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(kept._chunks)
+
+
+@pytest.mark.parametrize("place", [0, 20, -1])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_changed_file_is_refused_and_computed_anew(
+    kept: FeatureStore, groups: dict[str, Encoded], place: int, fresh: bool
+) -> None:
+    kept.write(groups)
+    kept.read(list(groups)[:1])
+    if fresh:
+        forget()
+    flip(chunk(kept), place)
+    with pytest.raises(ShardError, match=r"^a file of cached features was damaged .*--resume\.$") as caught:
+        kept.read(list(groups)[:1])
+    assert caught.value.__context__ is None
+    assert files(kept) == []
+    assert kept.missing(list(groups)) == list(groups)
+    kept.write(groups)
+    assert all(map(same, kept.read(list(groups)), groups.values()))
+
+
+@pytest.mark.parametrize("loss", ["cut short", "gone"])
+def test_a_file_that_is_cut_or_gone(kept: FeatureStore, groups: dict[str, Encoded], loss: str) -> None:
+    kept.write(groups)
+    kept.read(list(groups))
+    path = chunk(kept)
+    if loss == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ShardError, match="--resume"):
+        kept.read(list(groups))
+    assert kept.missing(list(groups)) == list(groups)
+
+
+@pytest.mark.parametrize("change", ["rows", "name", "digest", "other marker", "json"])
+def test_a_changed_marker_is_no_marker(kept: FeatureStore, groups: dict[str, Encoded], change: str) -> None:
+    kept.write(groups)
+    (path,) = files(kept, ".json")
+    body = json.loads(path.read_text())
+    if change == "rows":
+        body["groups"][0][2] = 2
+    elif change == "name":
+        body["groups"][0][0], body["groups"][1][0] = body["groups"][1][0], body["groups"][0][0]
+    elif change == "digest":
+        body["sha256"] = "0" * 64
+    elif change == "other marker":
+        kept.write({kept.name(["x"]): encoded(9)})
+        body = json.loads(next(other for other in files(kept, ".json") if other != path).read_text())
+    path.write_text("[1, {" if change == "json" else json.dumps(body))
+    forget()
+    assert kept.missing(list(groups)) == list(groups)
+    kept.write(groups)
+    assert all(map(same, kept.read(list(groups)), groups.values()))
+
+
+def test_a_half_written_chunk_is_ignored_and_swept(
+    kept: FeatureStore, groups: dict[str, Encoded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chunks, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            kept.write(groups)
+    scratch = kept.folder / f".{chunk(kept).name}.77"
+    scratch.write_bytes(b"half")
+    assert kept.missing(list(groups)) == list(groups)
+    kept.prepare()
+    assert len(files(kept)) == 2, "somebody may be writing them right now"
+    long_ago = time.time() - 2 * chunks.STALE_S
+    for path in files(kept):
+        os.utime(path, (long_ago, long_ago))
+    foreign = kept.folder / "notes.txt"
+    foreign.touch()
+    os.utime(foreign, (long_ago, long_ago))
+    kept.write({kept.name(["x"]): encoded(9)})
+    for path in files(kept, ".json"):
+        os.utime(path, (long_ago, long_ago))
+    kept.prepare()
+    assert len(files(kept)) == 3, "a whole chunk, its marker and the foreign file stay"
+    assert kept.missing([kept.name(["x"])]) == []
+
+
+def test_two_writers_of_one_group(kept: FeatureStore) -> None:
+    """Machines may differ in the last bit: every process must take the same of two whole chunks."""
+    name, ours, theirs = kept.name(["a"]), encoded(1), encoded(2)
+    kept.write({name: ours})
+    kept.write({name: ours})
+    kept.write({name: theirs})
+    assert len(files(kept, ".json")) == (3 if kept.encrypt else 2)
+    seen = []
+    for order in (sorted, lambda names: sorted(names, reverse=True)):
+        forget()
+        known = kept._chunks
+        for marker in order(files(kept, ".json")):  # as if they came one after the other
+            known._learn(marker.name.removesuffix(".json"))
+        seen.append(known.find([name])[0])
+    assert seen[0] == seen[1]
+    assert same(kept.read([name])[0], ours) or same(kept.read([name])[0], theirs)
+
+
+def test_plain_and_encrypted_do_not_mix(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    other = FeatureStore(kept.root, kept.recipe, kept.key_path, encrypt=not kept.encrypt)
+    assert other.missing(list(groups)) == list(groups)
+    other.write(groups)
+    assert len(files(kept)) == 4
+    for found in (kept, other):
+        assert all(map(same, found.read(list(groups)), groups.values()))
+
+
+def test_clear_deletes_both_and_nothing_else(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    (kept.folder / "notes.txt").write_text("mine")
+    with pytest.raises(ShardError, match="not cached features: move them away"):
+        kept.clear()
+    assert len(files(kept)) == 3
+    (kept.folder / "notes.txt").unlink()
+    kept.clear()
+    assert not kept.folder.exists()
+    assert kept.missing(list(groups)) == list(groups)
+    kept.clear()
+
+
+def test_a_missing_key_is_said(tmp_path: Path) -> None:
+    found = FeatureStore(tmp_path / "features", RECIPE, tmp_path / "none")
+    with pytest.raises(KeyFileError, match="does not exist"):
+        found.prepare()
+    with pytest.raises(KeyFileError, match="does not exist"):
+        found.name(["a"])
+
+
+@pytest.mark.parametrize("kept", ["plain"], indirect=True)
+def test_a_read_maps_the_file_and_touches_its_own_rows(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    (found,) = kept.read(list(groups)[:1])
+    with open("/proc/self/maps") as maps:
+        mapped = [line for line in maps if chunk(kept).name in line]
+    assert mapped
+    assert all(line.split()[1][1] == "-" or line.split()[1][3] == "p" for line in mapped), "the file is never written"
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("kept", ["sealed"], indirect=True)
+def test_an_encrypted_file_shows_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    data = chunk(kept).read_bytes()
+    for one in groups.values():
+        assert one.hidden.view(torch.uint8).numpy().tobytes()[:48] not in data
+        assert one.ids.int().numpy().tobytes()[:24] not in data
+    assert b"hidden" not in data
+    kept.write(groups)
+    first, second = (path.read_bytes() for path in files(kept, ".sealed"))
+    assert first[:12] != second[:12], "every file has a nonce of its own"
+
+
+@pytest.mark.parametrize("kept", ["sealed"], indirect=True)
+def test_a_cipher_text_with_a_marker_to_match_is_refused(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    """Even who could forge markers cannot change what is encrypted."""
+    kept.write(groups)
+    flip(chunk(kept), 40)
+    (path,) = files(kept, ".json")
+    body = json.loads(path.read_text())
+    body.pop("seal")
+    body["sha256"] = chunks.digest_file(chunk(kept))
+    path.write_text(json.dumps({**body, "seal": kept._chunks._seal(chunk(kept).name, body)}))
+    forget()
+    assert kept.missing(list(groups)) == []
+    with pytest.raises(ShardError, match="damaged") as caught:
+        kept.read(list(groups))
+    assert caught.value.__context__ is None
+    assert kept.missing(list(groups)) == list(groups)
+
+
+def test_a_vault_opens_what_it_sealed_and_nothing_else() -> None:
+    vault = Vault(Key.for_tests(), "test")
+    sealed = vault.seal(b"states", "one")
+    assert vault.open(sealed, "one") == b"states"
+    assert vault.seal(b"states", "one") != sealed
+    others = (Vault(Key.for_tests(), "else"), Vault(Key(b"k" * 32), "test"))
+    for opener, data, context in (
+        *((other, sealed, "one") for other in others),
+        (vault, sealed, "two"),
+        (vault, sealed[:-1], "one"),
+        (vault, b"", "one"),
+    ):
+        with pytest.raises(ShardError, match="--resume") as caught:
+            opener.open(data, context)
+        assert caught.value.__context__ is None
+    assert repr(vault) == "Vault(<sealed>)"
+    with pytest.raises(TypeError, match="never pickled"):
+        pickle.dumps(vault)

@@ -1,0 +1,183 @@
+"""The encoding job on a real Ray: encoders killed while they work, resumed jobs, and what failures say."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.keys import create_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.shards import part_path
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.store import FeatureStore
+from rayprivacy.teachers import encoding_job
+from rayprivacy.teachers.encoding import encode_part, is_cached, shards_of, store_recipe
+from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
+from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.workspace import Workspace
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
+TEACHERS = TeachersConfig(count=12, stack=2, max_tokens=20, row_tokens=32, max_rows=32)
+RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5)
+USERS = {f"user-{n}": [f"hello {n} how are you today, take the early train {m}" for m in range(20)] for n in range(36)}
+
+
+def write_parts(spec: GroupSpec, users: dict[str, list[str]]) -> None:
+    spec.shards.mkdir(exist_ok=True)
+    for part in range(spec.teachers.parts):
+        rows = [
+            {"shard": shard, "user": user, "record": record, "text": text}
+            for shard in spec.teachers.members(part)
+            for user, texts in users.items()
+            if int(user.split("-")[1]) % spec.teachers.count == shard
+            for record, text in enumerate(texts)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), part_path(spec.shards, part))
+
+
+@pytest.fixture
+def spec(tiny_base: Path, tmp_path: Path) -> GroupSpec:
+    create_key(tmp_path / "key")
+    store = FeatureStore(tmp_path / "features", store_recipe("base", TEACHERS), tmp_path / "key")
+    model = ModelConfig(base=str(tiny_base), dtype="float32")
+    paths = [tmp_path / name for name in ("basis", "warm")]
+    workspace = Workspace(tmp_path / "teachers", "recipe")
+    found = GroupSpec(model, TEACHERS, PrivacyUnit.USER, tmp_path / "shards", store, *paths, workspace)
+    write_parts(found, USERS)
+    return found
+
+
+@pytest.fixture
+def expected(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What one thread of one process computes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = replace(spec, store=replace(spec.store, root=tmp_path / "alone"))
+    alone.store.prepare()
+    for part in range(TEACHERS.parts):
+        encode_part(alone, part, tiny_backbone)
+    yield content(alone)
+    torch.set_num_threads(before)
+
+
+def content(spec: GroupSpec) -> dict[str, Any]:
+    """Every group's bytes."""
+    names = sorted({name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard})
+    return {
+        name: [getattr(one, kind).contiguous().view(torch.uint8).numpy().tobytes() for kind in vars(one)]
+        for name, one in zip(names, spec.store.read(names), strict=True)
+    }
+
+
+def stamps(spec: GroupSpec) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in spec.store.folder.iterdir()}
+
+
+def encoders() -> list[psutil.Process]:
+    """Encoder processes of this test's own Ray."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "_Encoder" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone(within: float = 20) -> bool:
+    end = time.monotonic() + within
+    while encoders() and time.monotonic() < end:
+        time.sleep(0.2)
+    return not encoders()
+
+
+def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any]) -> None:
+    finished: list[int] = []
+    killed = set()
+    for part in cache_features(spec, RESOURCES):
+        finished.append(part)
+        if len(finished) <= 2:
+            victim = next(process for process in encoders() if process.pid not in killed)
+            os.kill(victim.pid, signal.SIGKILL)
+            killed.add(victim.pid)
+    assert len(killed) == 2
+    assert sorted(finished) == list(range(TEACHERS.parts))
+    assert content(spec) == expected
+    assert gone()
+
+
+def test_a_second_job_computes_nothing_and_starts_nothing(spec: GroupSpec, monkeypatch: Any) -> None:
+    list(cache_features(spec, RESOURCES))
+    before = stamps(spec)
+    monkeypatch.setattr(encoding_job, "_encode", None)
+    began = time.perf_counter()
+    assert list(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
+    assert time.perf_counter() - began < 2
+    more = replace(spec, teachers=TEACHERS.model_copy(update={"count": 30, "stack": 7}), shards=spec.shards / "more")
+    write_parts(more, USERS)
+    assert list(cache_features(more, RESOURCES)) == list(range(5))
+    assert stamps(spec) == before
+
+
+def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
+    spec: GroupSpec, expected: dict[str, Any], tiny_backbone: Backbone
+) -> None:
+    spec.store.prepare()
+    encode_part(spec, 3, tiny_backbone)
+    before = stamps(spec)
+    job = cache_features(spec, RESOURCES)
+    assert next(job) == 3
+    assert sorted(job) == [0, 1, 2, 4, 5]
+    assert content(spec) == expected
+    assert before.items() <= stamps(spec).items()
+    before = stamps(spec)
+    write_parts(spec, USERS | {"user-7": ["other words"]})
+    assert sorted(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
+    assert len(stamps(spec)) == len(before) + 2, "one file and its marker"
+    assert len(content(spec).keys() - expected.keys()) == 1
+
+
+def test_an_encrypted_job_gives_the_same_states(spec: GroupSpec, expected: dict[str, Any]) -> None:
+    sealed = replace(spec, store=replace(spec.store, encrypt=True))
+    list(cache_features(sealed, ResourcesConfig(actors=1, cpus_per_actor=0.5)))
+    assert content(sealed) == expected
+    assert not any(path.suffix == ".safetensors" for path in sealed.store.folder.iterdir())
+
+
+def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_ray: Path, monkeypatch: Any) -> None:
+    secret = "Xq7-private-words"
+    part_path(spec.shards, 1).write_bytes(secret.encode())
+    with pytest.raises(ReleaseError) as on_driver:
+        list(cache_features(spec, RESOURCES))
+    monkeypatch.setattr(encoding_job, "_is_cached", lambda *_args: False)
+    with pytest.raises(ReleaseError) as on_worker:
+        list(cache_features(spec, RESOURCES))
+    for caught in (on_driver, on_worker):
+        assert "encoding private text stopped" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert secret not in str(caught.value)
+        assert caught.value.__context__ is None
+    logs = "".join(path.read_text(errors="replace") for path in (local_ray / "logs").rglob("*") if path.is_file())
+    assert secret not in logs
+    assert "how are you today" not in logs
+
+
+def test_a_base_that_does_not_load_is_one_sentence(spec: GroupSpec) -> None:
+    broken = replace(spec, model=ModelConfig(base="./nowhere"))
+    with pytest.raises(ConfigError, match="there is no such directory") as caught:
+        list(cache_features(broken, RESOURCES))
+    assert "\n" not in str(caught.value)
+    assert not any(is_cached(spec, part) for part in range(TEACHERS.parts))

@@ -1,0 +1,157 @@
+"""Laplace noise on votes: L1 sensitivity, the real noise, its event in the ledger, and the least noise for a budget."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adversaries import CANDIDATES, P_THRESHOLD, WORST, Array, votes
+from dp_accounting.dp_event import LaplaceDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given, settings
+from scipy import stats
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.core.errors import ConfigError, EventError
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.filters.noise import gaussian_noise, laplace_noise
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.release import noise
+from rayprivacy.release.ballots import BallotKind
+from rayprivacy.release.vote import SCALE, VoteMechanism
+
+NOISE = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, noise="laplace")
+BUDGET = Budget(3.0, 1e-6)
+
+
+def _draw() -> Array:
+    return NOISE.draw(np.zeros((NOISE.queries, NOISE.candidates), dtype=np.int64)).ravel()
+
+
+def _ks_p_value(drawn: Array, scale: float) -> float:
+    return float(stats.kstest(drawn, stats.laplace(scale=scale).cdf).pvalue)
+
+
+def _mechanism(ballot: BallotKind) -> VoteMechanism:
+    return VoteMechanism(1, CANDIDATES, 1, 1.0, ballot=ballot, noise="laplace")
+
+
+@pytest.mark.parametrize("ballot", ["distribution", "top1"])
+def test_no_pair_of_adversarial_votes_is_further_apart(ballot: BallotKind) -> None:
+    ballots = _mechanism(ballot).quantise(np.stack(list(WORST.values())))
+    moved = np.abs(ballots[:, None] - ballots[None]).sum(-1).max()
+    assert 0.99 * _mechanism(ballot).sensitivity <= moved <= _mechanism(ballot).sensitivity
+
+
+@pytest.mark.parametrize("ballot", ["distribution", "top1"])
+@given(votes, votes)
+@settings(max_examples=300, deadline=None)
+def test_one_changed_teacher_moves_the_sum_by_at_most_the_sensitivity(
+    ballot: BallotKind, before: Array, after: Array
+) -> None:
+    mechanism = _mechanism(ballot)
+    assert np.abs(mechanism.quantise(before) - mechanism.quantise(after)).sum() <= mechanism.sensitivity
+
+
+def test_the_noise_has_the_declared_scale_and_shape() -> None:
+    drawn = _draw()
+    scale = 3.0 * (2 * (1 + 1e-6) * SCALE + 50)
+    assert NOISE.noise_scale_grid == pytest.approx(scale)
+    assert NOISE.noise_std_grid == pytest.approx(scale * math.sqrt(2))
+    assert NOISE.event == SelfComposedDpEvent(LaplaceDpEvent(3.0), 500)
+    assert _ks_p_value(drawn, scale) > P_THRESHOLD
+    bins = np.bincount((stats.laplace.cdf(drawn / scale) * 50).astype(int), minlength=50)
+    assert stats.chisquare(bins).pvalue > P_THRESHOLD
+    assert _ks_p_value(np.random.default_rng(0).normal(size=drawn.size) * NOISE.noise_std_grid, scale) < P_THRESHOLD
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_the_same_test_rejects_a_scale_30_percent_off(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    real = noise.add_discrete_laplace
+    monkeypatch.setattr(noise, "add_discrete_laplace", lambda signal, scale: real(signal, scale * factor))
+    assert _ks_p_value(_draw(), NOISE.noise_scale_grid) < P_THRESHOLD
+
+
+def test_on_a_coarse_grid_the_noise_is_the_discrete_laplace() -> None:
+    """Where the steps show: a chance like exp(-|n| / scale), so that no ratio exceeds exp(1 / scale) per step."""
+    drawn = noise.add_discrete_laplace(np.zeros(100_000, dtype=np.int64), 2.0)
+    ratio = math.exp(-0.5)
+    expected = (1 - ratio) / (1 + ratio) * ratio ** np.abs(np.arange(-12, 13))
+    counts = np.array([(drawn == n).sum() for n in range(-12, 13)])
+    rest = len(drawn) - counts.sum()
+    both = np.append(expected, 1 - expected.sum()) * len(drawn)
+    assert stats.chisquare(np.append(counts, rest), both).pvalue > P_THRESHOLD
+
+
+def test_draws_share_no_noise() -> None:
+    first, second = (_draw().astype(float) for _ in range(2))
+    assert stats.pearsonr(first, second).pvalue > P_THRESHOLD
+    assert stats.pearsonr(first[:-50], first[50:]).pvalue > P_THRESHOLD
+    assert stats.pearsonr(first[:-1], first[1:]).pvalue > P_THRESHOLD
+
+
+@pytest.mark.parametrize("parts", [(0.5, 0.5), (0.9, 0.1), (0.4, 0.3, 0.2, 0.1)])
+@pytest.mark.parametrize("noise_multiplier", [0.3, 1.0, 5.0])
+def test_a_shift_spread_over_candidates_costs_no_more_than_in_one(
+    noise_multiplier: float, parts: tuple[float, ...]
+) -> None:
+    """The event is that of ONE Laplace shifted by the whole sensitivity."""
+    grid = 1e-4  # every loss may be rounded up by one step
+    whole, *spread = (
+        pld.from_laplace_mechanism(noise_multiplier / part, value_discretization_interval=grid) for part in (1, *parts)
+    )
+    joint = spread[0]
+    for other in spread[1:]:
+        joint = joint.compose(other)
+    slack = grid * len(parts)
+    for eps in np.linspace(slack, 1 / noise_multiplier, 11):
+        assert joint.get_delta_for_epsilon(eps) <= whole.get_delta_for_epsilon(eps - slack)
+
+
+@pytest.mark.parametrize("composition", ["zcdp", "rdp", "weighted", "pld"])
+@pytest.mark.parametrize("queries", [1, 300])
+def test_the_least_noise_fits_the_budget_and_a_little_less_does_not(queries: int, composition: str) -> None:
+    sigma = laplace_noise(queries, BUDGET, composition)
+    event, less = (SelfComposedDpEvent(LaplaceDpEvent(s), queries) for s in (sigma, sigma * 0.999))
+    assert epsilon([event], BUDGET.delta, "pld") <= BUDGET.epsilon
+    if composition == "pld":
+        assert epsilon([less], BUDGET.delta, "pld") > BUDGET.epsilon
+    if composition == "zcdp":
+        # One query of either has rho = 1 / (2 sigma^2).
+        assert sigma == pytest.approx(gaussian_noise(queries, BUDGET, "zcdp"), rel=3e-4)
+    else:
+        assert sigma <= queries / BUDGET.epsilon * 1.1  # hardly ever worse than pure composition
+
+
+@pytest.mark.parametrize("composition", ["gdp", "metric", "none"])
+def test_a_composition_without_laplace_is_refused(composition: str) -> None:
+    with pytest.raises(ConfigError, match="zcdp, rdp, weighted or pld"):
+        laplace_noise(10, BUDGET, composition)
+
+
+@pytest.mark.parametrize("queries", [0, -1, 1.5, True])
+def test_queries_are_counted_in_whole_numbers(queries: int) -> None:
+    with pytest.raises(ConfigError, match="queries is"):
+        laplace_noise(queries, BUDGET, "zcdp")
+
+
+def _account(path: Path, composition: str) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
+    relation = NeighbouringRelation.ADD_OR_REMOVE
+    ledger.ensure_account("chat", PrivacyUnit.USER, relation, BUDGET, composition)
+    return ledger
+
+
+def test_a_zcdp_account_takes_laplace_votes_and_a_gdp_account_does_not(tmp_path: Path) -> None:
+    mechanism = VoteMechanism(40, 50, 1000, laplace_noise(40, BUDGET, "zcdp"), noise="laplace")
+    for composition in ("zcdp", "gdp"):
+        folder = tmp_path / composition
+        folder.mkdir()
+        ledger = _account(folder, composition)
+        if composition == "zcdp":
+            ledger.reserve("chat", "votes", "digest", mechanism.event, protection=mechanism.protection)
+            assert len(ledger.charges_of("chat", "votes")) == 1
+        else:
+            with pytest.raises(EventError, match="Gaussian events only"):
+                ledger.reserve("chat", "votes", "digest", mechanism.event, protection=mechanism.protection)
+        ledger.close()
