@@ -33,7 +33,7 @@ def heldout_metrics(run: Run, backbone: Backbone, students: dict[str, Student], 
         return {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
     models = dict(students)
     if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind in HEAD_KINDS:
-        models["nonprivate"] = _nonprivate(run, backbone, students["base_pseudo"], spec)
+        models["nonprivate"] = nonprivate_student(run, backbone, students["base_pseudo"], spec)
     flat = [text for user in texts for text in user]
     rows = _encoded(run, backbone, texts)
     return {
@@ -69,7 +69,8 @@ def _encoded(run: Run, backbone: Backbone, texts: list[list[str]]) -> Encoded:
     return join(parts, config.row_tokens, backbone.width)
 
 
-def _nonprivate(run: Run, backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
+def nonprivate_student(run: Run, backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
+    """The warm student fitted to private features without noise: an upper bound that must never be released."""
     names = [name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard]
     draw = random.Random(run.recipe.seed)
     chosen = draw.sample(names, min(NONPRIVATE_GROUPS, len(names)))

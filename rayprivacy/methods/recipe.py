@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import Field, field_validator, model_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
@@ -101,6 +103,19 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _bounds_of_the_unit(self) -> "Recipe":
         check_unit(self.corpus, self.privacy.unit, self.teachers.count)
+        return self
+
+    @model_validator(mode="after")
+    def _no_password(self) -> "Recipe":
+        # Checked on the whole recipe, whose input is never quoted; a run directory keeps the recipe as it is.
+        try:
+            url = make_url(self.privacy.ledger)
+        except ArgumentError:
+            raise ValueError("privacy.ledger is no SQLAlchemy URL: write e.g. sqlite:///ledger.db") from None
+        if url.password or "password" in url.query:
+            raise ValueError(
+                "privacy.ledger holds a password: put it into a password file (PGPASSFILE, or ?passfile=... in the URL)"
+            )
         return self
 
     @property

@@ -45,7 +45,7 @@ def select_queries(
         found += len(candidates)
         if found >= count:
             break
-    return Queries.join(parts).rows(0, count)
+    return Queries.join(parts).rows(0, count).by_context()
 
 
 def _distinct(rows: Encoded) -> tuple[torch.Tensor, torch.Tensor]:

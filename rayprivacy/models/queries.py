@@ -33,6 +33,11 @@ class Queries:
         """A slice of the queries."""
         return Queries(*(getattr(self, field.name)[start:stop] for field in fields(self)))
 
+    def by_context(self) -> "Queries":
+        """The same queries in the order of their contexts: kinds that run whole rows then meet a row once a block."""
+        order = sorted(range(len(self)), key=self.context.tolist().__getitem__)
+        return Queries(*(getattr(self, field.name)[order] for field in fields(self)))
+
     @staticmethod
     def join(parts: list["Queries"]) -> "Queries":
         """All queries in order."""

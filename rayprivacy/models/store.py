@@ -49,6 +49,8 @@ class FeatureStore:
         Raises:
             KeyFileError: the key file is missing or too open.
         """
+        if not self.root.exists():  # one that is there may be shared, and its mode is somebody's choice
+            private_directory(self.root)
         private_directory(self.folder)
         self._chunks.tidy()
 

@@ -227,6 +227,16 @@ def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
     assert not str(caught.value).startswith("''")
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://ledger:pass-word@host/db", "postgresql://ledger@host/db?password=pass-word"]
+)
+def test_a_password_in_the_recipe_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.ledger holds a password: put it into a password file") as caught:
+        _load(tmp_path, f"privacy: {{ledger: '{url}'}}")
+    assert "pass-word" not in str(caught.value)
+    assert _load(tmp_path, "privacy: {ledger: 'postgresql://ledger@host/db?passfile=/home/ledger/.pgpass'}")
+
+
 @pytest.mark.parametrize("unit", ["users", 3])
 def test_an_unknown_unit_lists_the_known_ones(unit: object) -> None:
     with pytest.raises(ConfigError, match=r"'privacy\.unit' is .*'user', 'record' or 'phrase'"):

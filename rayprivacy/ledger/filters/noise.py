@@ -63,8 +63,10 @@ def least_noise(event_of: Callable[[float], DpEvent], budget: Budget, compositio
         start: where the search begins; a good guess saves time.
 
     Raises:
-        ConfigError: no multiplier from 1e-3 to 1e9 is enough.
+        ConfigError: no multiplier from 1e-3 to 1e9 is enough, or the cap leaves nothing under this rule.
     """
+    if composition != "rdp":  # what refuses the cap refuses it for every event, and says so in its own words
+        parameters_for(composition, budget)
     cost = _planned_cost if composition == "pld" else _filter_cost
     return least_sigma(lambda sigma: cost(event_of(sigma), budget, composition), budget.epsilon, start)
 

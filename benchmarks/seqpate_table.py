@@ -1,0 +1,247 @@
+"""SeqPATE's tables and figure 2 on Europarl: the paper's rows, and what this project tries beyond it.
+
+    python benchmarks/europarl.py --data europarl_by_speaker.parquet
+    python benchmarks/seqpate_table.py --seeds 1 2 3 --json > table.json
+
+A row is a recipe of jobs/seqpate/ablations: its `votes` and `student` blocks change jobs/seqpate/europarl.yaml. All
+rows of a seed share the corpus, its cached features, the public side and the teachers, and rows that ask the same
+questions share the sums; every row is released through the gate, with noise of its own, by an account of its own. So
+one row costs seconds, and rows differ in nothing but what they say.
+
+What is measured is the perplexity of held-out speakers under the full vocabulary. Rows were chosen on seed 0 and on
+the `dev` half of those speakers; the figures to quote are the other half's (`--half test`, the default), on other
+seeds.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from ensembles import prepared
+
+from rayprivacy.core.artifacts import Private, digest_array, digest_json
+from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.core.units import NeighbouringRelation
+from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.shards import read_holdout
+from rayprivacy.evaluation.language import perplexity
+from rayprivacy.evaluation.likelihood import total_nll
+from rayprivacy.generation.deep_student import DeepStudent
+from rayprivacy.generation.students import Student
+from rayprivacy.generation.targets import vote_targets
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.heldout import nonprivate_student
+from rayprivacy.methods.planning import planned_events, queries_of_round, round_mechanism
+from rayprivacy.methods.public_side import Round, pseudo_rows
+from rayprivacy.methods.recipe import Recipe, load_recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.methods.selection import select_queries
+from rayprivacy.methods.session import ray_session
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.features import Encoded, encode, join
+from rayprivacy.release.gate import Gate
+from rayprivacy.teachers.pool import teacher_pool
+
+RECIPES = Path(__file__).parent.parent / "jobs" / "seqpate"
+PAPER = ("plain", "merge_p", "kl", "no_pseudo", "no_efficient_kd", "laplace", "top_k_200", "top_p", "curriculum")
+BEYOND = ("plain", "centred", "mixed", "entropy", "auto_queries", "rounds", "student_lora", "student_full")
+READ_SPEAKERS, READ_SENTENCES = 130, 30
+
+
+class Bench:
+    """One seed: corpus, public side and trained teachers, ready for rows."""
+
+    def __init__(self, recipe: Recipe, root: Path, half: str) -> None:
+        """Do all that rows share, or find it done; Ray must be started."""
+        self.recipe, self.run = recipe, Run.open(root, recipe, resume=True)
+        self.prompts = load_prompts(recipe.prompts)
+        self.backbone = load_backbone(recipe.model)
+        self.rows, self.base, self.warm, self.spec = prepared(self.run, self.backbone, self.prompts)
+        self.key = load_or_create_key(Path(recipe.privacy.key).absolute())
+        self.ledger = Ledger.open(f"sqlite:///{root}/rows.db")
+        self._sums: dict[str, Any] = {}
+        self.heldout = self._heldout(half)
+
+    def _heldout(self, half: str) -> Encoded:
+        table, config = read_holdout(self.run.private("shards")), self.recipe.teachers
+        by_user: dict[str, list[str]] = {}
+        for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
+            by_user.setdefault(user, []).append(text)
+        read = sorted(by_user)[("dev", "test").index(half) :: 2][: READ_SPEAKERS // 2]
+        documents = [
+            [self.backbone.document(text, config.max_tokens) for text in by_user[user][:READ_SENTENCES]]
+            for user in read
+        ]
+        parts = [encode(self.backbone, own, config.row_tokens, config.max_rows) for own in documents]
+        return join(parts, config.row_tokens, self.backbone.width)
+
+    def perplexity(self, student: Student) -> float:
+        """Of the held-out speakers."""
+        if isinstance(student, DeepStudent):
+            return perplexity(*student.nll(self.heldout))
+        return perplexity(*total_nll(student.hidden(self.heldout), self.heldout, self.backbone.head))
+
+    def baselines(self) -> dict[str, float]:
+        """Pub, Pub+pseudo, and Pri, which has no guarantee."""
+        private = nonprivate_student(self.run, self.backbone, self.warm, self.spec)
+        models = {"pub": self.base, "pub_pseudo": self.warm, "pri_not_private": private}
+        return {name: round(self.perplexity(model), 3) for name, model in models.items()}
+
+    def row(self, recipe: Recipe, pool: Any) -> dict[str, Any]:
+        """Release the votes of one row, train its student, and measure it."""
+        began = time.perf_counter()
+        student, rows, asked_queries = self._start(recipe), self.rows, 0
+        gate = self._gate(recipe)
+        for number in range(recipe.votes.rounds):
+            asked = Round.of(number, student)
+            if number:
+                rows = pseudo_rows(self.run, self.backbone, self.prompts, student.model(), asked)
+            count = queries_of_round(recipe, number)
+            queries = select_queries(rows, student, self.backbone, recipe.votes, count, recipe.seed + number)
+            mechanism = round_mechanism(recipe, len(queries))
+            asked_queries += len(queries)
+            sums, manifest = self._voted(pool, queries, mechanism, asked.rows(self.run))
+            votes = gate.release_votes(recipe.release_id, mechanism, sums, manifest)
+            noisy = torch.from_numpy(votes.value).float()
+            targets = vote_targets(noisy, queries, recipe.votes.clip is not None, recipe.student)
+            student = student.distilled(queries, targets, rows, recipe.student)
+        found = {"perplexity": round(self.perplexity(student), 3), "queries": asked_queries, "sigma": mechanism.sigma}
+        return found | {"seconds": round(time.perf_counter() - began, 1)}
+
+    def _start(self, recipe: Recipe) -> Student:
+        """The warm student of the row's kind."""
+        if recipe.student.kind == "head":
+            return self.warm
+        deep, config = DeepStudent.untrained(self.backbone, recipe.student), recipe.student
+        return deep.fitted(self.rows, config.warm_steps, config.warm_batch, config.warm_learning_rate, config.seed)
+
+    def _gate(self, recipe: Recipe) -> Gate:
+        """A gate on an account that holds this row's budget and nothing else."""
+        privacy, account = recipe.privacy, digest_json([recipe.release_id, recipe.student.model_dump(mode="json")])[:16]
+        relation = NeighbouringRelation.ADD_OR_REMOVE
+        plan = planned_events(recipe)
+        self.ledger.ensure_account(
+            account, privacy.unit, relation, privacy.budget, privacy.composition, corpus=privacy.corpus, plan=plan
+        )
+        return Gate(self.ledger, account, self.key)
+
+    def _voted(self, pool: Any, queries: Any, mechanism: Any, rows: Path) -> Any:
+        tensors = [digest_array(tensor.numpy()) for tensor in (queries.hidden, queries.candidates, queries.allowed)]
+        ballots = [mechanism.ballot, mechanism.clip, digest_array(queries.centre.numpy())]
+        name = digest_json([tensors, ballots])
+        if name not in self._sums:
+            sums, manifest = pool.vote(queries, mechanism, rows)
+            self._sums[name] = sums.reveal(), manifest
+        sums, manifest = self._sums[name]
+        return Private(sums), manifest
+
+
+@contextmanager
+def bench(recipe: Recipe, root: Path, half: str) -> Iterator[tuple[Bench, Any]]:
+    """The bench of a seed with its trained teachers."""
+    found = Bench(recipe, root, half)
+    with teacher_pool(found.spec, recipe.resources) as pool:
+        for _ in pool.train():
+            pass
+        yield found, pool
+
+
+def base_recipe(seed: int, work: Path, teachers: int) -> Recipe:
+    """The recipe that rows change, for one seed: other pseudo-sentences, queries and students, the same shards."""
+    overrides = [
+        f"seed={seed}", f"pseudo.seed={seed}", f"student.seed={seed}", f"teachers.count={teachers}",
+        f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
+        f"privacy.key={work}/bench.key", f"resources.features={work}/features",
+    ]  # fmt: skip
+    return load_recipe(RECIPES / "europarl.yaml", overrides)
+
+
+def row_recipe(base: Recipe, name: str, epsilon: float, overrides: list[str]) -> Recipe:
+    """A row: the votes and student blocks of an ablation, over the base's."""
+    path = RECIPES / "ablations" / f"{name}.yaml"
+    changes = {} if name == "plain" else yaml.safe_load(path.read_text())
+    data = base.model_dump(mode="json")
+    for block in ("votes", "student"):
+        data[block] |= changes.get(block, {})
+    data["privacy"] |= {"epsilon": epsilon, "composition": changes.get("privacy", {}).get("composition", "gdp")}
+    for override in overrides:
+        place, value = override.split("=")
+        block, key = place.split(".")
+        data[block][key] = yaml.safe_load(value)
+    return Recipe.parse(data)
+
+
+def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One result after the other: a seed, a row, an epsilon."""
+    for seed in arguments.seeds:
+        base = base_recipe(seed, arguments.work, arguments.teachers)
+        with bench(base, arguments.work / f"table-{arguments.teachers}-{seed}", arguments.half) as (found, pool):
+            shown = {"seed": seed, "teachers": arguments.teachers, "half": arguments.half}
+            for name, value in found.baselines().items() if arguments.baselines else ():
+                yield shown | {"row": name, "perplexity": value}
+            for epsilon in arguments.epsilon:
+                for name in arguments.rows:
+                    recipe = row_recipe(base, name, epsilon, arguments.set)
+                    settings = {"set": arguments.set} if arguments.set else {}
+                    yield shown | {"row": name, "epsilon": epsilon} | settings | found.row(recipe, pool)
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over seeds of every row."""
+    groups: dict[tuple[str, float | None], list[float]] = {}
+    for result in results:
+        groups.setdefault((result["row"], result.get("epsilon")), []).append(result["perplexity"])
+    return [
+        {
+            "row": row,
+            "epsilon": epsilon,
+            "perplexity": round(statistics.mean(found), 2),
+            "std": round(statistics.stdev(found), 2) if len(found) > 1 else None,
+            "seeds": len(found),
+        }
+        for (row, epsilon), found in groups.items()
+    ]
+
+
+def main() -> None:
+    arguments = _arguments()
+    began, results = time.perf_counter(), []
+    with ray_session("local"):
+        for result in measure(arguments):
+            print(json.dumps(result), file=sys.stderr, flush=True)
+            results.append(result)
+    machine = {"cores": torch.get_num_threads(), "python": platform.python_version()}
+    report = {"summary": summary(results), "results": results, "seconds": round(time.perf_counter() - began), **machine}
+    print(json.dumps(report, indent=1) if arguments.json else _table(report["summary"]))
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{row['row']:<20}{row['epsilon'] or '-':>8}{row['perplexity']:>10}{row['std'] or '-':>8}" for row in rows]
+    return "\n".join([f"{'row':<20}{'epsilon':>8}{'ppl':>10}{'std':>8}", *lines])
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path("runs/europarl").absolute())
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0])
+    parser.add_argument("--rows", nargs="+", default=list(dict.fromkeys([*PAPER, *BEYOND])))
+    parser.add_argument("--teachers", type=int, default=2000)
+    parser.add_argument("--half", choices=["dev", "test"], default="test")
+    parser.add_argument("--set", nargs="*", default=[], help="block.key=value, for every row")
+    parser.add_argument("--baselines", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""How fast teachers train and vote, and that the number of teachers hardly matters.
+
+    python benchmarks/europarl.py --data europarl_by_speaker.parquet
+    python benchmarks/teachers.py --json
+
+The same corpus is split among 100 and among 2,000 teachers, each ensemble in a process of its own: teachers see all
+their examples four times in both, and answer the same queries. Against it stands what one would do without this
+project, one adapter of the same shape after the other in plain PyTorch on all cores, with the trunk run on every
+batch (`sequential`), and the same loop on features that were cached (`sequential_cached`).
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import resource
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ensembles import prepared
+from safetensors.torch import load_file
+
+from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.shards import read_part
+from rayprivacy.methods.ensemble import ensemble
+from rayprivacy.methods.planning import round_mechanism
+from rayprivacy.methods.recipe import Recipe, load_recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.methods.selection import select_queries
+from rayprivacy.methods.session import ray_session
+from rayprivacy.models.adapters import Basis, HeadAdapter
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.features import encode, join
+from rayprivacy.teachers.encoding import groups_of, shards_of
+from rayprivacy.teachers.pool import teacher_pool
+from rayprivacy.teachers.spec import GroupSpec
+
+RECIPE = Path(__file__).parent.parent / "jobs" / "seqpate" / "europarl.yaml"
+FEW, MANY = 100, 2000
+SEQUENTIAL_TEACHERS = 12
+
+
+def main() -> None:
+    arguments = _arguments()
+    found = {count: _in_a_process(_ensemble, arguments, count) for count in (FEW, MANY)}
+    found["sequential"] = _in_a_process(_sequential, arguments, MANY)
+    figures = _figures(found, arguments)
+    print(json.dumps(figures, indent=1) if arguments.json else _table(figures))
+
+
+def _figures(found: dict[Any, dict[str, float]], arguments: argparse.Namespace) -> dict[str, Any]:
+    few, many, alone = found[FEW], found[MANY], found["sequential"]
+    times = {count: found[count]["train_s"] + found[count]["vote_s"] for count in (FEW, MANY)}
+    train = many["tokens"] / many["train_s"]
+    return {
+        "train_tokens_per_s": round(train),
+        "sequential_tokens_per_s": round(alone["tokens_per_s"]),
+        "speedup": round(train / alone["tokens_per_s"], 1),
+        "votes_per_s": round(many["pairs_per_s"]),
+        "bytes_per_teacher": round(many["bytes"] / MANY),
+        "time_m100_s": round(times[FEW], 1),
+        "time_m2000_s": round(times[MANY], 1),
+        "flatness": round(times[MANY] / times[FEW], 3),
+        "sequential_cached_tokens_per_s": round(alone["cached_tokens_per_s"]),
+        "speedup_over_cached": round(train / alone["cached_tokens_per_s"], 1),
+        "train_m100_s": round(few["train_s"], 1),
+        "train_m2000_s": round(many["train_s"], 1),
+        "vote_m100_s": round(few["vote_s"], 1),
+        "vote_m2000_s": round(many["vote_s"], 1),
+        "queries": arguments.queries,
+        "candidates": 50,
+        "driver_growth_mb_m100": round(few["driver_growth_mb"], 1),
+        "driver_growth_mb_m2000": round(many["driver_growth_mb"], 1),
+        "cores": multiprocessing.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def _in_a_process(call: Any, *arguments: Any) -> Any:
+    """Run in a process of its own, so that its peak of memory is its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(call, arguments)
+
+
+def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
+    """Train and ask one ensemble."""
+    recipe, run = _run(arguments, count)
+    backbone = load_backbone(recipe.model)
+    with ray_session("local"):
+        rows, _, warm, spec = prepared(run, backbone, load_prompts(recipe.prompts))
+        shutil.rmtree(spec.workspace.root, ignore_errors=True)
+        spec.workspace.prepare()
+        queries = select_queries(rows, warm, backbone, recipe.votes, arguments.queries, recipe.seed)
+        mechanism = round_mechanism(recipe, len(queries))
+        before = _peak_mb()
+        with teacher_pool(spec, recipe.resources) as pool:
+            ray.get([worker.actor.ready.remote() for worker in pool.crew.workers])
+            train = _seconds(lambda: list(pool.train()))
+            vote = _seconds(lambda: pool.vote(queries, mechanism))
+            again = _seconds(lambda: pool.vote(queries, mechanism))
+        growth = _peak_mb() - before
+    size = sum(path.stat().st_size for path in spec.workspace.root.rglob("*") if path.is_file())
+    return {
+        "train_s": train,
+        "vote_s": vote,
+        "pairs_per_s": len(queries) * count / min(vote, again),
+        "tokens": _tokens(spec),
+        "bytes": size,
+        "driver_growth_mb": growth,
+    }
+
+
+def _run(arguments: argparse.Namespace, count: int) -> tuple[Recipe, Run]:
+    work = arguments.work
+    overrides = [
+        f"teachers.count={count}", "teachers.max_steps=1000000", "teachers.stack=25",
+        f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
+        f"privacy.key={work}/bench.key", f"resources.features={work}/features", f"votes.queries={arguments.queries}",
+    ]  # fmt: skip
+    recipe, root = load_recipe(RECIPE, overrides), work / f"teachers-{count}"
+    run, first = Run.open(root, recipe, resume=True), work / f"teachers-{FEW}" / "public"
+    if count != FEW:  # the public side does not depend on the number of teachers
+        shutil.copytree(first, root / "public", dirs_exist_ok=True)
+    return recipe, run
+
+
+def _tokens(spec: GroupSpec) -> int:
+    """Examples that all teachers learn from, each counted as often as it is seen."""
+    shortlist, total = Basis.load(spec.basis).shortlist, 0
+    for part in range(spec.teachers.parts):
+        for names in shards_of(spec, part):
+            targets = join(spec.store.read(names), spec.teachers.row_tokens, 0).examples.targets
+            total += spec.teachers.steps(int(torch.isin(targets, shortlist).sum())) * spec.teachers.batch
+    return total
+
+
+def _sequential(arguments: argparse.Namespace, count: int) -> dict[str, float]:
+    """One adapter after the other, in plain PyTorch on all cores."""
+    recipe, run = _run(arguments, count)
+    backbone = load_backbone(recipe.model)
+    spec = ensemble(run, backbone)
+    shards: list[list[list[str]]] = []
+    for part in range(spec.teachers.parts):
+        members = spec.teachers.members(part)
+        shards += [own for own in groups_of(read_part(spec.shards, part), spec.unit, members) if own]
+    step = max(1, len(shards) // SEQUENTIAL_TEACHERS)
+    chosen = shards[::step][:SEQUENTIAL_TEACHERS]
+    found = [_alone(spec, backbone, own) for own in chosen]
+    tokens = sum(tokens for tokens, _, _ in found)
+    trunk, steps = sum(trunk for _, trunk, _ in found), sum(steps for _, _, steps in found)
+    return {"tokens_per_s": tokens / (trunk + steps), "cached_tokens_per_s": tokens / steps}
+
+
+def _alone(spec: GroupSpec, backbone: Backbone, groups: list[list[str]]) -> tuple[int, float, float]:
+    """Train one adapter; returns tokens, seconds in the trunk, and seconds in steps."""
+    config, warm = spec.teachers, HeadAdapter(Basis.load(spec.basis), load_file(spec.warm)["matrix"])
+    shortlist, rank = warm.basis.shortlist, spec.teachers.width
+    short, place = backbone.head[shortlist], torch.full((len(backbone.head),), -1)
+    place[shortlist] = torch.arange(len(shortlist))
+    inward, outward = warm.basis.inward[:, :rank], warm.basis.outward[:rank]
+    matrix = torch.nn.Parameter(torch.zeros(rank, rank))
+    optimizer = torch.optim.AdamW([matrix], lr=config.step_size)
+    documents = [[backbone.document(text, config.max_tokens) for text in group] for group in groups]
+    tokens, trunk, stepping = 0, 0.0, 0.0
+    for _ in range(round(config.epochs)):
+        began = time.perf_counter()
+        examples = join([encode(backbone, own, config.row_tokens, config.max_rows) for own in documents],
+                        config.row_tokens, backbone.width).examples  # fmt: skip
+        between = time.perf_counter()
+        keep = place[examples.targets] >= 0
+        hidden, targets = examples.hidden[keep], place[examples.targets[keep]]
+        for states, wanted in zip(hidden.split(config.batch), targets.split(config.batch), strict=True):
+            start = warm(states)
+            loss = torch.nn.functional.cross_entropy((start + start @ inward @ matrix @ outward) @ short.T, wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        tokens += len(targets)
+        trunk, stepping = trunk + between - began, stepping + time.perf_counter() - between
+    return tokens, trunk, stepping
+
+
+def _seconds(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _table(figures: dict[str, Any]) -> str:
+    return "\n".join(f"{name:<32}{value}" for name, value in figures.items())
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--work", type=Path, default=Path("runs/europarl").absolute())
+    parser.add_argument("--queries", type=int, default=2000)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
