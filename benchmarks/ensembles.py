@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.generation.students import Student
 from rayprivacy.methods.ensemble import ensemble
@@ -23,6 +24,7 @@ def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded,
     """
     recipe = run.recipe
     teachers, key = recipe.teachers, Path(recipe.privacy.key).absolute()
+    load_or_create_key(key)
     shards = run.private("shards")
     with run.stage("corpus"):
         shard_corpus(recipe.corpus, key, teachers.count, teachers.stack, shards, recipe.privacy.unit)

@@ -2,27 +2,32 @@
 
     python benchmarks/europarl.py --data europarl_by_speaker.parquet --out runs/europarl
 
-writes `private.parquet` (columns author_id, text) and `prompts.txt`, the first four words of what the public speakers
-said: what jobs/seqpate/europarl.yaml and the benchmarks read.
+writes `private.parquet` (columns author_id, text), `prompts.txt`, the first four words of what the public speakers
+said, and `phrases.txt`, names of two words from the private text: what jobs/seqpate/europarl.yaml and the benchmarks
+read. `--sentences 5` keeps so many sentences of each private speaker.
 """
 
 import argparse
 import random
+import re
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-PUBLIC_SHARE, PREFIX_WORDS, PROMPTS = 0.1, 4, 4000
+PUBLIC_SHARE, PREFIX_WORDS, PROMPTS, PHRASES, OCCURRENCES = 0.1, 4, 4000, 200, 60
+NAME = re.compile(r"(?<=\w )[A-Z][a-z]{2,} [A-Z][a-z]{3,}")
 
 
-def prepare(data: Path, out: Path, seed: int = 2026) -> None:
+def prepare(data: Path, out: Path, sentences: int = 150, seed: int = 2026) -> None:
     """Split the speakers once and for all: a tenth of them is public.
 
     Args:
         data: Parquet with the columns author_id and text.
-        out: folder for the two files; what is there already is kept.
+        out: folder for the files; what is there already is kept.
+        sentences: of each private speaker, at most.
         seed: of the split.
     """
     if (out / "prompts.txt").exists():
@@ -33,18 +38,32 @@ def prepare(data: Path, out: Path, seed: int = 2026) -> None:
     draw = random.Random(seed)
     public = pa.array(draw.sample(speakers, round(PUBLIC_SHARE * len(speakers))))
     is_public = pc.is_in(table["author_id"].cast(public.type), value_set=public)
-    pq.write_table(table.filter(pc.invert(is_public)).replace_schema_metadata(None), out / "private.parquet")
+    private = _first(table.filter(pc.invert(is_public)).replace_schema_metadata(None), sentences)
+    pq.write_table(private, out / "private.parquet")
+    names = Counter(name for text in private["text"].to_pylist() for name in set(NAME.findall(text)))
+    rare = [name for name, times in names.most_common() if times <= OCCURRENCES]
+    (out / "phrases.txt").write_text("\n".join(rare[:PHRASES]) + "\n", "utf-8")
     said = [text.split() for text in table.filter(is_public)["text"].to_pylist()]
     prefixes = sorted({" ".join(words[:PREFIX_WORDS]) for words in said if len(words) > PREFIX_WORDS})
     (out / "prompts.txt").write_text("\n".join(draw.sample(prefixes, min(PROMPTS, len(prefixes)))) + "\n", "utf-8")
+
+
+def _first(table: pa.Table, sentences: int) -> pa.Table:
+    seen: Counter[str] = Counter()
+    keep = []
+    for speaker in table["author_id"].to_pylist():
+        seen[speaker] += 1
+        keep.append(seen[speaker] <= sentences)
+    return table.filter(pa.array(keep))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/europarl"))
+    parser.add_argument("--sentences", type=int, default=150)
     arguments = parser.parse_args()
-    prepare(arguments.data, arguments.out)
+    prepare(arguments.data, arguments.out, arguments.sentences)
     print(f"{arguments.out}: {pq.read_metadata(arguments.out / 'private.parquet').num_rows} private sentences")
 
 

@@ -155,13 +155,21 @@ def bench(recipe: Recipe, root: Path, half: str) -> Iterator[tuple[Bench, Any]]:
         yield found, pool
 
 
-def base_recipe(seed: int, work: Path, teachers: int) -> Recipe:
+UNITS = {
+    "user": [],
+    "record": ["corpus.max_records_per_user=null"],
+    "phrase": ["corpus.phrases={work}/phrases.txt", "corpus.max_shards_per_phrase=8"],
+}
+
+
+def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> Recipe:
     """The recipe that rows change, for one seed: other pseudo-sentences, queries and students, the same shards."""
     overrides = [
         f"seed={seed}", f"pseudo.seed={seed}", f"student.seed={seed}", f"teachers.count={teachers}",
         f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
         f"privacy.key={work}/bench.key", f"resources.features={work}/features",
     ]  # fmt: skip
+    overrides += [f"privacy.unit={unit}", *(option.format(work=work) for option in UNITS[unit])]
     return load_recipe(RECIPES / "europarl.yaml", overrides)
 
 
@@ -183,9 +191,10 @@ def row_recipe(base: Recipe, name: str, epsilon: float, overrides: list[str]) ->
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One result after the other: a seed, a row, an epsilon."""
     for seed in arguments.seeds:
-        base = base_recipe(seed, arguments.work, arguments.teachers)
-        with bench(base, arguments.work / f"table-{arguments.teachers}-{seed}", arguments.half) as (found, pool):
-            shown = {"seed": seed, "teachers": arguments.teachers, "half": arguments.half}
+        base = base_recipe(seed, arguments.work, arguments.teachers, arguments.unit)
+        root = arguments.work / f"table-{arguments.unit}-{arguments.teachers}-{seed}"
+        with bench(base, root, arguments.half) as (found, pool):
+            shown = {"seed": seed, "teachers": arguments.teachers, "unit": arguments.unit, "half": arguments.half}
             for name, value in found.baselines().items() if arguments.baselines else ():
                 yield shown | {"row": name, "perplexity": value}
             for epsilon in arguments.epsilon:
@@ -231,11 +240,12 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/europarl").absolute())
+    parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0])
     parser.add_argument("--rows", nargs="+", default=list(dict.fromkeys([*PAPER, *BEYOND])))
     parser.add_argument("--teachers", type=int, default=2000)
+    parser.add_argument("--unit", choices=list(UNITS), default="user")
     parser.add_argument("--half", choices=["dev", "test"], default="test")
     parser.add_argument("--set", nargs="*", default=[], help="block.key=value, for every row")
     parser.add_argument("--baselines", action="store_true")

@@ -201,7 +201,7 @@ def _table(figures: dict[str, Any]) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--work", type=Path, default=Path("runs/europarl").absolute())
+    parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
     parser.add_argument("--queries", type=int, default=2000)
     return parser.parse_args()
 

@@ -2,7 +2,7 @@
 
 Only part numbers travel; texts are read, and states written, where they are encoded. What is finished is known from the
 markers in the store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: Ray
-Data starts dead actors again, RESTARTS times, and repeats their parts.
+Data starts dead actors again and repeats their parts.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,6 @@ from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
 
 START_RETRIES = 3
-RESTARTS = 8  # of one actor, after which the machines have too little memory for it
 _STEP = "encoding private text"
 _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 
@@ -84,7 +83,6 @@ def _encode(spec: GroupSpec, resources: ResourcesConfig, parts: list[int]) -> It
             batch_size=1,
             compute=pool,
             num_cpus=resources.cpus_per_actor,
-            ray_remote_args_fn=lambda: {"max_restarts": RESTARTS},
         )
     try:
         for row in done.iter_rows():

@@ -2,10 +2,8 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,27 +117,6 @@ def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any])
     assert sorted(finished) == list(range(TEACHERS.parts))
     assert content(spec) == expected
     assert gone()
-
-
-def test_encoders_that_always_die_end_the_job(spec: GroupSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding_job, "RESTARTS", 1)
-    over = threading.Event()
-
-    def massacre() -> None:
-        while not over.wait(0.02):
-            for process in encoders():
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-
-    killer = threading.Thread(target=massacre)
-    killer.start()
-    try:
-        with pytest.raises(ReleaseError, match="encoding private text stopped"):
-            list(cache_features(spec, RESOURCES))
-    finally:
-        over.set()
-        killer.join()
-    assert sorted(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
 
 
 def test_a_second_job_computes_nothing_and_starts_nothing(spec: GroupSpec, monkeypatch: Any) -> None:
