@@ -53,8 +53,8 @@ from rayprivacy.teachers.pool import teacher_pool
 
 RECIPES = Path(__file__).parent.parent / "jobs" / "seqpate"
 PAPER = ("plain", "merge_p", "kl", "no_pseudo", "no_efficient_kd", "laplace", "top_k_200", "top_p", "curriculum")
-BEYOND = ("plain", "centred", "mixed", "entropy", "auto_queries", "rounds", "student_lora", "student_full")
-READ_SPEAKERS, READ_SENTENCES = 130, 30
+BEYOND = ("default", "wide_clip", "mixed", "entropy", "auto_queries", "rounds")
+READ_SPEAKERS, READ_SENTENCES = 130, 15
 
 
 class Bench:
@@ -112,7 +112,7 @@ class Bench:
             sums, manifest = self._voted(pool, queries, mechanism, asked.rows(self.run))
             votes = gate.release_votes(recipe.release_id, mechanism, sums, manifest)
             noisy = torch.from_numpy(votes.value).float()
-            targets = vote_targets(noisy, queries, recipe.votes.clip is not None, recipe.student)
+            targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)
             student = student.distilled(queries, targets, rows, recipe.student)
         found = {"perplexity": round(self.perplexity(student), 3), "queries": asked_queries, "sigma": mechanism.sigma}
         return found | {"seconds": round(time.perf_counter() - began, 1)}
@@ -122,7 +122,7 @@ class Bench:
         if recipe.student.kind == "head":
             return self.warm
         deep, config = DeepStudent.untrained(self.backbone, recipe.student), recipe.student
-        return deep.fitted(self.rows, config.warm_steps, config.warm_batch, config.warm_learning_rate, config.seed)
+        return deep.fitted(self.rows, config.warm_steps, config.warm_batch, config.warm_step_size, config.seed)
 
     def _gate(self, recipe: Recipe) -> Gate:
         """A gate on an account that holds this row's budget and nothing else."""
@@ -173,10 +173,17 @@ def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> Rec
     return load_recipe(RECIPES / "europarl.yaml", overrides)
 
 
-def row_recipe(base: Recipe, name: str, epsilon: float, overrides: list[str]) -> Recipe:
-    """A row: the votes and student blocks of an ablation, over the base's."""
+def row_recipe(base: Recipe, row: str, epsilon: float) -> Recipe:
+    """A row: the votes and student blocks of an ablation over the base's, then keys of its own.
+
+    Args:
+        base: the recipe to change.
+        row: `default`, or the name of an ablation; further settings follow as in `plain,student.steps=400`.
+        epsilon: the budget.
+    """
+    name, *overrides = row.split(",")
     path = RECIPES / "ablations" / f"{name}.yaml"
-    changes = {} if name == "plain" else yaml.safe_load(path.read_text())
+    changes = {} if name == "default" else yaml.safe_load(path.read_text())
     data = base.model_dump(mode="json")
     for block in ("votes", "student"):
         data[block] |= changes.get(block, {})
@@ -198,10 +205,8 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for name, value in found.baselines().items() if arguments.baselines else ():
                 yield shown | {"row": name, "perplexity": value}
             for epsilon in arguments.epsilon:
-                for name in arguments.rows:
-                    recipe = row_recipe(base, name, epsilon, arguments.set)
-                    settings = {"set": arguments.set} if arguments.set else {}
-                    yield shown | {"row": name, "epsilon": epsilon} | settings | found.row(recipe, pool)
+                for row in arguments.rows:
+                    yield shown | {"row": row, "epsilon": epsilon} | found.row(row_recipe(base, row, epsilon), pool)
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -247,7 +252,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--teachers", type=int, default=2000)
     parser.add_argument("--unit", choices=list(UNITS), default="user")
     parser.add_argument("--half", choices=["dev", "test"], default="test")
-    parser.add_argument("--set", nargs="*", default=[], help="block.key=value, for every row")
     parser.add_argument("--baselines", action="store_true")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

@@ -35,11 +35,12 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
     table.add_row(f"votes: {mechanism.queries} queries, {mechanism.candidates} candidates", "teachers", cost)
     table.add_row("student, synthetic text, report", "released votes", "free")
     table.add_row("evaluation (internal)", "held-out private text", "not released")
+    how = "plain" if mechanism.clip is None else f"centred and clipped to {mechanism.clip:g}"
     console = Console()
     console.print(table)
     console.print(
-        f"noise multiplier {mechanism.sigma:.2f} per query; noise on a mean vote {noise_on_mean(mechanism):.4f}; "
-        f"unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; {ACCOUNTED}",
+        f"noise multiplier {mechanism.sigma:.2f} per query; votes {how}, noise on a mean vote "
+        f"{noise_on_mean(mechanism):.4f}; unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; {ACCOUNTED}",
         highlight=False,
     )
 

@@ -106,7 +106,7 @@ class DeepStudent:
                 yield (pseudo * of_pseudo + weight * of_votes) / (pseudo + weight)
 
         batches = islice(_batches(asked, config.batch, config.seed), config.steps)
-        return self._descend(batches, config.steps, config.learning_rate, losses)
+        return self._descend(batches, config.steps, config.step_size, losses)
 
     def _vote_loss(
         self, states: torch.Tensor, queries: Queries, targets: torch.Tensor, index: torch.Tensor

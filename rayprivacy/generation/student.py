@@ -21,6 +21,9 @@ from rayprivacy.models.backbone import Backbone, read_head_contiguously
 from rayprivacy.models.features import Features
 from rayprivacy.models.queries import Queries
 
+LEARNING_RATES = {"head": 5e-3, "lora": 2e-3, "full": 3e-5}
+WARM_LEARNING_RATES = {"head": 1e-3, "lora": 1e-3, "full": 3e-5}
+
 
 class StudentConfig(Config):
     """How the student is trained.
@@ -31,7 +34,7 @@ class StudentConfig(Config):
         rank: for `lora`.
         rank_in, rank_out: for `head`: size of its matrix.
         warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes.
-        steps, batch, learning_rate: on the votes.
+        steps, batch, learning_rate: on the votes; learning rates are by default ones that suit the kind.
         weight: lambda, the weight of the votes against the pseudo-sentences.
         pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
         label: learn the whole `vote`, or the candidate with the most votes (`top1`).
@@ -47,16 +50,26 @@ class StudentConfig(Config):
     rank_out: int = Field(default=128, ge=1)
     warm_steps: int = Field(default=60, ge=0)
     warm_batch: int = Field(default=128, ge=1)
-    warm_learning_rate: float = Field(default=1e-3, gt=0)
-    steps: int = Field(default=60, ge=1)
+    warm_learning_rate: float | None = Field(default=None, gt=0)
+    steps: int = Field(default=300, ge=1)
     batch: int = Field(default=256, ge=1)
-    learning_rate: float = Field(default=2e-3, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0)
     weight: float = Field(default=20.0, ge=0)
     pseudo: bool = True
     label: Literal["vote", "top1"] = "vote"
     mix: float = Field(default=0.0, ge=0, lt=1)
     curriculum: bool = False
     seed: int = 0
+
+    @property
+    def step_size(self) -> float:
+        """The learning rate on votes, or the default one of the kind."""
+        return self.learning_rate or LEARNING_RATES[self.kind]
+
+    @property
+    def warm_step_size(self) -> float:
+        """The learning rate on pseudo-sentences, or the default one of the kind."""
+        return self.warm_learning_rate or WARM_LEARNING_RATES[self.kind]
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> "StudentConfig":
@@ -118,7 +131,7 @@ def distill(
         pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
         return (pseudo + config.weight * of_votes) / (1 + config.weight)
 
-    return _descend(adapter, config.steps, config.learning_rate, loss)
+    return _descend(adapter, config.steps, config.step_size, loss)
 
 
 def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:

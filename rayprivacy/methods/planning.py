@@ -11,7 +11,7 @@ from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.ledger.filters.noise import gaussian_noise, laplace_noise
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.recipe import Recipe
-from rayprivacy.release.planning import most_queries, noise_on_mean
+from rayprivacy.release.planning import most_queries, noise_on_mean, widest_clip
 from rayprivacy.release.vote import VoteMechanism
 
 AUTO_MOST = 100_000
@@ -24,7 +24,8 @@ def planned_mechanism(recipe: Recipe) -> VoteMechanism:
     Raises:
         ConfigError: no noise is enough, or not one query keeps votes.noise_target.
     """
-    return _mechanism(recipe, planned_queries(recipe))
+    queries = planned_queries(recipe)
+    return _mechanism(recipe, queries, planned_clip(recipe, queries))
 
 
 def round_mechanism(recipe: Recipe, queries: int) -> VoteMechanism:
@@ -39,9 +40,16 @@ def planned_queries(recipe: Recipe) -> int:
         return recipe.votes.queries
 
     def noise(queries: int) -> float:
-        return noise_on_mean(_mechanism(recipe, queries))
+        return noise_on_mean(_mechanism(recipe, queries, planned_clip(recipe, queries)))
 
     return most_queries(noise, recipe.votes.noise_target, AUTO_MOST)
+
+
+def planned_clip(recipe: Recipe, queries: int) -> float | None:
+    """The radius of centred votes; with `auto`, the widest that keeps the target on noise. None: votes are plain."""
+    if recipe.votes.radius != "auto":
+        return recipe.votes.radius
+    return widest_clip(lambda radius: noise_on_mean(_mechanism(recipe, queries, radius)), recipe.votes.noise_target)
 
 
 def queries_of_round(recipe: Recipe, number: int) -> int:
@@ -50,7 +58,7 @@ def queries_of_round(recipe: Recipe, number: int) -> int:
     return each + (number < left)
 
 
-def _mechanism(recipe: Recipe, queries: int) -> VoteMechanism:
+def _mechanism(recipe: Recipe, queries: int, clip: float | None) -> VoteMechanism:
     votes, privacy = recipe.votes, recipe.privacy
     least = laplace_noise if votes.noise == "laplace" else gaussian_noise
     return VoteMechanism(
@@ -61,7 +69,7 @@ def _mechanism(recipe: Recipe, queries: int) -> VoteMechanism:
         unit=privacy.unit,
         shards=recipe.corpus.max_shards_per_phrase or 1,
         ballot=votes.ballot,
-        clip=votes.clip,
+        clip=clip,
         noise=votes.noise,
     )
 

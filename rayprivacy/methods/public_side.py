@@ -90,7 +90,7 @@ def warm_students(run: Run, backbone: Backbone, basis: Basis, rows: Encoded) -> 
 def _warm(run: Run, untrained: Student, rows: Encoded, name: str) -> Student:
     path, config = run.public(name), run.recipe.student
     if not path.exists():
-        warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, config.warm_learning_rate, config.seed)
+        warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, config.warm_step_size, config.seed)
         save_tensors(path, warm.state())
     return untrained.restored(load_file(path))
 

@@ -22,6 +22,7 @@ from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.student import StudentConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.release.ballots import CLIP_RANGE
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
 AFTER_THE_GATE = ("steps", "batch", "learning_rate", "weight", "pseudo", "label", "mix", "curriculum")
@@ -32,7 +33,7 @@ class VotesConfig(Config):
 
     Attributes:
         queries: how many (context, position) queries are paid for; `auto`: as many as keep `noise_target`.
-        noise_target: for `auto`: standard deviation of the noise on one entry of a mean vote.
+        noise_target: for `auto` queries or an `auto` clip: standard deviation of the noise on one entry of a mean vote.
         rounds: the queries are spread over so many rounds; each asks about text of the student of the round before.
         top_k: candidates per query, the student's most likely tokens; the end token is always one of them.
         top_p: keep only the candidates that hold this much of the student's probability (no limit if absent).
@@ -41,11 +42,13 @@ class VotesConfig(Config):
         outside_top: ask only where the pseudo-label is outside the student's top m tokens; 0 asks anywhere.
         ballot: a teacher votes with its `distribution` over the candidates, or for its `top1` alone.
         noise: `gaussian`, or `laplace` (not for privacy.composition gdp).
-        clip: r: votes are centred on the student and their deviation is clipped to this L2 norm; null votes plainly.
+        clip: r: votes are centred on the student and their deviation is clipped to this L2 norm; `auto`: the widest
+            that keeps `noise_target`, and none for top1 ballots or laplace noise; with null they vote plainly, as in
+            the paper.
     """
 
     queries: int | Literal["auto"] = 1000
-    noise_target: float = Field(default=0.05, gt=0)
+    noise_target: float = Field(default=0.015, gt=0)
     rounds: int = Field(default=1, ge=1)
     top_k: int = Field(default=50, ge=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -53,7 +56,7 @@ class VotesConfig(Config):
     outside_top: int = Field(default=1, ge=0)
     ballot: Literal["distribution", "top1"] = "distribution"
     noise: Literal["gaussian", "laplace"] = "gaussian"
-    clip: float | None = Field(default=None, gt=0, le=2)
+    clip: float | Literal["auto"] | None = "auto"
 
     @field_validator("queries")
     @classmethod
@@ -62,11 +65,30 @@ class VotesConfig(Config):
             raise ValueError("give 1 query or more, or 'auto'")
         return queries
 
+    @field_validator("clip")
+    @classmethod
+    def _a_radius(cls, clip: float | str | None) -> float | str | None:
+        if isinstance(clip, float) and not CLIP_RANGE[0] <= clip <= CLIP_RANGE[1]:
+            raise ValueError(f"give a number between {CLIP_RANGE[0]:g} and {CLIP_RANGE[1]:g}, 'auto' or null")
+        return clip
+
     @model_validator(mode="after")
     def _clipping_is_gaussian(self) -> "VotesConfig":
-        if self.clip is not None and self.noise != "gaussian":
+        if isinstance(self.clip, float) and self.noise != "gaussian":
             raise ValueError(f"clip is {self.clip} and noise is '{self.noise}': choose noise 'gaussian', or clip null")
         return self
+
+    @model_validator(mode="after")
+    def _one_thing_follows_the_target(self) -> "VotesConfig":
+        if self.queries == "auto" and self.radius == "auto":
+            raise ValueError("queries and clip are both 'auto', and noise_target fixes one of them: set clip, e.g. 0.2")
+        return self
+
+    @property
+    def radius(self) -> float | Literal["auto"] | None:
+        """The clip, where these votes can be clipped at all."""
+        can_be = self.noise == "gaussian" and self.ballot == "distribution"
+        return self.clip if can_be or self.clip != "auto" else None
 
 
 class EvaluationConfig(Config):

@@ -134,7 +134,7 @@ def _distilled(run: Run, student: Student, rows: Encoded, queries: Queries, vote
     path = run.public(f"student-{digest_array(votes.value)[:16]}.safetensors")
     if not path.exists():
         noisy = torch.from_numpy(votes.value.astype(np.float32))
-        targets = vote_targets(noisy, queries, run.recipe.votes.clip is not None, run.recipe.student)
+        targets = vote_targets(noisy, queries, run.recipe.votes.radius is not None, run.recipe.student)
         save_tensors(path, student.distilled(queries, targets, rows, run.recipe.student).state())
     return student.restored(load_file(path))
 
@@ -173,7 +173,7 @@ def _certify(run: Run, ledger: Ledger, key: Key, shards: ShardManifest, backbone
 
 
 def _as_published(recipe: Recipe) -> dict[str, Any] | None:
-    if recipe.votes.noise != "gaussian" or recipe.votes.clip is not None:
+    if recipe.votes.noise != "gaussian" or recipe.votes.radius is not None:
         return None  # the paper has a figure for its own mechanism alone
     mechanism = planned_mechanism(recipe)
     figure = published.seqpate(mechanism.queries, mechanism.sigma, recipe.privacy.delta)

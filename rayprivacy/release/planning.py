@@ -1,4 +1,6 @@
-"""How many queries a budget answers well enough: noise grows with their number, so a target for it fixes the number.
+"""How much a budget answers well enough: a target for the noise on a mean vote fixes the queries, or the clip.
+
+Noise grows with the number of queries, and with the radius that centred votes are clipped to.
 
 Every figure here is public: it comes from the budget and from settings, never from the votes.
 
@@ -6,10 +8,14 @@ Every figure here is public: it comes from the budget and from settings, never f
 25
 """
 
+import math
 from collections.abc import Callable
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.release.ballots import CLIP_RANGE
 from rayprivacy.release.vote import SCALE, VoteMechanism
+
+WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips next to nothing
 
 
 def noise_on_mean(mechanism: VoteMechanism) -> float:
@@ -42,3 +48,25 @@ def most_queries(noise_of: Callable[[int], float], target: float, most: int) -> 
         middle = (low + high) // 2
         low, high = (middle, high) if noise_of(middle) <= target else (low, middle)
     return low
+
+
+def widest_clip(noise_of: Callable[[float], float], target: float) -> float:
+    """The widest radius for centred votes, of four digits, whose noise is within the target.
+
+    Args:
+        noise_of: noise of the mean vote (`noise_on_mean`) at a radius; it grows in proportion up to WIDEST_CLIP.
+        target: most noise on one entry of the mean vote, as a probability.
+
+    >>> widest_clip(lambda radius: 0.07 * radius, target=0.014)
+    0.2
+
+    Returns:
+        A radius from CLIP_RANGE's least to WIDEST_CLIP; the least one even where its noise exceeds the target.
+
+    Raises:
+        ConfigError: the target is not positive.
+    """
+    if not target > 0:
+        raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")
+    radius = target / noise_of(0.5) / 2
+    return min(max(math.floor(radius * 1e4 + 1e-6) / 1e4, CLIP_RANGE[0]), WIDEST_CLIP)

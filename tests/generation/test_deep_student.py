@@ -157,7 +157,7 @@ def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(
 
 
 def test_fitting_next_tokens_lowers_their_loss(untrained: DeepStudent, rows: Encoded, config: StudentConfig) -> None:
-    fitted = untrained.fitted(rows, steps=30, batch=100, learning_rate=config.learning_rate, seed=0)
+    fitted = untrained.fitted(rows, steps=30, batch=100, learning_rate=config.step_size, seed=0)
     assert fitted.nll(rows)[0] < 0.9 * untrained.nll(rows)[0]
     still = untrained.fitted(rows, steps=0, batch=100, learning_rate=1.0, seed=0)
     assert all(torch.equal(still.state()[name], tensor) for name, tensor in untrained.state().items())

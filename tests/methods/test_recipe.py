@@ -136,12 +136,43 @@ def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
 
 
 def test_as_many_queries_as_the_noise_allows(tmp_path: Path) -> None:
-    recipe = _load(tmp_path, "votes: {queries: auto, noise_target: 0.03}")
-    assert noise_on_mean(planned_mechanism(recipe)) <= 0.03
-    more = _load(tmp_path, f"votes: {{queries: {planned_queries(recipe) + 1}}}")
-    assert noise_on_mean(planned_mechanism(more)) > 0.03
+    for clip in ("null", "0.3"):
+        recipe = _load(tmp_path, f"votes: {{queries: auto, noise_target: 0.03, clip: {clip}}}")
+        assert noise_on_mean(planned_mechanism(recipe)) <= 0.03
+        more = _load(tmp_path, f"votes: {{queries: {planned_queries(recipe) + 1}, clip: {clip}}}")
+        assert noise_on_mean(planned_mechanism(more)) > 0.03
     with pytest.raises(ConfigError, match="more teachers"):
-        planned_queries(_load(tmp_path, "votes: {queries: auto, noise_target: 1e-6}"))
+        planned_queries(_load(tmp_path, "votes: {queries: auto, clip: null, noise_target: 1e-6}"))
+    with pytest.raises(ConfigError, match=r"both 'auto', and noise_target fixes one of them: set clip, e\.g\. 0\.2"):
+        _load(tmp_path, "votes: {queries: auto}")
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3, 8])
+def test_as_wide_a_clip_as_the_noise_allows(tmp_path: Path, epsilon: float) -> None:
+    budget = f"privacy: {{epsilon: {epsilon}}}\n"
+    mechanism = planned_mechanism(_load(tmp_path, budget))
+    assert mechanism.clip is not None
+    assert noise_on_mean(mechanism) == pytest.approx(0.015, rel=0.01)
+    wider = planned_mechanism(_load(tmp_path, f"{budget}votes: {{clip: {mechanism.clip + 0.001}}}"))
+    assert noise_on_mean(wider) > 0.015
+
+
+@pytest.mark.parametrize(("teachers", "clip"), [(1, 0.001), (10_000, 0.7071)])
+def test_the_clip_stays_within_its_range(tmp_path: Path, teachers: int, clip: float) -> None:
+    recipe = _load(tmp_path, f"teachers: {{count: {teachers}}}\nprivacy: {{epsilon: 8}}")
+    assert planned_mechanism(recipe).clip == clip
+
+
+@pytest.mark.parametrize("votes", ["{ballot: top1}", "{noise: laplace}", "{clip: null}"])
+def test_an_automatic_clip_leaves_plain_what_cannot_be_clipped(tmp_path: Path, votes: str) -> None:
+    recipe = _load(tmp_path, f"privacy: {{composition: zcdp}}\nvotes: {votes}")
+    assert planned_mechanism(recipe).clip is None
+
+
+@pytest.mark.parametrize("clip", ["3", "0.0001", "-1"])
+def test_a_clip_out_of_range_is_one_sentence(tmp_path: Path, clip: str) -> None:
+    with pytest.raises(ConfigError, match=r"'votes\.clip' is .*: give a number between 0\.001 and 2, 'auto' or null"):
+        _load(tmp_path, f"votes: {{clip: {clip}}}")
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,12 @@ FIRST_ASSUMPTIONS = (
 
 
 def test_the_release_id_of_users_moves_only_on_purpose() -> None:
-    assert Recipe().release_id == "seqpate-0f403b5327147e79"
+    assert Recipe().release_id == "seqpate-00efb525ab86e1e2"
     chats = {"source": "chats.parquet", "labels": ["topic"], "max_records_per_user": 3}
-    assert Recipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-08fab6850f06cb0a"
+    assert Recipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-12e1ce87f5eaadfe"
     assert assumptions(PrivacyUnit.USER) == FIRST_ASSUMPTIONS
     mechanism = planned_mechanism(Recipe())
-    assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma"}
+    assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma", "clip"}
 
 
 def test_every_unit_and_bound_is_another_release() -> None:
@@ -58,7 +58,7 @@ def test_every_unit_and_bound_is_another_release() -> None:
 
 @pytest.mark.parametrize(("data", "unit", "shards"), list(zip(UNITS, PrivacyUnit, (1, 1, 3), strict=True)))
 def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: PrivacyUnit, shards: int) -> None:
-    mechanism, users = planned_mechanism(Recipe.parse(data)), planned_mechanism(Recipe())
+    mechanism, users = (planned_mechanism(Recipe.parse({"votes": {"clip": 0.2}, **own})) for own in (data, {}))
     assert mechanism.protection.unit is mechanism.unit is unit
     assert mechanism.sensitivity == shards * users.sensitivity
     assert mechanism.event == users.event  # the same request: the noise grows, not the cost
