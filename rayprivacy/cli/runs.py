@@ -40,7 +40,8 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
     console.print(table)
     console.print(
         f"noise multiplier {mechanism.sigma:.2f} per query; votes {how}, noise on a mean vote "
-        f"{noise_on_mean(mechanism):.4f}; unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; {ACCOUNTED}",
+        f"{noise_on_mean(mechanism):.4f}; unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; "
+        f"{ACCOUNTED}",
         highlight=False,
     )
 
