@@ -10,6 +10,7 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,17 @@ PUBLIC_SENTENCES = [
     "could you tell me the way to the library please",
     "it was raining so they stayed at home and played cards",
 ]
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """One thread of torch: what teacher actors have, and faster for tiny matrices where the cores are shared."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

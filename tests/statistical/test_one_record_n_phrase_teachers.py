@@ -8,7 +8,6 @@ twice, a teacher that its neighbours in the stack change.
 """
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,8 @@ from rayprivacy.teachers.kinds.kind import State
 from rayprivacy.teachers.kinds.square import SquareKind
 from rayprivacy.teachers.settings import TeachersConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
+
 KEY, SHARDS, CANDIDATES, BOUND = Key.for_tests(), 6, 5, 2
 TEACHERS = TeachersConfig(
     count=SHARDS, max_tokens=30, row_tokens=48, max_rows=3, rank=16, shortlist=200, max_steps=6, batch=16, stack=SHARDS
@@ -45,15 +46,6 @@ MECHANISMS = {
     for unit in CORPUS
 }
 Row = tuple[str, str]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As in a teacher actor."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

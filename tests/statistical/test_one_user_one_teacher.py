@@ -5,7 +5,7 @@ may change by a single bit, and every query's sum may move by at most the declar
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,6 +21,8 @@ from rayprivacy.teachers.kinds.choose import HEAD_KINDS
 from rayprivacy.teachers.kinds.head import HeadKind
 from rayprivacy.teachers.kinds.kind import State
 from rayprivacy.teachers.settings import TeachersConfig
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 
 SHARDS, CANDIDATES = 6, 5
 ROW, USER_ROWS = 48, 3
@@ -51,15 +53,6 @@ INJECTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "growing, alternating": lambda hidden: hidden * (-4.0) ** torch.arange(len(hidden))[:, None].clamp_max(60),
     "turned around": lambda hidden: -hidden,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As in a teacher actor."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=HEAD_KINDS)

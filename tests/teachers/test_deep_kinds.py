@@ -1,7 +1,7 @@
 """Teachers that train layers: each depends on its own shard alone, learns it, and answers from the public rows."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -18,16 +18,10 @@ from rayprivacy.teachers.kinds.kind import FILLED, State
 from rayprivacy.teachers.kinds.lora import LoraKind
 from rayprivacy.teachers.settings import TeachersConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
+
 ROW_TOKENS, CANDIDATES, QUERIES = 64, 8, 70
 KINDS = {"lora, last layer": ("lora", 1, 1), "lora, all layers": ("lora", None, 0), "full": ("full", None, 0)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

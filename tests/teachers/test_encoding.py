@@ -2,7 +2,6 @@
 
 import pickle
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ from rayprivacy.teachers.encoding import encode_part, groups_of, is_cached, shar
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
+
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 
 CONFIG = TeachersConfig(count=5, max_tokens=20, row_tokens=32, max_rows=16, stack=3)
 SCHEMA = pa.schema([("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())])
@@ -61,14 +62,6 @@ def write_parts(spec: GroupSpec, users: dict[str, list[str]]) -> None:
         members = spec.teachers.members(part)
         inside = pa.compute.is_in(whole["shard"], pa.array(members, pa.int32()))
         pq.write_table(whole.filter(inside), part_path(spec.shards, part))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """One user changes one teacher: what a stack computes for a shard depends on that shard alone, to the last bit."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,17 +19,10 @@ from rayprivacy.teachers.kinds.head import HeadKind
 from rayprivacy.teachers.kinds.kind import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
+
 TEACHERS, CANDIDATES, QUERIES, ROW = 6, 8, 70, 32
 Make = Callable[[int, int], HeadKind]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """As in a teacher actor."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=HEAD_KINDS)
