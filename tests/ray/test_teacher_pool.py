@@ -154,6 +154,7 @@ def train(pool: TeacherPool, after: int | None, hit: Callable[[], None]) -> None
     assert sorted(done) == list(range(TEACHERS.parts))
 
 
+@pytest.mark.timeout(900)  # two dozen actors start, each with a torch of its own
 def test_twenty_storms_and_one_release(
     spec: GroupSpec, queries: Queries, expected: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
