@@ -117,7 +117,7 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
 def _run(arguments: argparse.Namespace, count: int) -> tuple[Recipe, Run]:
     work = arguments.work
     overrides = [
-        f"teachers.count={count}", "teachers.max_steps=1000000", "teachers.stack=25",
+        f"teachers.count={count}", "teachers.max_steps=1000000", "teachers.stack=50",
         f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
         f"privacy.key={work}/bench.key", f"resources.features={work}/features", f"votes.queries={arguments.queries}",
     ]  # fmt: skip
