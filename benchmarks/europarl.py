@@ -11,6 +11,7 @@ import argparse
 import random
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,11 +42,22 @@ def prepare(data: Path, out: Path, sentences: int = 150, seed: int = 2026) -> No
     private = _first(table.filter(pc.invert(is_public)).replace_schema_metadata(None), sentences)
     pq.write_table(private, out / "private.parquet")
     names = Counter(name for text in private["text"].to_pylist() for name in set(NAME.findall(text)))
-    rare = [name for name, times in names.most_common() if times <= OCCURRENCES]
+    rare = _disjoint(name for name, times in names.most_common() if times <= OCCURRENCES)
     (out / "phrases.txt").write_text("\n".join(rare[:PHRASES]) + "\n", "utf-8")
     said = [text.split() for text in table.filter(is_public)["text"].to_pylist()]
     prefixes = sorted({" ".join(words[:PREFIX_WORDS]) for words in said if len(words) > PREFIX_WORDS})
     (out / "prompts.txt").write_text("\n".join(draw.sample(prefixes, min(PROMPTS, len(prefixes)))) + "\n", "utf-8")
+
+
+def _disjoint(names: Iterable[str]) -> list[str]:
+    """Names of which no two share a word: phrases must not overlap in a text."""
+    kept, used = [], set()
+    for name in names:
+        words = set(name.casefold().split())
+        if not words & used:
+            kept.append(name)
+            used |= words
+    return kept
 
 
 def _first(table: pa.Table, sentences: int) -> pa.Table:

@@ -31,6 +31,8 @@ from ensembles import prepared
 from rayprivacy.core.artifacts import Private, digest_array, digest_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import NeighbouringRelation
+from rayprivacy.corpus.manifest import read_manifest
+from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.corpus.shards import read_holdout
 from rayprivacy.evaluation.language import perplexity
@@ -40,7 +42,8 @@ from rayprivacy.generation.students import Student
 from rayprivacy.generation.targets import vote_targets
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.heldout import nonprivate_student
-from rayprivacy.methods.planning import planned_events, queries_of_round, round_mechanism
+from rayprivacy.methods.phrase_metrics import phrase_metrics
+from rayprivacy.methods.planning import planned_events, planned_mechanism, queries_of_round, round_mechanism
 from rayprivacy.methods.public_side import Round, pseudo_rows
 from rayprivacy.methods.recipe import Recipe, load_recipe
 from rayprivacy.methods.run import Run
@@ -95,6 +98,12 @@ class Bench:
         private = nonprivate_student(self.run, self.backbone, self.warm, self.spec)
         models = {"pub": self.base, "pub_pseudo": self.warm, "pri_not_private": private}
         return {name: round(self.perplexity(model), 3) for name, model in models.items()}
+
+    def phrases(self, recipe: Recipe) -> dict[str, Any]:
+        """What each phrase costs by the shards it occurs in, for the noise of a recipe; internal."""
+        shards = self.run.private("shards")
+        manifest, phrases = read_manifest(shards), load_phrases(recipe.corpus.phrases)
+        return phrase_metrics(shards, manifest, phrases, planned_mechanism(recipe), recipe.privacy.delta)
 
     def row(self, recipe: Recipe, pool: Any) -> dict[str, Any]:
         """Release the votes of one row, train its student, and measure it."""
@@ -205,6 +214,9 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             for name, value in found.baselines().items() if arguments.baselines else ():
                 yield shown | {"row": name, "perplexity": value}
             for epsilon in arguments.epsilon:
+                if base.corpus.phrases:
+                    report = found.phrases(row_recipe(base, "default", epsilon))
+                    yield shown | {"row": "n_s report", "epsilon": epsilon} | report
                 for row in arguments.rows:
                     yield shown | {"row": row, "epsilon": epsilon} | found.row(row_recipe(base, row, epsilon), pool)
 
@@ -213,7 +225,8 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and standard deviation over seeds of every row."""
     groups: dict[tuple[str, float | None], list[float]] = {}
     for result in results:
-        groups.setdefault((result["row"], result.get("epsilon")), []).append(result["perplexity"])
+        if "perplexity" in result:
+            groups.setdefault((result["row"], result.get("epsilon")), []).append(result["perplexity"])
     return [
         {
             "row": row,

@@ -1,0 +1,83 @@
+"""What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only)."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rayprivacy.core.config import Config
+
+
+class OptimizerConfig(Config):
+    """How noisy gradients become steps; post-processing, but part of the release.
+
+    Attributes:
+        kind: `adamw` (DP-Adam with decoupled weight decay), or `sgd`, with `momentum` if that is above 0.
+        learning_rate: of the first step after the warm-up; None takes one that suits the adapter.
+        schedule: how it falls over all steps: not at all, `linear` to zero or `cosine` to zero.
+        warmup_steps: steps over which it first rises from zero.
+        weight_decay, betas, momentum: as in torch.
+    """
+
+    kind: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float | None = Field(default=None, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warmup_steps: int = Field(default=0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+
+    @field_validator("betas")
+    @classmethod
+    def _fractions(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("give two numbers of at least 0 and below 1, e.g. [0.9, 0.999]")
+        return betas
+
+
+class DpSgdConfig(Config):
+    """The `training` block of a recipe. Every number is public and none may be computed from the size of the corpus.
+
+    Attributes:
+        sampling_rate: q, the probability that a user (or record) takes part in a step, by a keyed coin of its own.
+        expected_batch: what the noisy sum is divided by: a public guess at q times the number of users.
+        steps: T.
+        clipping_norm: C, bound on the L2 norm of one user's (or record's) gradient.
+        clipping: `flat` scales what is longer than C; `per_layer` bounds each parameter by C / sqrt(parameters);
+            `automatic` scales everything to about C (Bu et al., 2022).
+        noise_multiplier: sigma, noise std / C; None takes the least that fits the budget.
+        max_records: m, records of one user that a step reads at most, taken in turn by a keyed choice.
+        chunk: steps that are reserved in the ledger, and saved, at once.
+        optimizer: see OptimizerConfig.
+    """
+
+    sampling_rate: float = Field(default=0.05, gt=0, le=1)
+    expected_batch: float = Field(default=64.0, gt=0)
+    steps: int = Field(default=100, ge=1)
+    clipping_norm: float = Field(default=1.0, gt=0)
+    clipping: Literal["flat", "per_layer", "automatic"] = "flat"
+    noise_multiplier: float | None = Field(default=None, gt=0)
+    max_records: int = Field(default=4, ge=1)
+    chunk: int = Field(default=25, ge=1)
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+class EngineConfig(Config):
+    """How the steps are computed: changes time and memory, and the result only in the order of floating-point sums.
+
+    Attributes:
+        workers: Ray Train workers, each a rank with a part of the users.
+        zero: DeepSpeed's ZeRO stage; None is plain PyTorch with an all-reduce.
+        offload: keep the optimizer's state in the memory of the host (ZeRO 1 to 3).
+        gradients: `bookkeeping` (ours, one backward pass) or `opacus` (per-sample gradients, untied weights only).
+        batch_tokens: tokens of one physical batch at most, padding included.
+        gradient_checkpointing: compute activations twice, and keep fewer.
+        gpu: each worker takes one GPU.
+    """
+
+    workers: int = Field(default=1, ge=1)
+    zero: Literal[0, 1, 2, 3] | None = None
+    offload: bool = False
+    gradients: Literal["bookkeeping", "opacus"] = "bookkeeping"
+    batch_tokens: int = Field(default=2048, ge=8)
+    gradient_checkpointing: bool = False
+    gpu: bool = False
