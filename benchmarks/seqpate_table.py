@@ -45,9 +45,10 @@ from rayprivacy.methods.heldout import nonprivate_student
 from rayprivacy.methods.phrase_metrics import phrase_metrics
 from rayprivacy.methods.planning import planned_events, planned_mechanism, queries_of_round, round_mechanism
 from rayprivacy.methods.public_side import Round, pseudo_rows
-from rayprivacy.methods.recipe import Recipe, load_recipe
+from rayprivacy.methods.recipes import load_recipe
 from rayprivacy.methods.run import Run
 from rayprivacy.methods.selection import select_queries
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import Encoded, encode, join
@@ -63,7 +64,7 @@ READ_SPEAKERS, READ_SENTENCES = 130, 15
 class Bench:
     """One seed: corpus, public side and trained teachers, ready for rows."""
 
-    def __init__(self, recipe: Recipe, root: Path, half: str) -> None:
+    def __init__(self, recipe: SeqPateRecipe, root: Path, half: str) -> None:
         """Do all that rows share, or find it done; Ray must be started."""
         self.recipe, self.run = recipe, Run.open(root, recipe, resume=True)
         self.prompts = load_prompts(recipe.prompts)
@@ -99,13 +100,13 @@ class Bench:
         models = {"pub": self.base, "pub_pseudo": self.warm, "pri_not_private": private}
         return {name: round(self.perplexity(model), 3) for name, model in models.items()}
 
-    def phrases(self, recipe: Recipe) -> dict[str, Any]:
+    def phrases(self, recipe: SeqPateRecipe) -> dict[str, Any]:
         """What each phrase costs by the shards it occurs in, for the noise of a recipe; internal."""
         shards = self.run.private("shards")
         manifest, phrases = read_manifest(shards), load_phrases(recipe.corpus.phrases)
         return phrase_metrics(shards, manifest, phrases, planned_mechanism(recipe), recipe.privacy.delta)
 
-    def row(self, recipe: Recipe, pool: Any) -> dict[str, Any]:
+    def row(self, recipe: SeqPateRecipe, pool: Any) -> dict[str, Any]:
         """Release the votes of one row, train its student, and measure it."""
         began = time.perf_counter()
         student, rows, asked_queries = self._start(recipe), self.rows, 0
@@ -126,14 +127,14 @@ class Bench:
         found = {"perplexity": round(self.perplexity(student), 3), "queries": asked_queries, "sigma": mechanism.sigma}
         return found | {"seconds": round(time.perf_counter() - began, 1)}
 
-    def _start(self, recipe: Recipe) -> Student:
+    def _start(self, recipe: SeqPateRecipe) -> Student:
         """The warm student of the row's kind."""
         if recipe.student.kind == "head":
             return self.warm
         deep, config = DeepStudent.untrained(self.backbone, recipe.student), recipe.student
         return deep.fitted(self.rows, config.warm_steps, config.warm_batch, config.warm_step_size, config.seed)
 
-    def _gate(self, recipe: Recipe) -> Gate:
+    def _gate(self, recipe: SeqPateRecipe) -> Gate:
         """A gate on an account that holds this row's budget and nothing else."""
         privacy, account = recipe.privacy, digest_json([recipe.release_id, recipe.student.model_dump(mode="json")])[:16]
         relation = NeighbouringRelation.ADD_OR_REMOVE
@@ -155,7 +156,7 @@ class Bench:
 
 
 @contextmanager
-def bench(recipe: Recipe, root: Path, half: str) -> Iterator[tuple[Bench, Any]]:
+def bench(recipe: SeqPateRecipe, root: Path, half: str) -> Iterator[tuple[Bench, Any]]:
     """The bench of a seed with its trained teachers."""
     found = Bench(recipe, root, half)
     with teacher_pool(found.spec, recipe.resources) as pool:
@@ -171,7 +172,7 @@ UNITS = {
 }
 
 
-def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> Recipe:
+def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> SeqPateRecipe:
     """The recipe that rows change, for one seed: other pseudo-sentences, queries and students, the same shards."""
     overrides = [
         f"seed={seed}", f"pseudo.seed={seed}", f"student.seed={seed}", f"teachers.count={teachers}",
@@ -182,7 +183,7 @@ def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> Rec
     return load_recipe(RECIPES / "europarl.yaml", overrides)
 
 
-def row_recipe(base: Recipe, row: str, epsilon: float) -> Recipe:
+def row_recipe(base: SeqPateRecipe, row: str, epsilon: float) -> SeqPateRecipe:
     """A row: the votes and student blocks of an ablation over the base's, then keys of its own.
 
     Args:
@@ -201,7 +202,7 @@ def row_recipe(base: Recipe, row: str, epsilon: float) -> Recipe:
         place, value = override.split("=")
         block, key = place.split(".")
         data[block][key] = yaml.safe_load(value)
-    return Recipe.parse(data)
+    return SeqPateRecipe.parse(data)
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:

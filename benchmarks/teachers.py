@@ -28,9 +28,10 @@ from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.corpus.shards import read_part
 from rayprivacy.methods.ensemble import ensemble
 from rayprivacy.methods.planning import round_mechanism
-from rayprivacy.methods.recipe import Recipe, load_recipe
+from rayprivacy.methods.recipes import load_recipe
 from rayprivacy.methods.run import Run
 from rayprivacy.methods.selection import select_queries
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
@@ -114,7 +115,7 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
     }
 
 
-def _run(arguments: argparse.Namespace, count: int) -> tuple[Recipe, Run]:
+def _run(arguments: argparse.Namespace, count: int) -> tuple[SeqPateRecipe, Run]:
     work = arguments.work
     overrides = [
         f"teachers.count={count}", "teachers.max_steps=1000000", "teachers.stack=50",

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rayprivacy.cli.options import ACCOUNTED, Overrides, RecipeFile
+from rayprivacy.cli.options import Overrides, RecipeFile
 from rayprivacy.core.files import read_json
 from rayprivacy.ledger.certificate import Certificate
-from rayprivacy.methods.recipe import Recipe, load_recipe
+from rayprivacy.methods.recipes import load_recipe, recipe_schema
 
 app = typer.Typer()
 
@@ -23,27 +23,16 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
 
     Example: rayprivacy plan jobs/seqpate/chat.yaml -o privacy.epsilon=8
     """
-    from rayprivacy.methods.planning import planned_mechanism  # torch and ray take seconds to import
-    from rayprivacy.release.planning import noise_on_mean
+    from rayprivacy.methods.catalogue import method_of  # torch and ray take seconds to import
 
     settings = load_recipe(recipe, override or ())
-    mechanism, privacy = planned_mechanism(settings), settings.privacy
+    outline = method_of(settings).outline(settings)
     table = Table("stage", "reads", "cost", title=f"{settings.method}: release {settings.release_id}")
-    table.add_row("pseudo-sentences, bases, queries", "public text", "free")
-    table.add_row(f"{settings.teachers.count} teachers on shards of {settings.corpus.source}", "private text", "free")
-    cost = f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g}"
-    table.add_row(f"votes: {mechanism.queries} queries, {mechanism.candidates} candidates", "teachers", cost)
-    table.add_row("student, synthetic text, report", "released votes", "free")
-    table.add_row("evaluation (internal)", "held-out private text", "not released")
-    how = "plain" if mechanism.clip is None else f"centred and clipped to {mechanism.clip:g}"
+    for stage in outline.stages:
+        table.add_row(*stage)
     console = Console()
     console.print(table)
-    console.print(
-        f"noise multiplier {mechanism.sigma:.2f} per query; votes {how}, noise on a mean vote "
-        f"{noise_on_mean(mechanism):.4f}; unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; "
-        f"{ACCOUNTED}",
-        highlight=False,
-    )
+    console.print(outline.note, highlight=False)
 
 
 @app.command()
@@ -57,15 +46,15 @@ def run(
 
     Example: rayprivacy run jobs/seqpate/chat.yaml --out runs/chat -o privacy.epsilon=8
     """
-    from rayprivacy.methods.planning import open_account
+    from rayprivacy.methods.catalogue import method_of
     from rayprivacy.methods.run import Run
-    from rayprivacy.methods.seqpate import run_seqpate
     from rayprivacy.report.page import write_report
 
     settings = load_recipe(recipe, override or ())
-    open_account(settings).close()
+    method = method_of(settings)
+    method.open(settings).close()
     work = Run.open(out, settings, resume=resume)
-    certificate = run_seqpate(work)
+    certificate = method.run(work)
     with work.stage("report"):
         write_report(work.root)
     _summary(out, certificate, read_json(work.root / "metrics.json"))
@@ -82,10 +71,12 @@ def _summary(out: Path, certificate: dict[str, Any], metrics: dict[str, Any]) ->
         highlight=False,
     )
     if "perplexity" in heldout:
-        table = Table("model", "held-out perplexity", "Bleu-3", "Bleu-4", title="internal: measured on private text")
+        bleu = heldout.get("bleu", {})
+        columns = ("Bleu-3", "Bleu-4") if bleu else ()
+        table = Table("model", "held-out perplexity", *columns, title="internal: measured on private text")
         for name, value in heldout["perplexity"].items():
-            scores = heldout["bleu"].get(name, {})
-            table.add_row(name, f"{value:.1f}", *(f"{scores.get(f'bleu{n}', math.nan):.2f}" for n in (3, 4)))
+            scores = [bleu.get(name, {}).get(f"bleu{n}", math.nan) for n in (3, 4)] if bleu else []
+            table.add_row(name, f"{value:.1f}", *(f"{score:.2f}" for score in scores))
         console.print(table)
     for label, name in (
         ("synthetic text", "synthetic.parquet"),
@@ -117,5 +108,5 @@ def schema(
 
     Example: rayprivacy schema > recipe.schema.json
     """
-    model = Certificate if certificate else Recipe
-    typer.echo(json.dumps(model.model_json_schema(), indent=2))
+    shown = Certificate.model_json_schema() if certificate else recipe_schema()
+    typer.echo(json.dumps(shown, indent=2))

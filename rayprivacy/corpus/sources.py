@@ -21,6 +21,7 @@ from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import clean
 
 CHITCHAT = "chitchat"
+CHITCHAT_COLUMNS = ["user", "text", "topic"]
 Step = Callable[[pa.Table], pa.Table]
 _BLOCK_ROWS = 65_536
 _PARQUET_TASKS = 8
@@ -60,8 +61,8 @@ def source_stamp(config: CorpusConfig) -> str:
 
 def _scan_chitchat(config: CorpusConfig, step: Step) -> ray.data.Dataset:
     _need_chitchat()
-    check_columns(config, ["user", "text"])
-    table = _chitchat_table()
+    check_columns(config, CHITCHAT_COLUMNS)
+    table = _chitchat_table().select(config.columns).rename_columns(["user", "text", *config.labels])
     blocks = [table.slice(start, _BLOCK_ROWS) for start in range(0, len(table), _BLOCK_ROWS)]
     return ray.data.from_arrow(blocks).map_batches(step, batch_size=None, batch_format="pyarrow")
 
@@ -76,12 +77,18 @@ def _need_chitchat() -> None:
 
 @sealed("reading chitchat")
 def _chitchat_table() -> pa.Table:
+    """Every message; its topic is the public question that its conversation was given, null for one without."""
     from chitchat_dataset import Dataset  # an optional package, imported only where it is wanted
 
-    turns = (turn for conversation in Dataset().values() for turn in conversation["messages"])
-    messages = [(message["sender"], message["text"]) for turn in turns for message in turn]
-    users, texts = zip(*messages, strict=True)
-    return pa.table({"user": pa.array(users, pa.string()), "text": pa.array(texts, pa.large_string())})
+    messages = [
+        (message["sender"], message["text"], conversation.get("prompt") or None)
+        for conversation in Dataset().values()
+        for turn in conversation["messages"]
+        for message in turn
+    ]
+    kinds = (pa.string(), pa.large_string(), pa.string())
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*messages, strict=True), kinds, strict=True)]
+    return pa.table(columns, names=CHITCHAT_COLUMNS)
 
 
 def _scan_files(config: CorpusConfig, files: SourceFiles, step: Step) -> ray.data.Dataset:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config
 
@@ -46,6 +46,7 @@ class DpSgdConfig(Config):
             `automatic` scales everything to about C (Bu et al., 2022).
         noise_multiplier: sigma, noise std / C; None takes the least that fits the budget.
         max_records: m, records of one user that a step reads at most, taken in turn by a keyed choice.
+        max_tokens: tokens of one record that are read; longer ones are cut, and do not end with the end token.
         chunk: steps that are reserved in the ledger, and saved, at once.
         optimizer: see OptimizerConfig.
     """
@@ -57,8 +58,17 @@ class DpSgdConfig(Config):
     clipping: Literal["flat", "per_layer", "automatic"] = "flat"
     noise_multiplier: float | None = Field(default=None, gt=0)
     max_records: int = Field(default=4, ge=1)
+    max_tokens: int = Field(default=64, ge=1)
     chunk: int = Field(default=25, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
+
+    @model_validator(mode="after")
+    def _warm_up_ends(self) -> "DpSgdConfig":
+        if self.optimizer.warmup_steps >= self.steps:
+            raise ValueError(
+                f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps: give fewer"
+            )
+        return self
 
 
 class EngineConfig(Config):
@@ -71,7 +81,9 @@ class EngineConfig(Config):
         gradients: `bookkeeping` (ours, one backward pass) or `opacus` (per-sample gradients, untied weights only).
         batch_tokens: tokens of one physical batch at most, padding included.
         gradient_checkpointing: compute activations twice, and keep fewer.
+        cpus: threads of each worker; 0 leaves it to torch.
         gpu: each worker takes one GPU.
+        failures: how often workers that died are started again.
     """
 
     workers: int = Field(default=1, ge=1)
@@ -80,4 +92,6 @@ class EngineConfig(Config):
     gradients: Literal["bookkeeping", "opacus"] = "bookkeeping"
     batch_tokens: int = Field(default=2048, ge=8)
     gradient_checkpointing: bool = False
+    cpus: int = Field(default=0, ge=0)
     gpu: bool = False
+    failures: int = Field(default=3, ge=0)

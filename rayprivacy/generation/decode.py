@@ -33,6 +33,15 @@ def sample(model: Any, backbone: Backbone, prompts: list[str], config: SamplingC
     return _continue(model, backbone, prompts, config.max_tokens, config.seed, filters)
 
 
+def continuations(model: Any, backbone: Backbone, prompts: list[str], config: SamplingConfig) -> list[str]:
+    """One sampled continuation of every prompt, as text and without the prompt."""
+    documents = sample(model, backbone, prompts, config)
+    return [
+        backbone.text(document[len(backbone.prefix(prompt)) :])
+        for document, prompt in zip(documents, prompts, strict=True)
+    ]
+
+
 def greedy(model: Any, backbone: Backbone, prompts: list[str], max_tokens: int) -> list[list[int]]:
     """The most likely continuation of every prompt; same shape of answer as `sample`."""
     return _continue(model, backbone, prompts, max_tokens, 0, {"do_sample": False})

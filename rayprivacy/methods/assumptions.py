@@ -1,4 +1,4 @@
-"""What a SeqPATE claim rests on and the software cannot check, by privacy unit. Certificates print it."""
+"""What a claim rests on and the software cannot check, by method and privacy unit. Certificates print it."""
 
 from rayprivacy.core.units import PrivacyUnit
 
@@ -30,11 +30,32 @@ _NOISE = {
 }
 
 
-def assumptions(unit: PrivacyUnit, noise: str = "gaussian") -> tuple[str, ...]:
-    """The assumptions behind a claim about one unit, with this kind of noise."""
+_PUBLIC = "Prompts, base model and all numbers of the recipe are public and were not chosen by looking at the corpus."
+
+
+def generator_assumptions(unit: PrivacyUnit, has_histogram: bool) -> tuple[str, ...]:
+    """The assumptions behind a claim of the generator about one unit."""
+    histogram = (_NOISE["gaussian"],) if has_histogram else ()
     return (
         *_WHO[unit],
-        "Prompts, base model and all numbers of the recipe are public and were not chosen by looking at the corpus.",
+        "Sampling rate, batch size, steps, clipping norm and the lists of label values are public, and so is the base "
+        "model; none was chosen by looking at the corpus.",
+        "The model and, where labels are used, their noisy shares left the private side, and nothing else; metrics "
+        "marked 'releasable: false' are not part of the claim.",
+        f"Who takes part in a step is decided by a keyed coin for each {unit}, alone (Poisson sampling).",
+        "The noise of the steps is a stream of AES-256 under the key file: the key file stays secret for good, because "
+        "whoever has it can take the noise off the model again.",
+        "The noise of the steps is Gaussian in floating point, accounted as exact.",
+        *histogram,
+        "Running time and memory are not protected.",
+    )
+
+
+def assumptions(unit: PrivacyUnit, noise: str = "gaussian") -> tuple[str, ...]:
+    """The assumptions behind a claim of SeqPATE about one unit, with this kind of noise."""
+    return (
+        *_WHO[unit],
+        _PUBLIC,
         "Only the released votes left the private side; metrics marked 'releasable: false' are not part of the claim.",
         f"The key file stayed secret; it decides which {_KEYED[unit]}.",
         _NOISE[noise],

@@ -6,6 +6,7 @@ from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.methods.clean import remember_store
 from rayprivacy.methods.public_side import WARM
 from rayprivacy.methods.run import Run
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers.encoding import store_recipe
@@ -13,7 +14,7 @@ from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
 
 
-def ensemble(run: Run, backbone: Backbone) -> GroupSpec:
+def ensemble(run: Run[SeqPateRecipe], backbone: Backbone) -> GroupSpec:
     """The ensemble of a run; its folders are made if they are missing."""
     recipe, resources = run.recipe, run.recipe.resources
     basis, warm = run.public("basis.safetensors"), run.public(WARM)

@@ -16,6 +16,7 @@ from rayprivacy.evaluation.likelihood import total_nll
 from rayprivacy.generation.decode import greedy
 from rayprivacy.generation.students import Student
 from rayprivacy.methods.run import Run
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.teachers.encoding import HEAD_KINDS, shards_of
@@ -26,7 +27,9 @@ PREFIX_WORDS, LEAST_WORDS = 4, 8
 NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
 
 
-def heldout_metrics(run: Run, backbone: Backbone, students: dict[str, Student], spec: GroupSpec) -> dict[str, Any]:
+def heldout_metrics(
+    run: Run[SeqPateRecipe], backbone: Backbone, students: dict[str, Student], spec: GroupSpec
+) -> dict[str, Any]:
     """Perplexity and Bleu of base, base_pseudo, student and a non-private model; little where no user is held out."""
     texts = _heldout_texts(run)
     if not texts:
@@ -47,7 +50,7 @@ def heldout_metrics(run: Run, backbone: Backbone, students: dict[str, Student], 
     }
 
 
-def _heldout_texts(run: Run) -> list[list[str]]:
+def _heldout_texts(run: Run[SeqPateRecipe]) -> list[list[str]]:
     table = read_holdout(run.private("shards"))
     by_user: dict[str, list[str]] = defaultdict(list)
     for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
@@ -55,7 +58,7 @@ def _heldout_texts(run: Run) -> list[list[str]]:
     return list(by_user.values())[: run.recipe.evaluation.users]
 
 
-def _encoded(run: Run, backbone: Backbone, texts: list[list[str]]) -> Encoded:
+def _encoded(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]) -> Encoded:
     config = run.recipe.teachers
     parts = [
         encode(
@@ -69,7 +72,7 @@ def _encoded(run: Run, backbone: Backbone, texts: list[list[str]]) -> Encoded:
     return join(parts, config.row_tokens, backbone.width)
 
 
-def nonprivate_student(run: Run, backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
+def nonprivate_student(run: Run[SeqPateRecipe], backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
     """The warm student fitted to private features without noise: an upper bound that must never be released."""
     names = [name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard]
     random.Random(run.recipe.seed).shuffle(names)
@@ -85,7 +88,7 @@ def nonprivate_student(run: Run, backbone: Backbone, warm: Student, spec: GroupS
 
 
 def _completions(
-    run: Run, backbone: Backbone, texts: list[str], models: dict[str, Student]
+    run: Run[SeqPateRecipe], backbone: Backbone, texts: list[str], models: dict[str, Student]
 ) -> dict[str, dict[str, float]]:
     """Continue the first words of held-out texts and compare with what their users wrote."""
     words = [text.split() for text in texts]

@@ -1,16 +1,15 @@
-"""What a recipe will charge: the mechanism of each round, its noise from the budget, and the account that pays."""
+"""What a recipe of SeqPATE will charge: the mechanism of each round, and its noise from the budget."""
 
 from functools import lru_cache
-from pathlib import Path
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.core.keys import load_key
-from rayprivacy.core.units import NeighbouringRelation
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.ledger.filters.noise import gaussian_noise, laplace_noise
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.account import open_account
+from rayprivacy.methods.outline import Outline
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.release.planning import most_queries, noise_on_mean, widest_clip
 from rayprivacy.release.vote import VoteMechanism
 
@@ -18,7 +17,7 @@ AUTO_MOST = 100_000
 
 
 @lru_cache(maxsize=16)
-def planned_mechanism(recipe: Recipe) -> VoteMechanism:
+def planned_mechanism(recipe: SeqPateRecipe) -> VoteMechanism:
     """All queries of the run as one mechanism: its unit and bound on shards, and the least noise that fits its budget.
 
     Raises:
@@ -28,13 +27,13 @@ def planned_mechanism(recipe: Recipe) -> VoteMechanism:
     return _mechanism(recipe, queries, planned_clip(recipe, queries))
 
 
-def round_mechanism(recipe: Recipe, queries: int) -> VoteMechanism:
+def round_mechanism(recipe: SeqPateRecipe, queries: int) -> VoteMechanism:
     """The mechanism of one round: so many of the queries, at the noise that all of them need together."""
     plan = planned_mechanism(recipe)
     return VoteMechanism(**{**vars(plan), "queries": queries})
 
 
-def planned_queries(recipe: Recipe) -> int:
+def planned_queries(recipe: SeqPateRecipe) -> int:
     """How many queries the run pays for; with `auto`, the most that keep the target on noise."""
     if recipe.votes.queries != "auto":
         return recipe.votes.queries
@@ -45,20 +44,20 @@ def planned_queries(recipe: Recipe) -> int:
     return most_queries(noise, recipe.votes.noise_target, AUTO_MOST)
 
 
-def planned_clip(recipe: Recipe, queries: int) -> float | None:
+def planned_clip(recipe: SeqPateRecipe, queries: int) -> float | None:
     """The radius of centred votes; with `auto`, the widest that keeps the target on noise. None: votes are plain."""
     if recipe.votes.radius != "auto":
         return recipe.votes.radius
     return widest_clip(lambda radius: noise_on_mean(_mechanism(recipe, queries, radius)), recipe.votes.noise_target)
 
 
-def queries_of_round(recipe: Recipe, number: int) -> int:
+def queries_of_round(recipe: SeqPateRecipe, number: int) -> int:
     """The queries of round `number` (from 0): equal shares, and the first rounds take what is left over."""
     each, left = divmod(planned_queries(recipe), recipe.votes.rounds)
     return each + (number < left)
 
 
-def _mechanism(recipe: Recipe, queries: int, clip: float | None) -> VoteMechanism:
+def _mechanism(recipe: SeqPateRecipe, queries: int, clip: float | None) -> VoteMechanism:
     votes, privacy = recipe.votes, recipe.privacy
     least = laplace_noise if votes.noise == "laplace" else gaussian_noise
     return VoteMechanism(
@@ -74,33 +73,37 @@ def _mechanism(recipe: Recipe, queries: int, clip: float | None) -> VoteMechanis
     )
 
 
-def planned_events(recipe: Recipe) -> list[DpEvent]:
+def planned_events(recipe: SeqPateRecipe) -> list[DpEvent]:
     """The charges of a run, round by round."""
     return [round_mechanism(recipe, queries_of_round(recipe, number)).event for number in range(recipe.votes.rounds)]
 
 
-def open_account(recipe: Recipe, expected_head: str | None = None) -> Ledger:
-    """Open the ledger and refuse, before any work, what the account cannot pay.
+def open_seqpate(recipe: SeqPateRecipe, expected_head: str | None = None) -> Ledger:
+    """Open the ledger for a recipe, before any work.
 
     Raises:
         ConfigError: the secret phrases cannot be read, or could overlap.
-        BudgetRefusedError: less is left than this run asks for, and it has not been charged before.
-        LedgerError: the account protects another unit, relation or composition, or the ledger lacks the expected head.
+        RayPrivacyError: as `open_account`.
     """
     if recipe.corpus.phrases:
         load_phrases(recipe.corpus.phrases)
-    privacy, mechanism = recipe.privacy, planned_mechanism(recipe)
-    key = load_key(Path(privacy.ledger_key)) if privacy.ledger_key else None
-    ledger = Ledger.open(privacy.ledger, expected_head, key)
-    ledger.ensure_account(
-        privacy.account,
-        privacy.unit,
-        NeighbouringRelation.ADD_OR_REMOVE,
-        privacy.budget,
-        privacy.composition,
-        corpus=privacy.corpus,
-        plan=planned_events(recipe),
+    return open_account(recipe, planned_events(recipe), planned_mechanism(recipe).protection, expected_head)
+
+
+def outline_seqpate(recipe: SeqPateRecipe) -> Outline:
+    """Stages and cost of a recipe."""
+    mechanism, privacy = planned_mechanism(recipe), recipe.privacy
+    how = "plain" if mechanism.clip is None else f"centred and clipped to {mechanism.clip:g}"
+    cost = f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g}"
+    return Outline(
+        (
+            ("pseudo-sentences, bases, queries", "public text", "free"),
+            (f"{recipe.teachers.count} teachers on shards of {recipe.corpus.source}", "private text", "free"),
+            (f"votes: {mechanism.queries} queries, {mechanism.candidates} candidates", "teachers", cost),
+            ("student, synthetic text, report", "released votes", "free"),
+            ("evaluation (internal)", "held-out private text", "not released"),
+        ),
+        f"noise multiplier {mechanism.sigma:.2f} per query; votes {how}, noise on a mean vote "
+        f"{noise_on_mean(mechanism):.4f}; unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; "
+        "accountant: analytic Gaussian (GDP), relation: add-or-remove",
     )
-    if not ledger.charges_of(privacy.account, recipe.release_id):
-        ledger.check(privacy.account, mechanism.event, mechanism.protection)
-    return ledger

@@ -20,6 +20,7 @@ from rayprivacy.generation.students import HeadStudent, Student
 from rayprivacy.methods.planning import queries_of_round
 from rayprivacy.methods.run import Run
 from rayprivacy.methods.selection import select_queries
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.models.adapters import Basis, public_basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
@@ -46,12 +47,12 @@ class Round:
         """The round in which this student asks."""
         return Round(number, f"{number}-{digest_bytes(save(student.state()))[:16]}" if number else "0")
 
-    def rows(self, run: Run) -> Path:
+    def rows(self, run: Run[SeqPateRecipe]) -> Path:
         """The file of its encoded pseudo-sentences."""
         return run.public(f"pseudo-{self.name}.safetensors")
 
 
-def pseudo_rows(run: Run, backbone: Backbone, prompts: list[str], model: Any, asked: Round) -> Encoded:
+def pseudo_rows(run: Run[SeqPateRecipe], backbone: Backbone, prompts: list[str], model: Any, asked: Round) -> Encoded:
     """Pseudo-sentences of a round, written by `model` and encoded by the public trunk."""
     texts, path = run.public(f"pseudo-{asked.name}.json"), asked.rows(run)
     config = run.recipe.pseudo.model_copy(update={"seed": run.recipe.pseudo.seed + asked.number})
@@ -64,7 +65,7 @@ def pseudo_rows(run: Run, backbone: Backbone, prompts: list[str], model: Any, as
     return Encoded(**load_file(path))
 
 
-def bases(run: Run, backbone: Backbone, rows: Encoded) -> Basis:
+def bases(run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded) -> Basis:
     """The public bases of all adapters, from the first pseudo-sentences."""
     path, config = run.public("basis.safetensors"), run.recipe.teachers
     if not path.exists():
@@ -73,7 +74,7 @@ def bases(run: Run, backbone: Backbone, rows: Encoded) -> Basis:
     return Basis.load(path)
 
 
-def warm_students(run: Run, backbone: Backbone, basis: Basis, rows: Encoded) -> tuple[Student, Student]:
+def warm_students(run: Run[SeqPateRecipe], backbone: Backbone, basis: Basis, rows: Encoded) -> tuple[Student, Student]:
     """The student before anything, and after the pseudo-sentences, before any vote.
 
     Teachers on the head start from the warm head student, also where the recipe's student is a deep one.
@@ -87,7 +88,7 @@ def warm_students(run: Run, backbone: Backbone, basis: Basis, rows: Encoded) -> 
     return deep, _warm(run, deep, rows, f"warm-{config.kind}.safetensors")
 
 
-def _warm(run: Run, untrained: Student, rows: Encoded, name: str) -> Student:
+def _warm(run: Run[SeqPateRecipe], untrained: Student, rows: Encoded, name: str) -> Student:
     path, config = run.public(name), run.recipe.student
     if not path.exists():
         warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, config.warm_step_size, config.seed)
@@ -95,7 +96,9 @@ def _warm(run: Run, untrained: Student, rows: Encoded, name: str) -> Student:
     return untrained.restored(load_file(path))
 
 
-def round_queries(run: Run, backbone: Backbone, rows: Encoded, student: Student, asked: Round) -> Queries:
+def round_queries(
+    run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded, student: Student, asked: Round
+) -> Queries:
     """What is asked in a round.
 
     Raises:

@@ -11,19 +11,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import private_directory, write_atomic
-from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.recipes import dump_recipe, load_recipe
 
 LEDGER_HEAD = "ledger_head"
+R = TypeVar("R", bound=Recipe)
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[R]):
     """One run of one recipe.
 
     Attributes:
@@ -33,11 +36,11 @@ class Run:
     """
 
     root: Path
-    recipe: Recipe
+    recipe: R
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
     @staticmethod
-    def open(root: Path, recipe: Recipe, *, resume: bool, console: Console | None = None) -> "Run":
+    def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None) -> "Run[R]":
         """Make the run directory, or go on in it.
 
         Raises:

@@ -8,7 +8,7 @@ beginnings of several pseudo-sentences are one query.
 import torch
 
 from rayprivacy.generation.students import Student
-from rayprivacy.methods.recipe import VotesConfig
+from rayprivacy.methods.seqpate_recipe import VotesConfig
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.queries import Queries

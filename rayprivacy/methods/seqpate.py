@@ -10,9 +10,7 @@ does so, and with 'phrase' one secret phrase sits in n_s shards at most. Everyth
 post-processing. The held-out evaluation reads private text and is marked so in metrics.json.
 """
 
-import json
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +22,8 @@ from safetensors.torch import load_file, save
 
 from rayprivacy.accounting import published
 from rayprivacy.core.artifacts import Released, digest_array, digest_bytes
-from rayprivacy.core.files import write_atomic, write_json
-from rayprivacy.core.keys import Key, load_or_create_key
-from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.core.files import write_json
+from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.corpus.shards import shard_corpus
@@ -35,17 +32,16 @@ from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.generation.decode import cut_prompts, sample
 from rayprivacy.generation.students import Student
 from rayprivacy.generation.targets import vote_targets
-from rayprivacy.ledger.certificate import build_certificate
-from rayprivacy.ledger.certificate_text import to_markdown
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import assumptions
+from rayprivacy.methods.certify import write_certificate
 from rayprivacy.methods.ensemble import ensemble
 from rayprivacy.methods.heldout import heldout_metrics
 from rayprivacy.methods.phrase_metrics import phrase_metrics
-from rayprivacy.methods.planning import open_account, planned_mechanism, round_mechanism
+from rayprivacy.methods.planning import open_seqpate, planned_mechanism, round_mechanism
 from rayprivacy.methods.public_side import Round, bases, pseudo_rows, round_queries, save_tensors, warm_students
-from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.run import Run
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded
@@ -56,14 +52,16 @@ from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.pool import teacher_pool
 from rayprivacy.teachers.spec import GroupSpec
 
+HOW = "A language model trained on public text and on differentially private votes."
 
-def run_seqpate(run: Run) -> dict[str, Any]:
+
+def run_seqpate(run: Run[SeqPateRecipe]) -> dict[str, Any]:
     """Run, or finish, one recipe; returns the certificate."""
-    with closing(open_account(run.recipe, run.ledger_head())) as ledger:
+    with closing(open_seqpate(run.recipe, run.ledger_head())) as ledger:
         return _run(run, ledger)
 
 
-def _run(run: Run, ledger: Ledger) -> dict[str, Any]:
+def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
     recipe = run.recipe
     phrases = load_phrases(recipe.corpus.phrases) if recipe.corpus.phrases else None
     prompts = load_prompts(recipe.prompts)
@@ -87,7 +85,16 @@ def _run(run: Run, ledger: Ledger) -> dict[str, Any]:
     run.keep_ledger_head(ledger.head())
     with run.stage("synthetic text"):
         texts = _synthesise(run, backbone, students["student"], prompts)
-    certificate = _certify(run, ledger, key, shards, backbone)
+    certificate = write_certificate(
+        run,
+        ledger,
+        key,
+        shards,
+        backbone,
+        assumptions=assumptions(recipe.privacy.unit, recipe.votes.noise),
+        stages=[{"name": "votes", "epsilon": recipe.privacy.epsilon}],
+        as_published=_as_published(recipe),
+    )
     with run.stage("evaluation"):
         heldout = heldout_metrics(run, backbone, students, spec)
     synthetic = {"releasable": True, **synthetic_metrics(texts)}
@@ -99,7 +106,9 @@ def _run(run: Run, ledger: Ledger) -> dict[str, Any]:
     return certificate
 
 
-def _learn(run: Run, backbone: Backbone, prompts: list[str], gate: Gate) -> tuple[dict[str, Student], GroupSpec]:
+def _learn(
+    run: Run[SeqPateRecipe], backbone: Backbone, prompts: list[str], gate: Gate
+) -> tuple[dict[str, Student], GroupSpec]:
     """Everything between the corpus and the student: the public side, the teachers, and the rounds of votes."""
     first = Round(0, "0")
     with run.stage("pseudo-sentences"):
@@ -129,7 +138,9 @@ def _learn(run: Run, backbone: Backbone, prompts: list[str], gate: Gate) -> tupl
     return {"base": untrained, "base_pseudo": warm, "student": student}, spec
 
 
-def _distilled(run: Run, student: Student, rows: Encoded, queries: Queries, votes: Released[Any]) -> Student:
+def _distilled(
+    run: Run[SeqPateRecipe], student: Student, rows: Encoded, queries: Queries, votes: Released[Any]
+) -> Student:
     # Named by the votes: other votes (a changed corpus, a new charge) are another student.
     path = run.public(f"student-{digest_array(votes.value)[:16]}.safetensors")
     if not path.exists():
@@ -139,12 +150,12 @@ def _distilled(run: Run, student: Student, rows: Encoded, queries: Queries, vote
     return student.restored(load_file(path))
 
 
-def _synthesise(run: Run, backbone: Backbone, student: Student, prompts: list[str]) -> list[str]:
+def _synthesise(run: Run[SeqPateRecipe], backbone: Backbone, student: Student, prompts: list[str]) -> list[str]:
     path, config = run.root / "synthetic.parquet", run.recipe.generation
     mark = {b"student": digest_bytes(save(student.state())).encode()}
     if not path.exists() or pq.read_schema(path).metadata != mark:
         model = student.model()
-        save_model(model, backbone.tokenizer, run.root / "model", run.recipe.release_id)
+        save_model(model, backbone.tokenizer, run.root / "model", run.recipe.release_id, HOW)
         texts = [backbone.text(ids) for ids in sample(model, backbone, cut_prompts(prompts, config), config)]
         table = pa.table({"text": texts}).replace_schema_metadata(mark)
         pq.write_table(table, path.with_suffix(".tmp"), compression="zstd")
@@ -152,27 +163,7 @@ def _synthesise(run: Run, backbone: Backbone, student: Student, prompts: list[st
     return [str(text) for text in pq.read_table(path)["text"].to_pylist()]
 
 
-def _certify(run: Run, ledger: Ledger, key: Key, shards: ShardManifest, backbone: Backbone) -> dict[str, Any]:
-    recipe = run.recipe
-    certificate = build_certificate(
-        ledger,
-        recipe.privacy.account,
-        recipe.release_id,
-        corpus_digest=shards.corpus_digest(key),
-        run_request=recipe.privacy.budget,
-        assumptions=assumptions(recipe.privacy.unit, recipe.votes.noise),
-        test_key=key.is_test_key,
-        versions={name: version(name) for name in ("rayprivacy", "ray", "torch", "transformers", "opendp")}
-        | {"base model": f"{recipe.model.base} {backbone.digest[:16]}"},
-        stages=[{"name": "votes", "epsilon": recipe.privacy.epsilon}],
-        as_published=_as_published(recipe),
-    )
-    write_atomic(run.root / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode())
-    write_atomic(run.root / "certificate.md", to_markdown(certificate).encode())
-    return certificate
-
-
-def _as_published(recipe: Recipe) -> dict[str, Any] | None:
+def _as_published(recipe: SeqPateRecipe) -> dict[str, Any] | None:
     if recipe.votes.noise != "gaussian" or recipe.votes.radius is not None:
         return None  # the paper has a figure for its own mechanism alone
     mechanism = planned_mechanism(recipe)

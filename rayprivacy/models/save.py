@@ -8,9 +8,9 @@ CARD = """---
 library_name: transformers
 tags: [differential-privacy, synthetic-text]
 ---
-# Student of release {release}
+# Model of release {release}
 
-A language model trained on public text and on differentially private votes. What is guaranteed, for whom and under
+{how} What is guaranteed, for whom and under
 which assumptions stands in `certificate.json` and `certificate.md` of the run it comes from; no guarantee holds
 without them. It was made to write synthetic text; it repeats the biases and mistakes of its public base.
 
@@ -20,12 +20,20 @@ without them. It was made to write synthetic text; it repeats the biases and mis
 """
 
 
-def save_model(model: Any, tokenizer: Any, out: Path, release: str) -> None:
-    """Write weights, tokenizer and card; the folder appears whole."""
+def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) -> None:
+    """Write weights, tokenizer and card; the folder appears whole.
+
+    Args:
+        model: a Hugging Face model.
+        tokenizer: its tokenizer.
+        out: the folder.
+        release: the release it is, or comes from.
+        how: a sentence for the card on how it was trained.
+    """
     scratch = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     model.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
-    (scratch / "README.md").write_text(CARD.format(release=release))
+    (scratch / "README.md").write_text(CARD.format(release=release, how=how))
     shutil.rmtree(out, ignore_errors=True)
     scratch.rename(out)

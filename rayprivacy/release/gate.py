@@ -10,6 +10,8 @@ What is returned is always what was stored. A crash anywhere leaves one charge a
   process may still be drawing, the rerun waits for it;
 - after the commit: a rerun is served the stored output.
 
+Votes and histograms take the same road: they differ in what is checked before it and in how noise is read after it.
+
 The ledger names the input by a keyed digest of sums and mechanism, so that its rows hold no hash that a guess of the
 private sums could be checked against. The same release id with another input is another charge.
 """
@@ -17,24 +19,46 @@ private sums could be checked against. The same release id with another input is
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_array, digest_json
 from rayprivacy.core.errors import LeaseHeldError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.release.histogram import HistogramMechanism, Shares
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import Means, VoteMechanism, Votes
 
-__all__ = ["Gate", "VoteManifest", "VoteMechanism"]
+__all__ = ["Gate", "HistogramMechanism", "VoteManifest", "VoteMechanism"]
 
 POLL_SECONDS = 0.2
 _STORED = np.dtype("<i8")
 _drawing = threading.Lock()  # a lease tells processes apart, not threads of one
+
+
+class Mechanism(Protocol):
+    """What the gate asks of a mechanism: its charge, its name for the digest, and one draw."""
+
+    @property
+    def event(self) -> DpEvent:
+        """What the ledger is charged."""
+
+    @property
+    def protection(self) -> Protection:
+        """What the event's epsilon is about."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that fixes the mechanism, as JSON values."""
+
+    def draw(self, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The sums plus fresh noise, in the same shape."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +89,47 @@ class Gate:
             BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
         """
         manifest.check(mechanism.teachers)
-        votes = mechanism.check(sums.reveal())
-        digest = self.key.digest("release-votes", digest_array(votes), digest_json(mechanism.parameters))
-        charge = self.ledger.reserve(self.account, release_id, digest, mechanism.event, protection=mechanism.protection)
-        self._settle(charge, mechanism, votes)
-        return Released(mechanism.to_mean(self._stored(charge, mechanism)), release_id, RELEASE_SEAL)
+        noisy = self._release("release-votes", release_id, mechanism, mechanism.check(sums.reveal()))
+        return Released(mechanism.to_mean(noisy), release_id, RELEASE_SEAL)
 
-    def _settle(self, charge: Charge, mechanism: VoteMechanism, votes: Votes) -> None:
+    def release_histogram(
+        self,
+        release_id: str,
+        mechanism: HistogramMechanism,
+        sums: Private[npt.NDArray[Any]],
+        rung: int = 0,
+    ) -> Released[Shares]:
+        """Charge, draw and store once; return the shares [cells] of what the ledger now holds, which add up to 1.
+
+        Args:
+            release_id: the release that pays.
+            mechanism: the noise and its event.
+            sums: int64 [cells], from `mechanism.contribution`.
+            rung: the chunk of the release that pays, where it is charged in chunks.
+
+        Raises:
+            ReleaseError: the sums are not what the mechanism takes; nothing was charged.
+            BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
+        """
+        noisy = self._release("release-histogram", release_id, mechanism, mechanism.check(sums.reveal()), rung)
+        return Released(mechanism.to_shares(noisy), release_id, RELEASE_SEAL)
+
+    def _release(self, kind: str, release_id: str, mechanism: Mechanism, sums: Votes, rung: int = 0) -> Votes:
+        digest = self.key.digest(kind, digest_array(sums), digest_json(mechanism.parameters))
+        charge = self.ledger.reserve(
+            self.account, release_id, digest, mechanism.event, rung=rung, protection=mechanism.protection
+        )
+        self._settle(charge, mechanism, sums)
+        return self._stored(charge).reshape(sums.shape)
+
+    def _settle(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> None:
         with _drawing:
-            self._draw_once(charge, mechanism, votes)
+            self._draw_once(charge, mechanism, sums)
 
-    def _draw_once(self, charge: Charge, mechanism: VoteMechanism, votes: Votes) -> None:
+    def _draw_once(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> None:
         started = self._leased(charge)
         if started.state is not ChargeState.COMMITTED:
-            noisy = mechanism.draw(votes)
+            noisy = mechanism.draw(sums)
             self.ledger.commit_output(started, noisy.astype(_STORED).tobytes())
 
     def _leased(self, charge: Charge) -> Charge:
@@ -88,9 +139,8 @@ class Gate:
             except LeaseHeldError:
                 time.sleep(POLL_SECONDS)  # until the holder has committed, has died, or its term is over
 
-    def _stored(self, charge: Charge, mechanism: VoteMechanism) -> Votes:
+    def _stored(self, charge: Charge) -> Votes:
         blob = self.ledger.output(charge)
         if blob is None:
             raise ReleaseError(f"release '{charge.release_id}' has no stored output: run it again.")
-        noisy = np.frombuffer(blob, dtype=_STORED).astype(np.int64)
-        return noisy.reshape(mechanism.queries, mechanism.candidates)
+        return np.frombuffer(blob, dtype=_STORED).astype(np.int64)

@@ -12,8 +12,8 @@ import torch
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.methods.clean import STORES, clean_run, remember_store
-from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.run import Run
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
 
@@ -23,7 +23,7 @@ KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """A run directory with something in every place."""
-    found = Run.open(tmp_path / "run", Recipe(), resume=False)
+    found = Run.open(tmp_path / "run", SeqPateRecipe(), resume=False)
     for name in KEPT[1:]:
         (found.root / name).write_text("released")
     for name in ("shards/part-00000.parquet", "teachers/part-00000.done", "teachers/deep/file"):

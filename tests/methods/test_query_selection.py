@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayprivacy.generation.students import HeadStudent
-from rayprivacy.methods.recipe import VotesConfig
 from rayprivacy.methods.selection import candidate_tokens, select_queries
+from rayprivacy.methods.seqpate_recipe import VotesConfig
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode

@@ -6,14 +6,15 @@ import pytest
 import yaml
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.methods.planning import open_account, planned_events, planned_mechanism, planned_queries
-from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
+from rayprivacy.methods.planning import open_seqpate, planned_events, planned_mechanism, planned_queries
+from rayprivacy.methods.recipes import dump_recipe, load_recipe
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.release.planning import noise_on_mean
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
 
-def _load(tmp_path: Path, text: str, *overrides: str) -> Recipe:
+def _load(tmp_path: Path, text: str, *overrides: str) -> SeqPateRecipe:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     return load_recipe(path, overrides)
@@ -122,14 +123,14 @@ def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
 def test_the_recipes_in_the_repository_are_valid_and_can_be_priced(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe.release_id.startswith("seqpate-")
-    assert set(yaml.safe_load(path.read_text())) <= set(Recipe.model_fields)
+    assert set(yaml.safe_load(path.read_text())) <= set(SeqPateRecipe.model_fields)
     events = planned_events(recipe)
     assert sum(event.count for event in events) == planned_mechanism(recipe).queries >= 50
 
 
 def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
     recipe = _load(tmp_path, f"privacy: {{ledger: 'sqlite:///{tmp_path}/book.db'}}\nvotes: {{rounds: 7}}")
-    ledger = open_account(recipe)
+    ledger = open_seqpate(recipe)
     for number, event in enumerate(planned_events(recipe)):
         ledger.reserve("default", recipe.release_id, f"{number:064x}", event)
     ledger.close()
@@ -199,8 +200,8 @@ def test_a_clip_out_of_range_is_one_sentence(tmp_path: Path, clip: str) -> None:
 )
 def test_performance_post_processing_and_bookkeeping_are_the_same_release(tmp_path: Path, override: str) -> None:
     changed = _load(tmp_path, "seed: 0", override)
-    assert changed != Recipe()
-    assert changed.release_id == Recipe().release_id
+    assert changed != SeqPateRecipe()
+    assert changed.release_id == SeqPateRecipe().release_id
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_performance_post_processing_and_bookkeeping_are_the_same_release(tmp_pa
     ],
 )
 def test_what_decides_the_release_changes_its_id(tmp_path: Path, override: str) -> None:
-    assert _load(tmp_path, "method: seqpate", override).release_id != Recipe().release_id
+    assert _load(tmp_path, "method: seqpate", override).release_id != SeqPateRecipe().release_id
 
 
 def test_with_several_rounds_how_the_student_learns_decides_what_is_asked(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_clipping_and_laplace_noise_do_not_go_together(tmp_path: Path) -> None:
 
 def test_equal_recipes_written_differently_are_the_same_release(tmp_path: Path) -> None:
     one = _load(tmp_path, "seed: 0\nprivacy: {epsilon: 3, delta: 0.000001}")
-    assert one.release_id == Recipe().release_id
+    assert one.release_id == SeqPateRecipe().release_id
 
 
 def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
@@ -271,9 +272,9 @@ def test_a_password_in_the_recipe_is_refused_and_not_repeated(tmp_path: Path, ur
 @pytest.mark.parametrize("unit", ["users", 3])
 def test_an_unknown_unit_lists_the_known_ones(unit: object) -> None:
     with pytest.raises(ConfigError, match=r"'privacy\.unit' is .*'user', 'record' or 'phrase'"):
-        Recipe.parse({"privacy": {"unit": unit}})
+        SeqPateRecipe.parse({"privacy": {"unit": unit}})
 
 
 def test_a_recipe_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Recipe().seed = 3  # type: ignore[misc]
+        SeqPateRecipe().seed = 3  # type: ignore[misc]

@@ -24,8 +24,9 @@ from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.assumptions import assumptions
 from rayprivacy.methods.phrase_metrics import phrase_metrics
-from rayprivacy.methods.recipe import Recipe, dump_recipe, load_recipe
-from rayprivacy.methods.seqpate import open_account, planned_mechanism
+from rayprivacy.methods.recipes import dump_recipe, load_recipe
+from rayprivacy.methods.seqpate import open_seqpate, planned_mechanism
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 
 RECORD = {"privacy": {"unit": "record"}, "corpus": {"max_records_per_user": None}}
 PHRASE = {"privacy": {"unit": "phrase"}, "corpus": {"phrases": "names.txt", "max_shards_per_phrase": 3}}
@@ -41,24 +42,24 @@ FIRST_ASSUMPTIONS = (
 
 
 def test_the_release_id_of_users_moves_only_on_purpose() -> None:
-    assert Recipe().release_id == "seqpate-00efb525ab86e1e2"
+    assert SeqPateRecipe().release_id == "seqpate-00efb525ab86e1e2"
     chats = {"source": "chats.parquet", "labels": ["topic"], "max_records_per_user": 3}
-    assert Recipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-12e1ce87f5eaadfe"
+    assert SeqPateRecipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-12e1ce87f5eaadfe"
     assert assumptions(PrivacyUnit.USER) == FIRST_ASSUMPTIONS
-    mechanism = planned_mechanism(Recipe())
+    mechanism = planned_mechanism(SeqPateRecipe())
     assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma", "clip"}
 
 
 def test_every_unit_and_bound_is_another_release() -> None:
     wider = {**PHRASE, "corpus": {**PHRASE["corpus"], "max_shards_per_phrase": 4}}
-    ids = [Recipe.parse(data).release_id for data in (*UNITS, wider)]
+    ids = [SeqPateRecipe.parse(data).release_id for data in (*UNITS, wider)]
     assert len(set(ids)) == 4
     assert len({assumptions(unit) for unit in PrivacyUnit}) == 3
 
 
 @pytest.mark.parametrize(("data", "unit", "shards"), list(zip(UNITS, PrivacyUnit, (1, 1, 3), strict=True)))
 def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: PrivacyUnit, shards: int) -> None:
-    mechanism, users = (planned_mechanism(Recipe.parse({"votes": {"clip": 0.2}, **own})) for own in (data, {}))
+    mechanism, users = (planned_mechanism(SeqPateRecipe.parse({"votes": {"clip": 0.2}, **own})) for own in (data, {}))
     assert mechanism.protection.unit is mechanism.unit is unit
     assert mechanism.sensitivity == shards * users.sensitivity
     assert mechanism.event == users.event  # the same request: the noise grows, not the cost
@@ -67,7 +68,7 @@ def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: Privac
 
 @pytest.mark.parametrize("data", UNITS, ids=list(PrivacyUnit))
 def test_a_recipe_survives_being_written_and_read(tmp_path: Path, data: dict[str, Any]) -> None:
-    recipe = Recipe.parse(data)
+    recipe = SeqPateRecipe.parse(data)
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
     assert load_recipe(tmp_path / "recipe.yaml") == recipe
 
@@ -85,7 +86,7 @@ def test_a_recipe_survives_being_written_and_read(tmp_path: Path, data: dict[str
 )
 def test_a_recipe_that_breaks_the_unit_is_one_sentence(data: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        Recipe.parse(data)
+        SeqPateRecipe.parse(data)
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
 
@@ -97,13 +98,13 @@ def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path: 
         "corpus": {"phrases": str(tmp_path / "names.txt"), "max_shards_per_phrase": 3},
     }
     with pytest.raises(ConfigError, match="line 1 ends as line 2 begins") as caught:
-        open_account(Recipe.parse(data))
+        open_seqpate(SeqPateRecipe.parse(data))
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "ledger.db").exists()
 
 
 def test_the_costs_of_phrases_are_counted_in_shards_and_stay_in_the_house(tmp_path: Path) -> None:
-    key, recipe = Key.for_tests(), Recipe.parse({**PHRASE, "teachers": {"count": 4}, "votes": {"queries": 100}})
+    key, recipe = Key.for_tests(), SeqPateRecipe.parse({**PHRASE, "teachers": {"count": 4}, "votes": {"queries": 100}})
     layout = Layout(CorpusConfig(**PHRASE["corpus"]), 4, 2, PrivacyUnit.PHRASE)
     texts = {HOLDOUT: ["ann lee"], 0: ["ann lee", "Ann Lee!", "york"], 1: ["x"], 2: ["Ann-Lee"], 3: ["ann"]}
     entries = {}

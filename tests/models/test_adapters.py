@@ -109,7 +109,7 @@ def test_a_saved_student_loads_the_ordinary_way_with_the_same_logits(
     assert (expected - adapter(hidden) @ tiny_backbone.head.T).abs().max() < 1e-4
 
     out = tmp_path / "model"
-    save_model(student, tiny_backbone.tokenizer, out, "seqpate-test")
+    save_model(student, tiny_backbone.tokenizer, out, "seqpate-test", "Trained in a test.")
     loaded = AutoModelForCausalLM.from_pretrained(out)
     assert torch.equal(_logits(loaded, ids), expected)
     assert not loaded.config.tie_word_embeddings
@@ -136,7 +136,13 @@ def test_saving_replaces_an_older_folder_and_leaves_no_scratch(
     (out / "stale.bin").write_bytes(b"stale")
     (tmp_path / ".model.tmp").mkdir()
     (tmp_path / ".model.tmp" / "half").write_bytes(b"half")
-    save_model(adapted_model(tiny_backbone, HeadAdapter.zeros(tiny_basis, 2, 2)), tiny_backbone.tokenizer, out, "r")
+    save_model(
+        adapted_model(tiny_backbone, HeadAdapter.zeros(tiny_basis, 2, 2)),
+        tiny_backbone.tokenizer,
+        out,
+        "r",
+        "Trained in a test.",
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert not (out / "stale.bin").exists()
     assert not (out / "half").exists()

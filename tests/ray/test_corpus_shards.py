@@ -3,6 +3,7 @@
 import json
 import random
 import traceback
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.csv
@@ -169,10 +170,28 @@ def test_read_source_is_clean(tmp_path):
     assert all(row["text"] == row["text"].strip() for row in rows)
 
 
-def test_chitchat_has_two_columns():
+def test_chitchat_has_two_columns_unless_asked_for_more():
     pytest.importorskip("chitchat_dataset")
     dataset = read_source(CorpusConfig())
     assert isinstance(dataset, ray.data.Dataset)
     assert set(dataset.take(1)[0]) == {"user", "text"}
-    with pytest.raises(CorpusError, match="choose of user, text"):
-        read_source(CorpusConfig(labels=("topic",)))
+    with pytest.raises(CorpusError, match=r"corpus.labels is 'mood'.*choose of user, text, topic"):
+        read_source(CorpusConfig(labels=("mood",)))
+
+
+def test_the_topic_of_chitchat_is_a_public_question_or_nothing():
+    conversations = pytest.importorskip("chitchat_dataset").Dataset().values()
+    rows = read_source(CorpusConfig(labels=("topic",), max_chars=10**6)).to_pandas()
+    assert list(rows.columns) == ["user", "text", "topic"]
+    topics = rows["topic"].astype(object).where(rows["topic"].notna(), None)
+    expected = Counter(
+        (message["sender"], message["text"].strip(), conversation.get("prompt") or None)
+        for conversation in conversations
+        for turn in conversation["messages"]
+        for message in turn
+        if message["text"].strip()
+    )
+    assert Counter(zip(rows["user"], rows["text"], topics, strict=True)) == expected
+    assert len(set(topics) - {None}) == 34
+    assert topics.isna().any()
+    assert "" not in set(topics)

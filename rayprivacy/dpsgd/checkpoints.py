@@ -1,0 +1,40 @@
+"""Saved states of a training: one folder a step, whole or not there, and the newest one is all that is needed.
+
+A state carries the ledger's head: a restart that meets an older copy of the ledger is refused. States are private
+files: weights and moments are noisy, but have not been released.
+"""
+
+import shutil
+from pathlib import Path
+
+from rayprivacy.core.files import private_directory, read_json, write_json
+
+FACTS = "facts.json"
+
+
+def latest(folder: Path) -> tuple[int, Path | None]:
+    """How many steps the newest saved state has, and where it is; (0, None) before the first."""
+    found = sorted(path for path in folder.glob("step-*") if (path / FACTS).is_file())
+    return (int(found[-1].name.removeprefix("step-")), found[-1]) if found else (0, None)
+
+
+def scratch(folder: Path) -> Path:
+    """Where all ranks write the next state."""
+    return private_directory(folder / ".saving")
+
+
+def publish(folder: Path, steps: int, head: str) -> None:
+    """Make the state in `scratch` the newest one, in one rename, and delete older ones; for one rank."""
+    write_json(folder / ".saving" / FACTS, {"steps": steps, "ledger_head": head}, 0o600)
+    target = folder / f"step-{steps:08d}"
+    if target.exists():  # the same steps, saved before
+        shutil.rmtree(target)
+    (folder / ".saving").rename(target)
+    for path in folder.glob("step-*"):
+        if path != target:
+            shutil.rmtree(path)
+
+
+def ledger_head(state: Path | None) -> str | None:
+    """The head that the ledger had when the state was saved."""
+    return None if state is None else str(read_json(state / FACTS)["ledger_head"])

@@ -1,0 +1,85 @@
+"""Start the workers with Ray Train, and wait for the trained weights."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from ray.exceptions import RayError
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train.torch import TorchConfig, TorchTrainer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors.torch import load_file
+
+from rayprivacy.core import errors
+from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.files import private_directory, read_json
+from rayprivacy.dpsgd.loop import PROGRESS, REFUSED, SEAL, TRAINED, Job, train_worker
+
+POLL_SECONDS = 0.5
+
+
+def run_training(job: Job, console: Console) -> dict[str, torch.Tensor]:
+    """Train, or finish what an earlier run began; Ray must be started.
+
+    Returns:
+        The trained parameters by name, float32.
+
+    Raises:
+        BudgetRefusedError: a chunk of steps was refused; what ran before it stays charged.
+        RayPrivacyError: whatever else stopped a worker, without private text.
+    """
+    for folder in (job.folder, job.folder / "states"):
+        private_directory(folder)
+    (job.folder / REFUSED).unlink(missing_ok=True)
+    engine = job.engine
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"job": job},
+        torch_config=TorchConfig(backend="nccl" if engine.gpu else "gloo", timeout_s=1800),
+        scaling_config=ScalingConfig(num_workers=engine.workers, use_gpu=engine.gpu),
+        run_config=RunConfig(
+            name=job.release.release_id,
+            storage_path=str(private_directory(job.folder / "ray")),
+            failure_config=FailureConfig(max_failures=engine.failures),
+        ),
+    )
+    failure: RayPrivacyError | None = None
+    with _progress(job.folder / PROGRESS, job.training.steps, console):
+        try:
+            trainer.fit()
+        except (TrainingFailedError, RayError) as error:
+            failure = SEAL.unwrap("training", error)
+    _raise_refusal(job.folder / REFUSED)
+    if failure:
+        raise failure
+    return load_file(job.folder / TRAINED)
+
+
+def _raise_refusal(path: Path) -> None:
+    if path.exists():
+        facts = read_json(path)
+        raise getattr(errors, facts["kind"], RayPrivacyError)(facts["sentence"])
+
+
+@contextmanager
+def _progress(path: Path, total: int, console: Console) -> Iterator[None]:
+    """Show the steps that rank 0 has written down, while the main thread waits."""
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    over = threading.Event()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("steps", total=total)
+
+        def watch() -> None:
+            while not over.wait(POLL_SECONDS):
+                bar.update(task, completed=int(path.read_text()) if path.exists() else 0)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()

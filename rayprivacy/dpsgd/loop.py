@@ -1,0 +1,195 @@
+"""The training loop that every Ray Train worker runs.
+
+    for each chunk:   rank 0 reserves it in the ledger; then, on every rank, for each step of it
+                          coins -> sampled users -> physical batches -> clipped sums -> noise -> optimizer
+                      all ranks save their part of the state; rank 0 commits the chunk
+
+A worker that dies takes the others with it; Ray Train starts them again, and they go on from the saved state. The steps
+since then run again under the charges they have, with the same coins and the same noise (see `release.steps`). How many
+workers there are changes who holds which users and which part of the optimizer, and the order of sums, nothing else.
+
+Losses and norms of gradients are private: they leave this process in no form. A refusal is written to a file for the
+driver, and all ranks stop together: a rank that merely raised would leave the others waiting.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray.train
+import torch
+import torch.distributed as dist
+from ray.train.torch import get_device
+from safetensors.torch import save
+
+from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.errors import CorpusError, RayPrivacyError
+from rayprivacy.core.files import write_atomic, write_json
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.sealing import Seal
+from rayprivacy.dpsgd import checkpoints
+from rayprivacy.dpsgd.batches import physical_batches
+from rayprivacy.dpsgd.engine import Engine, StepNoise, make_engine
+from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.sampler import PoissonSampler
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.dpsgd.units import Reading, read_units
+from rayprivacy.ledger.client import LedgerClient, connect
+from rayprivacy.ledger.service import Address
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import AdapterConfig, ModelConfig
+from rayprivacy.models.trainable import trainable
+from rayprivacy.release.steps import StepGate, StepRelease
+
+SEAL = Seal(CorpusError, "what was charged stays charged once, so run again with --resume")
+REFUSED, TRAINED, PROGRESS = "refused.json", "trained.safetensors", "progress"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs, by name and by path; holds nothing private.
+
+    Attributes:
+        model, adapter: the base, and what of it is trained.
+        training: the mechanism and the optimizer.
+        engine: how steps are computed.
+        reading: how private rows become documents.
+        shards, parts: folder of the sharded corpus, and how many part files it has.
+        key_path: file of the run's secret.
+        folder: where states and the trained weights are kept.
+        ledger: where the ledger is.
+        release: names of what is charged and drawn.
+    """
+
+    model: ModelConfig
+    adapter: AdapterConfig
+    training: DpSgdConfig
+    engine: EngineConfig
+    reading: Reading
+    shards: Path
+    parts: int
+    key_path: Path
+    folder: Path
+    ledger: Address
+    release: StepRelease
+
+
+class _RefusedError(Exception):
+    """A rank was refused something; the sentence is in a file."""
+
+
+@SEAL.around("training")
+def train_worker(config: dict[str, Any]) -> None:
+    """Run the job `config["job"]` as one rank of it."""
+    worker = _Worker(config["job"])
+    try:
+        worker.prepare()
+        worker.train()
+    except _RefusedError:
+        return
+
+
+class _Worker:
+    def __init__(self, job: Job) -> None:
+        context = ray.train.get_context()
+        self._job, self._rank, self._world = job, context.get_world_rank(), context.get_world_size()
+        self._states = job.folder / "states"
+        self._engine: Engine
+        self._sampler: PoissonSampler
+        self._gate: StepGate
+        self._client: LedgerClient
+
+    def prepare(self) -> None:
+        """Read this rank's users, build model and engine, and load the newest state."""
+        self._together(self._read)
+        steps, state = checkpoints.latest(self._states)
+        if state is not None:
+            self._engine.load(state)
+        self._done = steps
+
+    def _read(self) -> None:
+        job, key = self._job, load_key(self._job.key_path)
+        if job.engine.cpus:
+            torch.set_num_threads(job.engine.cpus)
+        backbone = load_backbone(job.model)
+        mine = range(self._rank, job.parts, self._world)
+        units = read_units(job.shards, mine, backbone, key, job.reading)
+        stream, training, mechanism = job.release.stream, job.training, job.release.mechanism
+        self._sampler = PoissonSampler(key, stream, mechanism.sampling_rate, units, training.max_records)
+        self._pad, low = backbone.end, job.model.dtype == "bfloat16"
+        model = trainable(backbone, job.adapter).to(get_device())
+        noise = StepNoise(KeyedNoise(key, stream), mechanism.noise_std, training.expected_batch)
+        losses = partial(row_losses, low_precision=low)
+        self._engine = make_engine(model, training, noise, job.engine, losses, low_precision=low)
+        if self._rank == 0:
+            head = checkpoints.ledger_head(checkpoints.latest(self._states)[1])
+            self._client = connect(job.ledger.url, job.ledger.key_path, head)
+            self._gate = StepGate(self._client, job.release)
+
+    def train(self) -> None:
+        """Run what is left, chunk by chunk."""
+        release = self._job.release
+        first = max(1, -(-self._done // release.chunk))  # a chunk that was saved may not have been committed
+        for rung in range(first, release.rungs + 1):
+            self._alone(partial(self._begin, rung))
+            for step in release.steps(rung):
+                if step >= self._done:
+                    self._step(step)
+            last = rung == release.rungs
+            if release.steps(rung).stop > self._done:
+                self._save(release.steps(rung).stop)
+            digest = self._finish() if last else ""
+            self._alone(partial(self._end, rung, digest))
+
+    def _begin(self, rung: int) -> None:
+        self._gate.begin(rung)
+
+    def _end(self, rung: int, digest: str) -> None:
+        self._gate.end(rung, digest)
+
+    def _step(self, step: int) -> None:
+        sampled = self._sampler.sample(step)
+        self._engine.step(step, physical_batches(sampled, self._job.engine.batch_tokens, self._pad))
+        if self._rank == 0:
+            self._gate.keep()
+            write_atomic(self._job.folder / PROGRESS, str(step + 1).encode())
+
+    def _save(self, steps: int) -> None:
+        if self._rank == 0:
+            shutil.rmtree(self._states / ".saving", ignore_errors=True)
+        dist.barrier()
+        self._engine.save(checkpoints.scratch(self._states))
+        dist.barrier()
+        self._alone(partial(self._publish, steps))
+
+    def _publish(self, steps: int) -> None:
+        checkpoints.publish(self._states, steps, self._client.head())
+
+    def _finish(self) -> str:
+        """Write the trained weights; the digest of them."""
+        blob = save({name: tensor.contiguous() for name, tensor in self._engine.state_dict().items()})
+        if self._rank == 0:
+            write_atomic(self._job.folder / TRAINED, blob, 0o600)
+        return digest_bytes(blob)
+
+    def _alone(self, act: Callable[[], object]) -> None:
+        """Do something on rank 0 only, while the others wait."""
+        self._together(act if self._rank == 0 else lambda: None)
+
+    def _together(self, act: Callable[[], object]) -> None:
+        """Do something on every rank; when one is refused, all stop."""
+        refused = False
+        try:
+            SEAL.around("training")(act)()
+        except RayPrivacyError as error:
+            refused = True
+            facts = {"kind": type(error).__name__, "sentence": str(error)}
+            write_json(self._job.folder / REFUSED, facts, 0o600)
+        flag = torch.tensor([int(refused)], device=get_device())
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        if int(flag):
+            raise _RefusedError

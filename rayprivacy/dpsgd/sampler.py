@@ -1,0 +1,97 @@
+"""Poisson sampling of units by keyed coins: who takes part in a step, and with which records.
+
+Privacy amplification by sampling (Abadi et al., 2016; charged as PoissonSampled(q, Gaussian)) needs every unit to take
+part in every step with probability q, by a coin of its own that nobody sees. Here the coin of a unit is AES-256 of its
+16-byte tag, under a key that is the PRF of (run, step): it depends on (secret, run, step, tag) and on nothing else. So
+
+- an inserted unit moves nobody else, and neither do the order of units or the rank that holds one;
+- a step that runs again after a crash samples the same units, together with the same noise (dpsgd/noise.py);
+- no batch has a fixed size: it may be empty, and an empty batch is a step like any other.
+
+Distinct tags give distinct AES blocks, hence coins that are independent up to the gap between a pseudo-random
+permutation and a function (n^2 / 2^129 for n units). The first 64 bits are below floor(q 2^64) with probability at most
+q, exactly q up to 2^-64. Whoever knows the coins knows who took part: they are as secret as the key file.
+
+A unit that takes part brings `most_records` of its documents at most. The other 64 bits, modulo the number n of its
+documents, choose where to start, and the documents are taken cyclically from there: every document has the same chance,
+up to a bias of n / 2^64. That bias concerns which of a user's own records are read, never the coin: user-level privacy
+allows any function of one user's records, since their gradient is clipped once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd.batches import Document
+
+TAG_BYTES = 16  # one AES block
+
+
+def unit_tag(key: Key, *parts: str | bytes | int) -> bytes:
+    """A 16-byte keyed name of a unit, from whatever identifies it (a user id; a record's content)."""
+    return bytes.fromhex(key.digest("dpsgd-unit", *parts))[:TAG_BYTES]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Unit:
+    """One user, or one record.
+
+    Attributes:
+        tag: its keyed name, 16 bytes (`unit_tag`).
+        documents: its texts, at least one.
+
+    Raises:
+        ConfigError: the tag has another length, or there is no document.
+    """
+
+    tag: bytes
+    documents: tuple[Document, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tag) != TAG_BYTES:
+            raise ConfigError(f"the tag of a unit has {len(self.tag)} bytes: make it of {TAG_BYTES} with unit_tag().")
+        if not self.documents:
+            raise ConfigError("a unit has 0 documents: leave it out.")
+
+
+class PoissonSampler:
+    """Samples the units of one rank, each with probability q at every step.
+
+    Raises:
+        ConfigError: q is outside (0, 1], or most_records below 1.
+        ReleaseError: two units have the same tag: they would share their coins.
+    """
+
+    def __init__(self, key: Key, run: str, q: float, units: Sequence[Unit], most_records: int) -> None:
+        if not 0 < q <= 1:
+            raise ConfigError(f"training.sampling_rate is {q}: give a number above 0 and at most 1, e.g. 0.05.")
+        if most_records < 1:
+            raise ConfigError(f"training.max_records is {most_records}: give a whole number of at least 1.")
+        if len({unit.tag for unit in units}) < len(units):
+            raise ReleaseError("two units have the same tag: put all documents of a user, or record, into one unit.")
+        self._key, self._run, self._units, self._most = key, run, units, most_records
+        self._threshold = int(q * 2.0**64)  # exact: a product with a power of two, rounded down
+        self._tags = b"".join(unit.tag for unit in units)
+
+    def sample(self, step: int) -> list[list[Document]]:
+        """The documents of every unit that takes part in a step, in the order of the units; maybe none."""
+        coins, turns = self._words(step)
+        # A Python integer, which numpy compares exactly: for q = 1 it is 2^64 and has no place in 64 bits.
+        taking_part = np.flatnonzero(coins < self._threshold).tolist()
+        return [self._turn(self._units[at].documents, int(turns[at])) for at in taking_part]
+
+    def _words(self, step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Two uniform 64-bit numbers for every unit, [units] each: its coin, and where its turn starts."""
+        secret = bytes.fromhex(self._key.digest("dpsgd-coins", self._run, step))
+        cipher = Cipher(algorithms.AES(secret), modes.ECB())  # noqa: S305 - a PRF of distinct tags, nothing is encrypted
+        words = np.frombuffer(cipher.encryptor().update(self._tags), dtype=">u8").reshape(-1, 2)
+        return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
+
+    def _turn(self, documents: tuple[Document, ...], word: int) -> list[Document]:
+        count = len(documents)
+        return [documents[(word + at) % count] for at in range(min(count, self._most))]

@@ -1,0 +1,132 @@
+"""Control codes: the labels of a text, written in front of it (Yue et al., ACL 2023, section 3).
+
+A code such as `topic: Mozart or Beethoven? | stars: 5` stands before each private text when the generator is trained,
+and before each synthetic text when it is sampled, so that synthetic text has labels, in chosen shares.
+
+Privacy: the values must be a public list of the recipe, never the distinct values found in the corpus. A record whose
+value is not on the list, or missing, gets the value `other`: no record is dropped, and a rare private value shows
+nowhere. The shares of the codes are private; they are released as a noisy histogram, or not used at all (uniform).
+
+>>> codes = Codes(CodesConfig(values={"stars": ("1", "5")}), ("stars",))
+>>> codes.cells, codes.index({"stars": "5"}), codes.index({"stars": "4"}), codes.labels(2)
+(3, 1, 2, {'stars': 'other'})
+>>> codes.text(1)
+'stars: 5\\n'
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.release.histogram import check_cells
+
+OTHER = "other"
+
+
+class CodesConfig(Config):
+    """The `codes` block of a generator.
+
+    Attributes:
+        values: for each of corpus.labels, its public values; `other` is always one more.
+        histogram: release how often each combination occurs, with noise and for a charge; if false, all are equal.
+        noise_multiplier: sigma of that release, noise std / L2 sensitivity.
+    """
+
+    values: dict[str, tuple[str, ...]] = Field(default={})
+    histogram: bool = True
+    noise_multiplier: float = Field(default=5.0, gt=0)
+
+    @field_validator("values")
+    @classmethod
+    def _lists_of_distinct_lines(cls, values: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for label, listed in values.items():
+            if not listed:
+                raise ValueError(f"label '{label}' has an empty list: give its public values")
+            if len(set(listed)) < len(listed):
+                raise ValueError(f"label '{label}' has a value twice: give each once")
+            if any(len(value.splitlines()) > 1 for value in listed):
+                raise ValueError(f"label '{label}' has a value of several lines: a control code is one line")
+        return values
+
+
+class Codes:
+    """Every combination of label values, numbered: cell 0 has each label's first value, the last label runs fastest.
+
+    Raises:
+        ConfigError: a label has no list of values, a list belongs to no label, or there are too many combinations.
+    """
+
+    def __init__(self, config: CodesConfig, labels: Sequence[str]) -> None:
+        for label in labels:
+            if label not in config.values:
+                raise ConfigError(f"generator.codes.values has no list for label '{label}': add its public values.")
+        for label in config.values:
+            if label not in labels:
+                raise ConfigError(
+                    f"generator.codes.values has a list for '{label}', which is none of corpus.labels: add it there."
+                )
+        self.columns = tuple(labels)
+        self._values = [_with_other(config.values[label]) for label in labels]
+        self.cells = math.prod(map(len, self._values))
+        check_cells(self.cells)
+
+    @cached_property
+    def _places(self) -> list[dict[str, int]]:
+        return [{value: place for place, value in enumerate(values)} for values in self._values]
+
+    @property
+    def uniform(self) -> npt.NDArray[np.float64]:
+        """Equal shares, float64 [cells]."""
+        return np.full(self.cells, 1 / self.cells)
+
+    def index(self, labels: Mapping[str, str | None]) -> int:
+        """The cell of a record; a value that is missing, null or not listed counts as `other`."""
+        cell = 0
+        for column, places in zip(self.columns, self._places, strict=True):
+            value = labels.get(column)
+            known = value if value in places else OTHER
+            cell = cell * len(places) + places[str(known)]
+        return cell
+
+    def labels(self, cell: int) -> dict[str, str]:
+        """The values of a cell, by label."""
+        values: list[str] = []
+        for listed in reversed(self._values):
+            cell, place = divmod(cell, len(listed))
+            values.append(listed[place])
+        return dict(zip(self.columns, reversed(values), strict=True))
+
+    def text(self, cell: int) -> str:
+        """The control code of a cell: one line, or nothing where there are no labels."""
+        parts = [f"{column}: {value}" for column, value in self.labels(cell).items()]
+        return " | ".join(parts) + "\n" if parts else ""
+
+    def draw(self, shares: npt.NDArray[np.float64], n: int, seed: int) -> list[int]:
+        """The cells of n texts, in an order that the public seed decides.
+
+        How many texts a cell gets is decided by largest remainders, not by chance: n times its share, rounded down,
+        and one more for those that lost most by rounding (the first of equals). So no further chance is added to the
+        noise of the release; a cell with much less than 1/n may get none.
+
+        Raises:
+            ReleaseError: there is not one share for each cell.
+        """
+        if shares.shape != (self.cells,):
+            raise ReleaseError(f"there are {len(shares)} shares for {self.cells} codes: release the histogram anew.")
+        exact = n * shares / shares.sum()
+        counts = np.floor(exact).astype(np.int64)
+        largest = np.argsort(counts - exact, kind="stable")[: n - int(counts.sum())]
+        counts[largest] += 1
+        ordered = np.repeat(np.arange(self.cells), counts)
+        cells: list[int] = np.random.default_rng(seed).permutation(ordered).tolist()
+        return cells
+
+
+def _with_other(values: tuple[str, ...]) -> tuple[str, ...]:
+    return values if OTHER in values else (*values, OTHER)

@@ -1,0 +1,69 @@
+r"""Texts that are no texts: nothing, no letters, or the same thing over and over.
+
+A generator trained with much noise now and then gets stuck. The rules look at one synthetic text at a time and at
+nothing else, with public constants: what they drop is post-processing of the model, and no private text is read.
+
+- `empty`: not a single word;
+- `no letters`: digits, punctuation or symbols alone;
+- `loop`: a word 8 times in a row, or inside one word up to 8 characters 20 times in a row;
+- `repeats`: of at least 16 runs of four words (4-grams), fewer than half are distinct.
+
+Words are what stands between spaces, in lower case. Stretched words ("soooo") and "ha ha ha" are how people write, and
+pass.
+
+>>> is_degenerate("no no no, I mean it")
+>>> is_degenerate("so " * 8)
+'loop'
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Literal
+
+LONGEST_RUN = 7
+FEWEST_GRAMS = 16
+LEAST_DISTINCT = 0.5
+_GRAM = 4
+_LETTER = re.compile(r"[^\W\d_]")
+_STUCK = re.compile(r"(\w.{0,7}?)\1{19}")  # the whole text, in scripts that put no spaces between words
+_SHORTEST_STUCK = 20
+
+Reason = Literal["empty", "no letters", "loop", "repeats"]
+
+
+def is_degenerate(text: str) -> Reason | None:
+    """Why a text is not worth keeping, or None if it is."""
+    words = text.lower().split()
+    if not words:
+        return "empty"
+    if not _LETTER.search(text):
+        return "no letters"
+    if _longest_run(words) > LONGEST_RUN or any(len(word) >= _SHORTEST_STUCK and _STUCK.search(word) for word in words):
+        return "loop"
+    return "repeats" if _repeats(words) else None
+
+
+def without_degenerate(texts: Iterable[str]) -> tuple[list[str], Counter[Reason]]:
+    """The texts worth keeping, in their order, and how many were dropped for which reason."""
+    kept: list[str] = []
+    dropped: Counter[Reason] = Counter()
+    for text in texts:
+        reason = is_degenerate(text)
+        if reason is None:
+            kept.append(text)
+        else:
+            dropped[reason] += 1
+    return kept, dropped
+
+
+def _longest_run(words: list[str]) -> int:
+    return max(sum(1 for _ in run) for _, run in groupby(words))
+
+
+def _repeats(words: list[str]) -> bool:
+    grams = len(words) - _GRAM + 1
+    if grams < FEWEST_GRAMS:
+        return False
+    return len(set(zip(*(words[at:] for at in range(_GRAM)), strict=False))) < LEAST_DISTINCT * grams

@@ -1,0 +1,165 @@
+"""DP-SGD generator (Yue et al., ACL 2023, "Synthetic Text Generation with Differential Privacy: A Simple Recipe").
+
+    labels -> RELEASE GATE: noisy shares of the control codes, one charge                (released)
+    corpus -> users -> coins -> clipped gradients of a language model                    (private)
+    their noisy sums, step by step, charged in chunks before they run -> the model       (released)
+    control codes in those shares -> the model -> synthetic text -> report               (free)
+
+One user (or record) adds a vector of norm C at most to the sum of a step, and takes part by a coin of its own.
+Everything right of the gate is post-processing, with as many texts as one likes. The held-out evaluation reads private
+text and is marked so in metrics.json.
+"""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import ray
+import torch
+from safetensors.torch import load_file
+
+from rayprivacy.core.artifacts import Released, digest_file
+from rayprivacy.core.files import write_json
+from rayprivacy.core.keys import Key, load_or_create_key
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.dpsgd.job import run_training
+from rayprivacy.dpsgd.loop import TRAINED, Job
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.evaluation.language import synthetic_metrics
+from rayprivacy.generation.codes import Codes
+from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.ledger.client import close_front_door
+from rayprivacy.ledger.service import Address
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.assumptions import generator_assumptions
+from rayprivacy.methods.certify import write_certificate
+from rayprivacy.methods.generator_heldout import heldout_metrics
+from rayprivacy.methods.generator_plan import open_generator, planned_histogram, planned_steps
+from rayprivacy.methods.generator_recipe import PART_FILES, GeneratorRecipe
+from rayprivacy.methods.label_counts import label_sums
+from rayprivacy.methods.run import Run
+from rayprivacy.methods.session import ray_session
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.save import save_model
+from rayprivacy.models.trainable import merged, trainable
+from rayprivacy.release.gate import Gate
+from rayprivacy.release.steps import StepGate, StepRelease
+
+HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
+
+
+def run_generator(run: Run[GeneratorRecipe]) -> dict[str, Any]:
+    """Run, or finish, one recipe; returns the certificate."""
+    with closing(open_generator(run.recipe, run.ledger_head())) as ledger:
+        return _run(run, ledger)
+
+
+def _run(run: Run[GeneratorRecipe], ledger: Ledger) -> dict[str, Any]:
+    recipe, key_path = run.recipe, Path(run.recipe.privacy.key).absolute()
+    key, codes = load_or_create_key(key_path), Codes(recipe.codes, recipe.corpus.labels)
+    reading = Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
+    with ray_session(recipe.resources.address):
+        with run.stage(f"corpus by {recipe.privacy.unit}"):
+            shards = shard_corpus(recipe.corpus, key_path, PART_FILES, 1, run.private("shards"), recipe.privacy.unit)
+            verify_shards(run.private("shards"), key, recipe.privacy.unit)
+        with run.stage("base model"):
+            backbone = load_backbone(recipe.model)
+        with run.stage("shares of control codes"):
+            shares = _shares(run, codes, Gate(ledger, recipe.privacy.account, key))
+        with run.stage("DP-SGD"):
+            trained = _trained(run, ledger, key, shards, backbone, reading)
+        run.keep_ledger_head(ledger.head())
+        with run.stage("synthetic text"):
+            model = _model(run, backbone, trained)
+            written = _synthesise(run, codes, shares)
+    certificate = write_certificate(
+        run,
+        ledger,
+        key,
+        shards,
+        backbone,
+        assumptions=generator_assumptions(recipe.privacy.unit, recipe.has_histogram),
+        stages=[{"name": "label histogram and DP-SGD", "epsilon": recipe.privacy.epsilon}],
+    )
+    with run.stage("evaluation"):
+        heldout = heldout_metrics(run, backbone, reading, {"base": backbone.model, "generator": model})
+    texts = [str(text) for text in pq.read_table(run.root / "synthetic.parquet")["text"].to_pylist()]
+    synthetic = {"releasable": True, **synthetic_metrics(texts), "degenerate": written.degenerate}
+    metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
+    write_json(run.root / "metrics.json", metrics)
+    return certificate
+
+
+class Prefixes:
+    """The control code of a record, from its labels; goes to the workers."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
+
+    def __call__(self, labels: Any) -> str:
+        """The text in front of a record."""
+        return self._codes.text(self._codes.index(labels))
+
+
+def _shares(run: Run[GeneratorRecipe], codes: Codes, gate: Gate) -> Any:
+    mechanism = planned_histogram(run.recipe)
+    if mechanism is None:
+        return codes.uniform
+    sums = label_sums(run.private("shards"), PART_FILES, codes, mechanism)
+    return gate.release_histogram(run.recipe.release_id, mechanism, sums).value
+
+
+def _trained(
+    run: Run[GeneratorRecipe],
+    ledger: Ledger,
+    key: Key,
+    shards: ShardManifest,
+    backbone: Backbone,
+    reading: Reading,
+) -> Released[dict[str, torch.Tensor]]:
+    recipe, privacy = run.recipe, run.recipe.privacy
+    inputs = (shards.corpus_digest(key), backbone.digest)
+    release = StepRelease.of(
+        ledger, privacy.account, recipe.release_id, key, planned_steps(recipe), recipe.training.chunk, *inputs
+    )
+    ledger_key = Path(privacy.ledger_key).absolute() if privacy.ledger_key else None
+    job = Job(
+        model=recipe.model,
+        adapter=recipe.adapter,
+        training=recipe.resolved_training,
+        engine=recipe.resources,
+        reading=reading,
+        shards=run.private("shards"),
+        parts=PART_FILES,
+        key_path=Path(privacy.key).absolute(),
+        folder=run.private("training"),
+        ledger=Address.of(privacy.ledger, ledger_key),
+        release=release,
+    )
+    try:
+        run_training(job, run.console)
+    finally:
+        close_front_door(job.ledger.url, ledger_key)
+    weights = job.folder / TRAINED
+    return StepGate(ledger, release).released(load_file(weights), digest_file(weights))
+
+
+def _model(run: Run[GeneratorRecipe], backbone: Backbone, trained: Released[dict[str, torch.Tensor]]) -> Any:
+    """The released model, saved as everybody loads one."""
+    model = trainable(backbone, run.recipe.adapter)
+    model.load_state_dict(trained.value, strict=False)
+    plain = merged(model, backbone)
+    save_model(plain, backbone.tokenizer, run.root / "model", run.recipe.release_id, HOW)
+    return plain
+
+
+def _synthesise(run: Run[GeneratorRecipe], codes: Codes, shares: Any) -> Written:
+    path, config = run.root / "synthetic.parquet", run.recipe.generation
+    if path.exists():  # it appears whole, and the model of a run is committed
+        return read_written(path)
+    actors = run.recipe.resources.actors or int(ray.cluster_resources()["CPU"])
+    prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, config.texts, config.seed)]
+    return write_samples(run.root / "model", prompts, config, codes, path, actors, engine=config.engine)

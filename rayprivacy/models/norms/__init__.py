@@ -1,0 +1,22 @@
+"""Norms and weighted sums of per-example gradients from one backward pass ("book-keeping").
+
+The gradient of a weight W by one example is a sum of outer products, one per position: output gradient times input.
+Both are at hand after a pass that computes gradients of outputs only, so the norm of each example's gradient and then
+any weighted sum of them come without a second pass, and without ever holding one full gradient per example.
+
+Source: Bu, Wang, Zha & Karypis 2023, "Differentially Private Optimization on Large Model at Small Cost" (book-keeping);
+the norm of a sum of outer products by Gram matrices is Goodfellow 2015 and Li et al. 2022 ("ghost clipping").
+
+    tape       what a caller uses: records a forward pass, then norms, then weighted sums
+    watch      the piece of the autograd graph that hands over a module's input and output gradient
+    rules      module kinds whose gradients are known; everything else is refused
+    rms        which RMSNorm classes compute what the rule assumes
+    terms      gradients as data: outer products, or the gradients themselves; `rows` for embeddings
+    parameter  all terms of one parameter: tied and repeated weights
+    weights    the coefficients of a weighted sum
+    products   matrix products with float32 results
+"""
+
+from rayprivacy.models.norms.tape import Tape
+
+__all__ = ["Tape"]

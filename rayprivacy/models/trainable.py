@@ -1,0 +1,59 @@
+"""The base model made trainable for DP-SGD: LoRA matrices, or all weights; and back to an ordinary model.
+
+What is trained is kept in float32 and the rest in the base's number format. Dropout is off: a gradient is a function of
+the weights and of one user's text alone.
+"""
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+
+START_SEED = 0  # public: every run starts from the same matrices
+
+
+def trainable(backbone: Backbone, config: AdapterConfig) -> Any:
+    """A copy of the base whose trainable parameters, float32, are those the adapter says.
+
+    Raises:
+        ConfigError: the base has fewer layers, or takes no LoRA.
+    """
+    model = copy.deepcopy(backbone.model)
+    model.config.use_cache = False
+    if config.kind == "full":
+        return model.float().requires_grad_(True)
+    return _with_lora(model, config)
+
+
+def _with_lora(model: Any, config: AdapterConfig) -> Any:
+    depth = int(model.config.num_hidden_layers)
+    if config.layers is not None and config.layers > depth:
+        raise ConfigError(f"adapter.layers is {config.layers} and the base has {depth}: give at most so many.")
+    chosen = None if config.layers is None else list(range(depth - config.layers, depth))
+    lora = LoraConfig(
+        r=config.rank,
+        lora_alpha=2 * config.rank,
+        lora_dropout=0.0,
+        target_modules="all-linear",
+        layers_to_transform=chosen,
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT asks transformers by an old name, and advises on Conv1D
+        torch.manual_seed(START_SEED)
+        return get_peft_model(model, lora)
+
+
+def merged(model: Any, backbone: Backbone) -> Any:
+    """An ordinary Hugging Face model in the base's number format, with LoRA matrices added to its weights."""
+    plain = copy.deepcopy(model)
+    if hasattr(plain, "merge_and_unload"):
+        plain = plain.float().merge_and_unload()
+    plain = plain.to(backbone.model.dtype).eval().requires_grad_(False)
+    plain.config.use_cache = True
+    return plain

@@ -1,0 +1,159 @@
+"""The label histogram: which share of the units' records carries which combination of public label values.
+
+A generator with control codes (Yue et al., ACL 2023) must know how often to use each code, and that is private. Each
+unit hands in its own histogram divided by its number of records, so that a user who writes much weighs no more than one
+who writes little. A user with n records, c_i of them in cell i, contributes to cell i, on the grid of 2^-20,
+
+    v_i = floor(2^20 * c_i / n),     computed with integers alone.
+
+The v_i are at least 0 and add up to at most 2^20, and the L2 norm of such a vector is at most its sum: adding or
+removing one unit moves the sums by at most 2^20 in L2, rounding included. So
+
+    sensitivity (L2) = 2^20 exactly,     noise std = sigma * 2^20 in each cell,     event = one Gaussian(sigma)
+
+Rounding down is what makes the bound exact: rounded to the nearest step, the v_i could exceed it by half a step for
+each cell. The price is less than one part in a million of a unit per cell. A unit without records contributes zero, and
+so does a row that holds no counts (a negative or absurdly large entry): no row is too large, whatever it holds.
+
+The module `vote` says how exact the event is for discrete noise. What the gate returns is made of the noisy sums alone:
+cells below 2 standard deviations of the noise, a public threshold, are set to zero, and the rest is normalised.
+
+>>> histogram = HistogramMechanism(cells=2, sigma=5.0)
+>>> histogram.contribution(np.array([[3, 1], [0, 7], [0, 0]])).tolist()
+[786432, 1310720]
+>>> histogram.event
+SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=5.0), count=1)
+>>> histogram.to_shares(np.array([30 * SCALE, 9 * SCALE])).tolist()
+[1.0, 0.0]
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
+
+from rayprivacy.accounting.events import validate
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.units import PrivacyUnit, Protection
+from rayprivacy.release import noise
+from rayprivacy.release.ballots import SCALE
+from rayprivacy.release.vote import SIGMA_RANGE
+
+MAX_CELLS = 1000  # more would be mostly noise, and shares nobody can tell from zero
+MAX_COUNT = 2**32  # records of one unit in one cell; a row of 1000 such counts stays within 64-bit integers
+MAX_UNITS = 2**30
+THRESHOLD = 2.0  # noise standard deviations under which a cell counts as empty
+
+Sums = npt.NDArray[np.int64]
+Shares = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class HistogramMechanism:
+    """Sensitivity, noise and event of one release of a label histogram, which cannot be set apart.
+
+    Attributes:
+        cells: number of combinations of public label values.
+        sigma: noise std / L2 sensitivity.
+        unit: whose presence is hidden, a user or a record; add-or-remove.
+
+    Raises:
+        ConfigError: there are more than `MAX_CELLS` cells, or none.
+        ReleaseError: sigma is out of range, or the unit is another one.
+    """
+
+    cells: int
+    sigma: float
+    unit: PrivacyUnit = PrivacyUnit.USER
+
+    def __post_init__(self) -> None:
+        check_cells(self.cells)
+        if not SIGMA_RANGE[0] <= self.sigma <= SIGMA_RANGE[1]:
+            raise ReleaseError(
+                f"sigma is {self.sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}."
+            )
+        if self.unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
+            raise ReleaseError(f"unit is '{self.unit}', and a label histogram protects users or records: use one.")
+        validate(self.event)
+
+    @property
+    def sensitivity(self) -> float:
+        """Most that one unit, added or removed, moves the sums in L2, in grid steps."""
+        return float(SCALE)
+
+    @property
+    def noise_std_grid(self) -> float:
+        """Standard deviation of the noise in each cell, in grid steps."""
+        return self.sigma * self.sensitivity
+
+    @property
+    def event(self) -> SelfComposedDpEvent:
+        """What the ledger is charged."""
+        return SelfComposedDpEvent(GaussianDpEvent(float(self.sigma)), 1)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Everything that fixes the mechanism, as JSON values."""
+        return {"mechanism": "histogram", "scale": SCALE, **asdict(self)}
+
+    @property
+    def protection(self) -> Protection:
+        """What the event's epsilon is about."""
+        return Protection(self.unit)
+
+    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
+        """Sums [cells] of the normalised histograms of some units; those of disjoint sets of units add up.
+
+        Args:
+            counts: whole numbers [units, cells]: how many records of a unit fall into a cell, one row for each unit.
+
+        Raises:
+            ReleaseError: the shape or the dtype is another one; the message holds no count.
+        """
+        if counts.ndim != 2 or counts.shape[1] != self.cells or not np.issubdtype(counts.dtype, np.integer):
+            raise ReleaseError(
+                f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {self.cells}]."
+            )
+        valid = np.all((counts >= 0) & (counts <= MAX_COUNT), axis=1)
+        whole = np.where(valid[:, None], counts, 0).astype(np.int64)
+        records = np.maximum(whole.sum(axis=1, keepdims=True), 1)
+        sums: Sums = (whole * SCALE // records).sum(axis=0)
+        return sums
+
+    def check(self, sums: npt.NDArray[Any]) -> Sums:
+        """Require int64 sums [cells] that some units' contributions can add up to.
+
+        Raises:
+            ReleaseError: wrong shape, dtype or range; the message holds no value.
+        """
+        if sums.shape != (self.cells,) or sums.dtype != np.int64:
+            raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(self.cells,)}.")
+        if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
+            raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
+        return sums
+
+    def draw(self, sums: Sums) -> Sums:
+        """Add fresh noise to every cell; only the gate calls this, after the charge has started."""
+        return noise.add_discrete_gaussian(self.check(sums), self.noise_std_grid)
+
+    def to_shares(self, noisy: Sums) -> Shares:
+        """Shares [cells] that add up to 1: cells below the public threshold are zero; uniform if all of them are."""
+        clear = np.where(noisy >= THRESHOLD * self.noise_std_grid, noisy, 0).astype(np.float64)
+        kept = clear if clear.any() else np.ones(self.cells)
+        shares: Shares = kept / kept.sum()
+        return shares
+
+
+def check_cells(cells: int) -> None:
+    """Refuse more combinations of label values than a histogram can tell apart.
+
+    Raises:
+        ConfigError: there are more than `MAX_CELLS`, or none.
+    """
+    if not 1 <= cells <= MAX_CELLS:
+        raise ConfigError(
+            f"generator.codes.values makes {cells:,} combinations of labels (each label also has 'other'), and 1 to"
+            f" {MAX_CELLS:,} are taken: choose fewer labels or values."
+        )

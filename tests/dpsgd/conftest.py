@@ -1,0 +1,14 @@
+"""Two ranks, for all tests of this folder."""
+
+from collections.abc import Iterator
+
+import pytest
+from rank_processes import Ranks
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[Ranks]:
+    """Two real processes in one gloo group."""
+    ranks = Ranks(2)
+    yield ranks
+    ranks.close()

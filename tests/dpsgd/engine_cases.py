@@ -1,0 +1,180 @@
+"""What tests of engines run, in their own process or on ranks: tiny models, private units, and a slow exact reference.
+
+Units are tiny random documents. `taken` runs steps with a real engine. `exact` computes the clipped sum of the same
+units one at a time, in float64, with torch.autograd alone.
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd import deepspeed_setup, ranks
+from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.engine import Engine, StepNoise, make_engine
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+
+VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
+SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
+ADAM = OptimizerConfig(learning_rate=1e-3, schedule="linear", warmup_steps=1, weight_decay=0.1)
+
+# Tiny limits, so that tiny models fill several buckets, are really partitioned, and form several sub-groups.
+deepspeed_setup.LIMITS.update(reduce_bucket_size=6000, allgather_bucket_size=6000)
+deepspeed_setup.STAGE_3_LIMITS.update(
+    stage3_param_persistence_threshold=40, stage3_prefetch_bucket_size=6000, sub_group_size=7000
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of an engine.
+
+    Attributes:
+        kind: of model, see `tiny_model`.
+        zero, offload: the engine; None is plain PyTorch.
+        splits: for each step, how many of the units each rank holds; further ranks hold none.
+        tokens: of a physical batch, for each rank.
+        norm: clipping norm C.
+        sigma: noise std / C.
+        optimizer: of the run.
+        save_at, load_from: a folder to save to after the last step, or to load before the first.
+        first: number of the first step.
+        seeds: of the model's weights, for each rank.
+        half: the model's parameters are bfloat16.
+    """
+
+    kind: str
+    zero: int | None = None
+    offload: bool = False
+    splits: tuple[tuple[int, ...], ...] = ((5, 4),)
+    tokens: tuple[int, ...] = (64, 64)
+    norm: float = 1.0
+    sigma: float = 0.0
+    optimizer: OptimizerConfig = SGD
+    save_at: Path | None = None
+    load_from: Path | None = None
+    first: int = 0
+    seeds: tuple[int, ...] = (0, 0)
+    half: bool = False
+
+
+def tiny_model(kind: str, seed: int = 0) -> Any:
+    """gpt2 (tied), llama (tied, grouped heads) or bert (tied); with '_lora' behind it, a frozen one with LoRA."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(seed)
+    name = kind.removesuffix("_lora")
+    size: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    if name == "gpt2":
+        config = transformers.GPT2Config(**size, n_positions=64, n_embd=24, n_layer=2, n_head=2, **drop)
+        model: Any = transformers.GPT2LMHeadModel(config)
+    elif name == "llama":
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+        config = transformers.LlamaConfig(**size, hidden_size=24, intermediate_size=40, tie_word_embeddings=True, **heads)
+        model = transformers.LlamaForCausalLM(config)
+    else:
+        quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
+        config = transformers.BertConfig(**size, hidden_size=24, intermediate_size=40, num_hidden_layers=2, **quiet)
+        model = transformers.BertForMaskedLM(config)
+    if kind.endswith("_lora"):
+        from peft import LoraConfig, get_peft_model
+
+        fan = {"fan_in_fan_out": name == "gpt2"}
+        model = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, **fan))
+    return model.train()
+
+
+def losses(model: Any, batch: Batch) -> Tensor:
+    """Weighted negative log-likelihoods of rows, in the model's own precision."""
+    positions = torch.arange(batch.ids.shape[1]).expand_as(batch.ids).contiguous()
+    inputs = {"input_ids": batch.ids, "position_ids": positions}
+    if model.config.model_type == "bert":  # looks both ways, so it must be told what is padding
+        inputs |= {"token_type_ids": torch.zeros_like(batch.ids), "attention_mask": (batch.ids != PAD).long()}
+    logs = model(**inputs).logits[:, :-1].log_softmax(-1)
+    nll = -logs.gather(2, batch.ids[:, 1:, None]).squeeze(2)
+    return (nll * batch.weights[:, 1:]).sum(1)
+
+
+@functools.cache
+def units(count: int = 9) -> list[list[Document]]:
+    """Users with one or two documents of 3 to 12 tokens, many of them repeated."""
+    random = np.random.default_rng(7)
+    found = []
+    for user in range(count):
+        lengths = random.integers(3, 13, size=1 + user % 2)
+        found.append([Document(random.integers(0, 20, n).astype(np.int32), int(n > 5)) for n in lengths])
+    return found
+
+
+@functools.cache
+def exact(kind: str, norm: float, users: int = 9) -> tuple[dict[str, Any], list[float]]:
+    """Sum of clipped gradients, float64, and the norms before clipping."""
+    model = tiny_model(kind).double()
+    names, parameters = zip(*((n, p) for n, p in model.named_parameters() if p.requires_grad), strict=True)
+    total, norms = [torch.zeros_like(parameter) for parameter in parameters], []
+    for unit in units()[:users]:
+        (batch,) = physical_batches([unit], 10_000, PAD)
+        gradients = torch.autograd.grad(losses(model, batch).sum(), parameters, allow_unused=True)
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)]
+        norms.append(float(torch.sqrt(sum(g.square().sum() for g in gradients))))
+        for summed, gradient in zip(total, gradients, strict=True):
+            summed += gradient * min(1.0, norm / norms[-1])
+    return {name: summed.numpy() for name, summed in zip(names, total, strict=True)}, norms
+
+
+def made(case: Case) -> Engine:
+    """The engine of a case, on this rank."""
+    steps = 10
+    training = DpSgdConfig(
+        expected_batch=BATCH, steps=steps, clipping_norm=case.norm, noise_multiplier=1.0, optimizer=case.optimizer
+    )
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), case.sigma * case.norm, BATCH)
+    model = tiny_model(case.kind, case.seeds[ranks.rank()])
+    return make_engine(model.bfloat16() if case.half else model, training, noise, EngineConfig(zero=case.zero, offload=case.offload), losses)
+
+
+def mine(case: Case, split: tuple[int, ...]) -> list[Batch]:
+    """This rank's physical batches."""
+    ends = np.cumsum([0, *split, *[0] * ranks.world()])
+    here = ranks.rank()
+    return physical_batches(units()[ends[here] : ends[here + 1]], case.tokens[here], PAD)
+
+
+def taken(case: Case) -> dict[str, Any]:
+    """Trainable parameters after the steps of a case."""
+    engine = made(case)
+    if case.load_from:
+        engine.load(case.load_from)
+    for step, split in enumerate(case.splits, start=case.first):
+        engine.step(step, mine(case, split))
+    if case.save_at:
+        engine.save(case.save_at)
+    return {name: tensor.numpy() for name, tensor in engine.state_dict().items()}
+
+
+def refused(case: Case) -> str:
+    """Kind and sentence of the error that a case ends with, or nothing."""
+    try:
+        taken(case)
+    except RayPrivacyError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def before(kind: str) -> dict[str, Any]:
+    """Trainable parameters of a fresh model."""
+    return {name: p.detach().numpy() for name, p in tiny_model(kind).named_parameters() if p.requires_grad}
+
+
+def fragments(case: Case) -> list[tuple[str, int, int]]:
+    """What this rank's optimizer owns."""
+    return [(held.name, held.start, held.count) for held in made(case).fragments()]

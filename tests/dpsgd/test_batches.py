@@ -1,0 +1,159 @@
+"""Sampled units as padded rectangles: complete, homogeneous, and without influence on what a unit contributes."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
+from rayprivacy.dpsgd.losses import row_losses
+
+if TYPE_CHECKING:
+    from rayprivacy.models.backbone import Backbone
+
+PAD = 7
+Rows = list[tuple[list[int], list[float]]]  # token ids and weights
+
+
+@st.composite
+def _documents(draw: st.DrawFn) -> Document:
+    tokens = draw(st.integers(2, 40))
+    ids = np.array(draw(st.lists(st.integers(0, 9), min_size=tokens, max_size=tokens)), dtype=np.int32)
+    return Document(ids, draw(st.integers(0, tokens - 1)))
+
+
+_units = st.lists(st.lists(_documents(), min_size=1, max_size=4), max_size=12)
+
+
+def _rows(unit: list[Document], width: int) -> Rows:
+    """What a unit contributes to a batch, written down one token after the other."""
+    weight = float(np.float32(1 / sum(len(document.ids) - max(document.first_target, 1) for document in unit)))
+    rows = []
+    for document in unit:
+        first, empty = max(document.first_target, 1), width - len(document.ids)
+        weights = [0.0] * first + [weight] * (len(document.ids) - first)
+        rows.append((document.ids.tolist() + [PAD] * empty, weights + [0.0] * empty))
+    return rows
+
+
+def _units_of(batch: Batch) -> list[Rows]:
+    rows = list(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
+    return [rows[at : at + batch.rows_per_unit] for at in range(0, len(rows), batch.rows_per_unit)]
+
+
+@given(_units, st.integers(8, 400))
+@settings(max_examples=200, deadline=None)
+def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max_tokens: int) -> None:
+    left = list(units)
+    for batch in physical_batches(units, max_tokens, PAD):
+        for found in _units_of(batch):
+            matching = [at for at, unit in enumerate(left) if _rows(unit, batch.ids.shape[1]) == found]
+            assert matching
+            del left[matching[0]]
+    assert not left
+
+
+@given(_units, st.integers(8, 400))
+@settings(max_examples=200, deadline=None)
+def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens: int) -> None:
+    for batch in physical_batches(units, max_tokens, PAD):
+        rows, width = batch.ids.shape
+        assert batch.weights.shape == (rows, width)
+        assert (batch.ids.dtype, batch.weights.dtype) == (torch.int64, torch.float32)
+        assert rows % batch.rows_per_unit == 0
+        assert width % 8 == 0
+        assert rows * width <= max_tokens or rows == batch.rows_per_unit
+        assert not batch.weights[:, 0].any()
+        sums = batch.weights.view(-1, batch.rows_per_unit * width).sum(1)
+        torch.testing.assert_close(sums, torch.ones_like(sums))
+        assert batch.weights.count_nonzero(1).all()
+
+
+@given(_units, st.integers(8, 400))
+@settings(max_examples=50, deadline=None)
+def test_batches_are_deterministic(units: list[list[Document]], max_tokens: int) -> None:
+    once, again = (physical_batches(units, max_tokens, PAD) for _ in range(2))
+    for first, second in zip(once, again, strict=True):
+        assert first.rows_per_unit == second.rows_per_unit
+        assert torch.equal(first.ids, second.ids)
+        assert torch.equal(first.weights, second.weights)
+
+
+def _units_of_lengths(lengths: list[int]) -> list[list[Document]]:
+    return [[Document(np.arange(length, dtype=np.int32) % 50, 2)] for length in lengths]
+
+
+def test_padding_is_small() -> None:
+    lengths = np.random.default_rng(0).integers(8, 200, 400).tolist()
+    batches = physical_batches(_units_of_lengths(lengths), 2048, PAD)
+    padded = sum(batch.ids.numel() for batch in batches)
+    assert padded < 1.08 * sum(lengths)
+    assert len(batches) < 1.15 * padded / 2048 + 1
+
+
+def test_a_unit_that_is_too_large_is_a_batch_of_its_own() -> None:
+    batches = physical_batches(_units_of_lengths([100, 9, 8, 101]), 64, PAD)
+    assert [tuple(batch.ids.shape) for batch in batches] == [(1, 104), (1, 104), (2, 16)]
+
+
+def test_a_width_that_is_a_multiple_of_8_is_not_padded() -> None:
+    (batch,) = physical_batches(_units_of_lengths([16, 9]), 64, PAD)
+    assert batch.ids.shape == (2, 16)
+    assert batch.ids[1, 9:].tolist() == [PAD] * 7
+
+
+def test_no_units_make_no_batches() -> None:
+    assert physical_batches([], 64, PAD) == []
+
+
+def test_a_dummy_has_rows_and_no_weight() -> None:
+    batch = dummy_batch(PAD)
+    assert batch.ids.shape == batch.weights.shape == (1, 8)
+    assert (batch.ids.dtype, batch.weights.dtype, batch.rows_per_unit) == (torch.int64, torch.float32, 1)
+    assert (batch.ids == PAD).all()
+    assert not batch.weights.any()
+
+
+@pytest.mark.parametrize(("tokens", "first_target"), [(0, 0), (1, 0), (1, 1), (5, 5), (5, 6), (1, -1), (1, -5)])
+def test_a_document_without_a_target_is_refused(tokens: int, first_target: int) -> None:
+    with pytest.raises(ConfigError, match="no token from first_target on"):
+        Document(np.full(tokens, 4321, dtype=np.int32), first_target)
+
+
+def test_batches_print_no_tokens() -> None:
+    (batch,) = physical_batches([[Document(np.full(5, 4321, dtype=np.int32), 1)]], 64, PAD)
+    assert "4321" not in repr(batch)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_loss_of_a_unit_is_its_mean_token_loss_in_any_company(tiny_backbone: "Backbone") -> None:
+    random = np.random.default_rng(3)
+    units = [
+        [Document(random.integers(0, 400, random.integers(4, 40)).astype(np.int32), 2) for _ in range(rows)]
+        for rows in (1, 3, 1, 2, 3, 1, 2, 1)
+    ]
+    model = tiny_backbone.model
+    for max_tokens in (8, 100, 1000):
+        found = Counter[float]()
+        with torch.no_grad():
+            for batch in physical_batches(units, max_tokens, tiny_backbone.end):
+                found.update(
+                    round(loss, 4) for loss in row_losses(model, batch).view(-1, batch.rows_per_unit).sum(1).tolist()
+                )
+            wanted = Counter(round(_mean_token_loss(model, unit), 4) for unit in units)
+        assert found == wanted
+
+
+def _mean_token_loss(model: torch.nn.Module, unit: list[Document]) -> float:
+    losses = []
+    for document in unit:
+        ids = torch.from_numpy(document.ids).long()[None]
+        logits = model(input_ids=ids, use_cache=False).logits[0].float()
+        every = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+        losses.append(every[document.first_target - 1 :])
+    return torch.cat(losses).mean().item()

@@ -1,0 +1,75 @@
+"""Without noise an update is the exact sum of clipped gradients, whoever computes it and however users are spread."""
+
+import engine_cases
+import numpy as np
+import pytest
+from engine_cases import BATCH, PAD, RATE, Case, before, exact, mine, taken
+from rank_processes import Ranks
+
+KINDS = ["gpt2", "llama", "bert", "gpt2_lora", "llama_lora"]
+ENGINES = [(None, False), (0, False), (1, False), (2, False), (3, False), (1, True), (2, True), (3, True)]
+NAMED = [f"{'plain' if zero is None else f'zero{zero}'}{'-offload' * offload}" for zero, offload in ENGINES]
+
+
+def norm_of(kind: str) -> float:
+    """A clipping norm that half of the users exceed."""
+    return float(np.median(exact(kind, 1.0)[1]))
+
+
+def error(kind: str, norm: float, after: dict[str, np.ndarray], users: int = 9) -> float:
+    """Relative L2 error of an update against the exact clipped sum."""
+    start, truth = before(kind), exact(kind, norm, users)[0]
+    assert set(after) == set(truth)
+    wrong = {name: (start[name].astype(float) - after[name]) * BATCH / RATE - truth[name] for name in truth}
+    length = np.sqrt(sum((summed**2).sum() for summed in truth.values()))
+    return float(np.sqrt(sum((each**2).sum() for each in wrong.values())) / max(length, 1e-9))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_rank_in_plain_pytorch(kind: str) -> None:
+    norm = norm_of(kind)
+    for tokens in (10_000, 24):
+        assert error(kind, norm, taken(Case(kind, splits=((9,),), tokens=(tokens,), norm=norm))) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
+def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, zero: int | None, offload: bool) -> None:
+    for kind in KINDS:
+        norm = norm_of(kind)
+        first, second = pair.run(taken, Case(kind, zero, offload, tokens=(10_000, 24), norm=norm))
+        assert error(kind, norm, first) < 1e-5, kind
+        assert all(np.array_equal(first[name], second[name]) for name in first), kind
+
+
+@pytest.mark.parametrize(("zero", "offload"), ENGINES[:5], ids=NAMED[:5])
+@pytest.mark.parametrize("split", [(9, 0), (0, 9), (1, 0)])
+def test_a_rank_may_have_no_users(pair: Ranks, zero: int | None, offload: bool, split: tuple[int, ...]) -> None:
+    norm = norm_of("gpt2")
+    for after in pair.run(taken, Case("gpt2", zero, offload, (split,), (24, 24), norm)):
+        assert error("gpt2", norm, after, sum(split)) < 1e-5
+
+
+@pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
+def test_without_users_and_noise_nothing_moves_and_the_next_step_is_right(
+    pair: Ranks, zero: int | None, offload: bool
+) -> None:
+    norm = norm_of("gpt2")
+    for after in pair.run(taken, Case("gpt2", zero, offload, ((0, 0), (5, 4), (0, 0)), (24, 64), norm)):
+        assert error("gpt2", norm, after) < 1e-5
+
+
+def test_the_cases_are_as_uneven_as_they_are_meant_to_be() -> None:
+    norms = exact("gpt2", 1.0)[1]
+    assert 0 < sum(norm > norm_of("gpt2") for norm in norms) < len(norms)
+    few, many = (len(mine(Case("gpt2", tokens=(tokens,)), (9,))) for tokens in (10_000, 24))
+    assert few < many
+    assert any(batch.rows_per_unit == 2 for batch in mine(Case("gpt2", tokens=(64,)), (9,)))
+    assert PAD not in {int(token) for unit in engine_cases.units() for document in unit for token in document.ids}
+
+
+@pytest.mark.parametrize("zero", [None, 0, 2, 3])
+def test_ranks_begin_with_the_weights_of_the_first(pair: Ranks, zero: int | None) -> None:
+    for after in pair.run(taken, Case("gpt2", zero, splits=((0, 0),), seeds=(0, 1))):
+        assert all(np.array_equal(after[name], start) for name, start in before("gpt2").items())

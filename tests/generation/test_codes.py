@@ -1,0 +1,132 @@
+"""Control codes: every record has a cell, every cell a code and labels, and shares become counts."""
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.release.histogram import MAX_CELLS
+
+VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5.0", "other")}
+CODES = Codes(CodesConfig(values=VALUES), ("topic", "stars"))
+
+
+def test_cells_and_labels_are_each_others_inverse() -> None:
+    assert CODES.cells == 3 * 3
+    labels = [CODES.labels(cell) for cell in range(CODES.cells)]
+    assert [CODES.index(values) for values in labels] == list(range(CODES.cells))
+    assert len({tuple(values.items()) for values in labels}) == CODES.cells
+    assert labels[0] == {"topic": "Mozart or Beethoven?", "stars": "1.0"}
+    assert labels[1] == {"topic": "Mozart or Beethoven?", "stars": "5.0"}
+    assert labels[-1] == {"topic": "other", "stars": "other"}
+
+
+@pytest.mark.parametrize("unlisted", [{"topic": "my own secret"}, {"topic": None}, {"topic": ""}, {}, {"mood": "sad"}])
+def test_what_is_not_on_the_public_list_is_other(unlisted: dict[str, str | None]) -> None:
+    assert CODES.labels(CODES.index(unlisted | {"stars": "5.0"})) == {"topic": "other", "stars": "5.0"}
+
+
+def test_other_may_be_listed_and_is_not_doubled() -> None:
+    assert Codes(CodesConfig(values={"stars": ("other", "1")}), ("stars",)).cells == 2
+    assert Codes(CodesConfig(values={"stars": ("other",)}), ("stars",)).labels(0) == {"stars": "other"}
+
+
+def test_a_code_is_one_line_that_names_every_label() -> None:
+    cell = CODES.index({"topic": "Mozart or Beethoven?", "stars": "5.0"})
+    assert CODES.text(cell) == "topic: Mozart or Beethoven? | stars: 5.0\n"
+    assert len({CODES.text(cell) for cell in range(CODES.cells)}) == CODES.cells
+    assert all(CODES.text(cell).count("\n") == 1 for cell in range(CODES.cells))
+
+
+def test_without_labels_there_is_one_empty_code() -> None:
+    codes = Codes(CodesConfig(), ())
+    assert (codes.cells, codes.index({}), codes.text(0), codes.labels(0)) == (1, 0, "", {})
+    assert codes.draw(codes.uniform, 3, 0) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"stars": ()}, "'stars' has an empty list"),
+        ({"stars": ("1", "1")}, "'stars' has a value twice"),
+        ({"stars": ("1\n2",)}, "'stars' has a value of several lines"),
+        ({"stars": (1, 2)}, "valid string"),
+    ],
+)
+def test_lists_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CodesConfig.parse({"values": values})
+
+
+@pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf")])
+def test_noise_must_be_positive(sigma: float) -> None:
+    with pytest.raises(ConfigError, match="noise_multiplier"):
+        CodesConfig.parse({"noise_multiplier": sigma})
+
+
+def test_labels_and_lists_must_match() -> None:
+    with pytest.raises(ConfigError, match="no list for label 'stars': add its public values"):
+        Codes(CodesConfig(values={"topic": ("a",)}), ("topic", "stars"))
+    with pytest.raises(ConfigError, match=r"a list for 'stars', which is none of corpus.labels"):
+        Codes(CodesConfig(values=VALUES), ("topic",))
+
+
+def test_too_many_combinations_are_refused_at_once() -> None:
+    many = {"zip": tuple(map(str, range(10_000)))}
+    start = time.perf_counter()
+    with pytest.raises(ConfigError, match=r"10,001 combinations of labels.*1,000 are taken: choose fewer"):
+        Codes(CodesConfig(values=many), ("zip",))
+    with pytest.raises(ConfigError, match="1,002,001 combinations"):
+        Codes(CodesConfig(values=dict.fromkeys("ab", tuple(map(str, range(1000))))), ("a", "b"))
+    assert time.perf_counter() - start < 1
+    assert Codes(CodesConfig(values={"zip": tuple(map(str, range(MAX_CELLS - 1)))}), ("zip",)).cells == MAX_CELLS
+
+
+def _counts(shares: list[float], n: int, seed: int = 0) -> list[int]:
+    codes = Codes(CodesConfig(values={"x": tuple(map(str, range(len(shares) - 1)))}), ("x",))
+    return np.bincount(codes.draw(np.array(shares), n, seed), minlength=len(shares)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shares", "n", "counts"),
+    [
+        ([0.5, 0.3, 0.2], 10, [5, 3, 2]),
+        ([0.55, 0.25, 0.2], 10, [6, 2, 2]),
+        ([1 / 3, 1 / 3, 1 / 3], 10, [4, 3, 3]),
+        ([1 / 3, 1 / 3, 1 / 3], 2, [1, 1, 0]),
+        ([0.0, 1.0], 7, [0, 7]),
+        ([0.2, 0.8], 0, [0, 0]),
+        ([1.0, 3.0], 8, [2, 6]),
+    ],
+)
+def test_counts_are_the_largest_remainders(shares: list[float], n: int, counts: list[int]) -> None:
+    assert _counts(shares, n) == counts
+
+
+def test_counts_are_within_one_of_the_shares_and_an_empty_cell_stays_empty() -> None:
+    chance = np.random.default_rng(1)
+    for n in (1, 10, 997, 100_000):
+        shares = chance.dirichlet(np.full(50, 0.1)) * (chance.random(50) > 0.3)
+        shares /= shares.sum()
+        counts = np.array(_counts(shares.tolist(), n))
+        assert counts.sum() == n
+        assert np.abs(counts - n * shares).max() < 1
+        assert not counts[shares == 0].any()
+
+
+def test_the_seed_decides_the_order_and_nothing_else() -> None:
+    shares = np.arange(1.0, 10.0)
+    first = CODES.draw(shares, 500, 3)
+    assert CODES.draw(shares, 500, 3) == first
+    other = CODES.draw(shares, 500, 4)
+    assert other != first
+    assert sorted(other) == sorted(first) != first
+    assert all(type(cell) is int for cell in first)
+
+
+def test_shares_of_other_codes_are_refused() -> None:
+    with pytest.raises(ReleaseError, match="8 shares for 9 codes"):
+        CODES.draw(np.ones(8), 3, 0)

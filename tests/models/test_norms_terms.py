@@ -1,0 +1,100 @@
+"""Norms and weighted sums of one parameter's terms, against the gradients themselves."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from rayprivacy.models.norms.parameter import ParameterGradient, Term
+from rayprivacy.models.norms.rows import Rows
+from rayprivacy.models.norms.terms import Dense, Outer
+from rayprivacy.models.norms.weights import Weights
+
+UNITS, VOCABULARY, WIDTH = 5, 23, 7
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _outer(positions: int, seed: int) -> tuple[Term, Tensor]:
+    left, right = _normal(UNITS, positions, VOCABULARY, seed=seed), _normal(UNITS, positions, WIDTH, seed=seed + 1)
+    return Outer(left, right), torch.einsum("usn,usm->unm", left.double(), right.double())
+
+
+def _rows(positions: int, seed: int) -> tuple[Term, Tensor]:
+    ids = torch.randint(0, 6, (UNITS, positions), generator=torch.Generator().manual_seed(seed))
+    right = _normal(UNITS, positions, WIDTH, seed=seed)
+    one_hot = torch.nn.functional.one_hot(ids, VOCABULARY).double()
+    term = Rows.summed(ids, right, torch.Size([VOCABULARY, WIDTH]))
+    return term, torch.einsum("usn,usm->unm", one_hot, right.double())
+
+
+def _dense(_: int, seed: int) -> tuple[Term, Tensor]:
+    values = _normal(UNITS, VOCABULARY, WIDTH, seed=seed)
+    return Dense(values), values.double()
+
+
+MAKERS = {"outer": _outer, "rows": _rows, "dense": _dense}
+MIXTURES = [
+    *[(kind,) for kind in MAKERS],
+    *itertools.combinations_with_replacement(["outer", "rows"], 2),
+    ("dense", "dense"),
+    ("dense", "rows"),
+    ("outer", "outer", "rows", "rows"),
+]
+
+
+@pytest.mark.parametrize("positions", [2, 40])  # few: Gram matrices; many: the gradients themselves
+@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
+def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int) -> None:
+    pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
+    expected = torch.stack([gradient for _, gradient in pairs]).sum(0)
+    gradient = ParameterGradient([term for term, _ in pairs])
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])
+    expected_sum = torch.einsum("u,unm->nm", coefficients.double(), expected)
+    found = gradient.weighted_sum(Weights.of(coefficients))
+    torch.testing.assert_close(found.double(), expected_sum, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture: tuple[str, ...], bad: float) -> None:
+    terms = [MAKERS[kind](3, seed)[0] for seed, kind in enumerate(mixture, 10)]
+    for term in terms:
+        (term.values if isinstance(term, Dense) else term.right)[1] = bad
+    gradient = ParameterGradient(terms)
+    finite = gradient.squared().isfinite()
+    assert finite.tolist() == [True, False, True, True, True]
+    assert gradient.weighted_sum(Weights.of(finite.float())).isfinite().all()
+
+
+def test_layers_small_for_their_length_keep_gradients_and_others_keep_operands() -> None:
+    assert isinstance(ParameterGradient([_outer(40, 0)[0]])._terms[0], Dense)
+    assert isinstance(ParameterGradient([_outer(2, 0)[0]])._terms[0], Outer)
+
+
+def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
+    """Two positions of opposite gradients, thousands of times longer than their sum: a Gram sum is mostly rounding."""
+    units, width = 2000, 64
+    left, right = _normal(units, 1, width, seed=1), _normal(units, 1, width, seed=2)
+    sizes = torch.logspace(-5, -2, units)[:, None, None]
+    nearly = -left * (1 + sizes * _normal(units, 1, width, seed=3))
+    outer = Outer(torch.cat([left, nearly], 1), torch.cat([right, right], 1))
+    assert not outer.short
+    true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
+    assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
+    found = ParameterGradient([outer]).squared().double()
+    assert (found >= true * (1 - 1e-5)).all()
+
+
+def test_low_precision_operands_are_summed_in_float32() -> None:
+    left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
+    expected = torch.einsum("usn,usm->unm", left.double(), right.double())
+    gradient = ParameterGradient([Outer(left, right)])
+    torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
+    total = gradient.weighted_sum(Weights.of(torch.ones(UNITS)))
+    assert total.dtype == torch.float32
+    torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)

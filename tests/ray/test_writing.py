@@ -1,0 +1,191 @@
+"""Writing on a real Ray: one file, in order, whole or not at all, and the same for any number of actors."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.generation import writing
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.generation.decode import BATCH, continuations
+from rayprivacy.generation.degenerate import is_degenerate
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.models.backbone import Backbone
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "one_thread")]
+CODES = Codes(CodesConfig(values={"topic": ("trains", "soup"), "stars": ("1", "5")}), ("topic", "stars"))
+CONFIG = SamplingConfig(max_tokens=3, top_p=0.9, seed=3)  # so short that many a text has no letters
+BLOCK = CODES.draw(CODES.uniform, BATCH, seed=0)
+CELLS = [*BLOCK, *BLOCK, *BLOCK[: BATCH // 2]]  # the second block asks what the first one asked
+Prompts = list[tuple[int, str]]
+
+
+def prompts(cells: list[int]) -> Prompts:
+    return [(cell, CODES.text(cell)) for cell in cells]
+
+
+def task(model: Path, config: SamplingConfig = CONFIG) -> writing._Task:
+    return writing._Task(model, config, "transformers", 1)
+
+
+def alone(backbone: Backbone, asked: Prompts, config: SamplingConfig = CONFIG) -> list[str]:
+    """What one process without Ray writes, block after block."""
+    pieces = [asked[at : at + BATCH] for at in range(0, len(asked), BATCH)]
+    return [
+        text
+        for block, piece in enumerate(pieces)
+        for text in continuations(
+            backbone.model, backbone, [prompt for _, prompt in piece], task(Path(), config).at(block)
+        )
+    ]
+
+
+@pytest.fixture(scope="module")
+def first(tiny_base: Path, local_ray: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
+    """A file that one actor wrote, and its counts."""
+    out = tmp_path_factory.mktemp("first") / "synthetic.parquet"
+    return out, write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1)
+
+
+def test_two_actors_write_the_same_bytes_as_one(first: tuple[Path, Written], tiny_base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "synthetic.parquet"
+    assert write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=2) == first[1]
+    assert out.read_bytes() == first[0].read_bytes()
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_file_holds_the_sound_texts_with_their_labels_in_order(
+    first: tuple[Path, Written], tiny_backbone: Backbone
+) -> None:
+    path, counts = first
+    texts = alone(tiny_backbone, prompts(CELLS))
+    rows = [{"text": text, **CODES.labels(cell)} for text, cell in zip(texts, CELLS, strict=True)]
+    assert pq.read_table(path).to_pylist() == [row for row in rows if is_degenerate(row["text"]) is None]
+    reasons = Counter(reason for text in texts if (reason := is_degenerate(text)))
+    assert counts == Written(len(texts) - reasons.total(), dict(sorted(reasons.items())))
+    assert 0 < reasons["no letters"] < len(texts) / 2
+    assert not any("topic:" in text for text in texts)
+
+
+def test_counts_schema_and_compression_are_in_the_file(first: tuple[Path, Written]) -> None:
+    path, counts = first
+    file = pq.ParquetFile(path)
+    assert file.schema_arrow.remove_metadata() == pa.schema(
+        [("text", pa.large_string()), ("topic", pa.string()), ("stars", pa.string())]
+    )
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert json.loads(file.metadata.metadata[b"rayprivacy.writing"]) == vars(counts)
+    assert read_written(path) == counts
+    assert file.metadata.num_rows == counts.texts
+
+
+def test_no_two_blocks_share_a_seed(tiny_backbone: Backbone) -> None:
+    seeds = [task(Path()).at(block).seed for block in range(10_000)]
+    other = [task(Path(), CONFIG.model_copy(update={"seed": 4})).at(block).seed for block in range(10_000)]
+    assert len({*seeds, *other}) == 20_000
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    texts = alone(tiny_backbone, prompts(CELLS))
+    assert sum(one == two for one, two in zip(texts[:BATCH], texts[BATCH : 2 * BATCH], strict=True)) < BATCH / 10
+
+
+def _samplers() -> list[psutil.Process]:
+    """Sampling processes of this test's own Ray."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "_Sampler" in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone) -> None:
+    asked, config = prompts(BLOCK * 10), CONFIG.model_copy(update={"max_tokens": 16})
+    blocks = writing._sampled(task(tiny_base, config), asked, 2)
+    texts = next(blocks)["text"].to_pylist()
+    os.kill(_samplers()[0].pid, signal.SIGKILL)
+    for block in blocks:
+        texts += block["text"].to_pylist()
+    assert texts == alone(tiny_backbone, asked, config)
+
+
+def test_an_actor_that_cannot_load_the_model_says_so_in_one_sentence(tiny_base: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "model"
+    broken.mkdir()
+    (broken / "config.json").write_bytes((tiny_base / "config.json").read_bytes())
+    with pytest.raises(RayPrivacyError, match=r"^model.base is '.*': it could not be loaded \(\w+\)\.$"):
+        write_samples(broken, prompts(BLOCK), CONFIG, CODES, tmp_path / "out", actors=1)
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+def test_what_is_missing_is_said_before_ray_works(tiny_base: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no config\.json: train or save the model first"):
+        write_samples(tmp_path / "nowhere", prompts(BLOCK), CONFIG, CODES, tmp_path / "out", actors=1)
+    with pytest.raises(ConfigError, match="run pip install vllm"):
+        write_samples(tiny_base, prompts(BLOCK), CONFIG, CODES, tmp_path / "out", actors=1, engine="vllm")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_prompts_the_file_has_no_rows(tiny_base: Path, tmp_path: Path) -> None:
+    assert write_samples(tiny_base, [], CONFIG, CODES, tmp_path / "none", actors=1) == Written(0, {})
+    assert pq.read_table(tmp_path / "none").column_names == ["text", "topic", "stars"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import pyarrow as pa
+from rayprivacy.generation.writing import _whole_file
+
+with _whole_file(Path(sys.argv[1]), pa.schema([("text", pa.string())])) as writer:
+    writer.write_table(pa.table({"text": ["half"] * 10_000}))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_leaves_no_half_file_and_the_next_one_cleans_up(tmp_path: Path) -> None:
+    out = tmp_path / "synthetic.parquet"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False).returncode == -signal.SIGKILL
+    assert not out.exists()
+    assert list(tmp_path.iterdir())
+    whole = pa.table({"text": ["whole"] * 10})
+    with writing._whole_file(out, whole.schema) as writer:
+        writer.write_table(whole)
+        assert not out.exists()
+    assert pq.read_table(out) == whole
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def _fail_half_way(out: Path) -> None:
+    with writing._whole_file(out, pa.schema([("text", pa.string())])) as writer:
+        writer.write_table(pa.table({"text": ["half"]}))
+        raise pa.ArrowInvalid("disk full")
+
+
+def test_a_failing_writer_leaves_the_file_that_was_there(tmp_path: Path) -> None:
+    out = tmp_path / "synthetic.parquet"
+    out.write_bytes(b"an older file")
+    with pytest.raises(pa.ArrowInvalid, match="disk full"):
+        _fail_half_way(out)
+    assert out.read_bytes() == b"an older file"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_row_groups_do_not_depend_on_how_blocks_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "ROW_GROUP", 5)
+    blocks = [pa.table({"n": pa.array(range(size), pa.int64())}) for size in (2, 0, 3, 4, 4, 1)]
+    groups = list(writing._row_groups(iter(blocks)))
+    assert [len(group) for group in groups] == [5, 8, 1]
+    assert pa.concat_tables(groups) == pa.concat_tables(blocks)
+    assert list(writing._row_groups(iter([]))) == []

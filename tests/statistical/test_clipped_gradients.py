@@ -1,0 +1,136 @@
+"""Coupled sensitivity: one more user moves the clipped sum by at most C, whatever that user's text does to gradients.
+
+The model is public and cannot be chosen by a user, but a user chooses tokens. So the model has tokens whose
+embeddings are 1e-9 to 1e9 long, or NaN, and the losses of a row may be scaled by anything.
+"""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.dpsgd.gradients import BookKeeping
+
+VOCABULARY, TOKENS, WIDTH, NORM = 40, 6, 8, 0.7
+KINDS = ("flat", "per_layer", "automatic")
+NAN_TOKEN = VOCABULARY - 1
+
+
+class _Model(nn.Module):
+    """Embedding, a norm, two layers, and a head tied to the embedding; tokens 20 and up have extreme embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head.weight = self.words.weight
+        with torch.no_grad():
+            self.words.weight[20:] *= torch.logspace(-9, 9, VOCABULARY - 20)[:, None]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        states = self.words(ids)
+        states = states + self.layers(self.norm(states))
+        return self.head(states)
+
+
+class _Users:
+    """Ids [users, tokens] and what each user's losses are multiplied by [users]."""
+
+    def __init__(self, ids: Tensor, factors: Tensor) -> None:
+        self.ids, self.factors = ids, factors
+
+    def and_one(self, ids: Tensor, factor: float) -> "_Users":
+        return _Users(torch.cat([self.ids, ids[None]]), torch.cat([self.factors, torch.tensor([factor])]))
+
+    def losses(self, model: nn.Module, low: bool) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            logits = model(self.ids[:, :-1]).float()
+        each = F.cross_entropy(logits.flatten(0, 1), self.ids[:, 1:].flatten(), reduction="none")
+        return each.view(len(self.ids), -1).mean(1) * self.factors
+
+
+def _sum(model: nn.Module, users: _Users, kind: ClippingKind, low: bool = False) -> Tensor:
+    """All clipped sums as one float64 vector."""
+    keeping = BookKeeping(model, Clipping(NORM, kind, low))
+    lazy = keeping(lambda: users.losses(model, low), 1)
+    return torch.cat([value().flatten() for value in lazy.values()]).double()
+
+
+def _tame(users: int, seed: int = 2) -> _Users:
+    random = torch.Generator().manual_seed(seed)
+    return _Users(torch.randint(0, 20, (users, TOKENS), generator=random), torch.ones(users))
+
+
+def _adversaries(base: _Users) -> list[tuple[Tensor, float]]:
+    own = base.ids[0]
+    extreme = [torch.full((TOKENS,), token) for token in range(20, VOCABULARY)]
+    mixed = [torch.stack([own, row], 1).flatten()[:TOKENS] for row in extreme]
+    factors = [sign * 10.0**power for power in range(-9, 10, 3) for sign in (1, -1)]
+    cancels = [(own, -1.0)]
+    not_finite = [(own, math.nan), (own, math.inf), (own, -math.inf), (own, 1e38)]
+    return [(row, 1.0) for row in extreme + mixed] + [(own, factor) for factor in factors] + cancels + not_finite
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    return _Model()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_more_user_moves_the_sum_by_at_most_the_norm(model: nn.Module, kind: ClippingKind) -> None:
+    base = _tame(4)
+    without = _sum(model, base, kind)
+    assert without.isfinite().all()
+    moves = [(_sum(model, base.and_one(*adversary), kind) - without).norm().item() for adversary in _adversaries(base)]
+    assert max(moves) <= NORM * (1 + 1e-5)  # NaN would fail here
+    assert max(moves) >= 0.9 * NORM  # the bound is the right one, not a wide one
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_who_cancels_another_moves_the_sum_as_far(model: nn.Module, kind: ClippingKind) -> None:
+    base = _tame(3)
+    without = _sum(model, base, kind)
+    both = _sum(model, base.and_one(base.ids[0], -1.0), kind)
+    alone = _sum(model, _Users(base.ids[1:], base.factors[1:]), kind)
+    torch.testing.assert_close(both, alone, rtol=0, atol=1e-6)
+    assert (both - without).norm() <= NORM * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_user_alone_is_longer_than_the_norm(model: nn.Module, kind: ClippingKind) -> None:
+    """Many users, so that for some of them the uses of the tied weight have much in common."""
+    users = _tame(60, seed=3)
+    lengths = [
+        _sum(model, _Users(users.ids[[i]], 100 * users.factors[[i]]), kind).norm().item() for i in range(len(users.ids))
+    ]
+    assert max(lengths) <= NORM * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_low_precision_keeps_the_bound(model: nn.Module, kind: ClippingKind) -> None:
+    base = _tame(4)
+    without = _sum(model, base, kind, low=True)
+    for ids, factor in _adversaries(base):
+        move = (_sum(model, base.and_one(ids, factor), kind, low=True) - without).norm().item()
+        assert move <= NORM
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_of_nan_moves_nothing(model: nn.Module, kind: ClippingKind) -> None:
+    base = _tame(3)
+    without = _sum(model, base, kind)
+    torch.testing.assert_close(_sum(model, base.and_one(base.ids[0], math.nan), kind), without, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        kept = model.words.weight[NAN_TOKEN].clone()
+        model.words.weight[NAN_TOKEN] = math.nan
+    try:  # the head is tied, so every user's logits are NaN now: nobody contributes, and nothing is NaN
+        assert not _sum(model, base.and_one(base.ids[0], 1.0), kind).any()
+    finally:
+        with torch.no_grad():
+            model.words.weight[NAN_TOKEN] = kept

@@ -1,0 +1,186 @@
+"""Keyed noise of DP-SGD: standard normal, a function of its place alone, and independent everywhere else."""
+
+import copy
+import hashlib
+import math
+import pickle
+import struct
+
+import numpy as np
+import pytest
+import torch
+from adversaries import P_THRESHOLD, Array, variance_p_value
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.keys import TEST_SECRET, Key
+from rayprivacy.dpsgd import noise as module
+from rayprivacy.dpsgd.noise import KeyedNoise
+
+RUN, STEP, NAME = "run-1", 3, "model.layers.0.weight"
+SIZE = 300_000
+NOISE = KeyedNoise(Key.for_tests(), RUN)
+BLOCK = 2 * module._PAIRS_AT_ONCE
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Array:
+    return NOISE.normal(STEP, NAME, 0, SIZE).numpy().astype(np.float64)
+
+
+def _slow(coordinate: int, step: int = STEP, name: str = NAME) -> float:
+    """One coordinate as the module docstring has it, with nothing of the module: BLAKE2b, one AES block, math."""
+    state = hashlib.blake2b(key=TEST_SECRET, digest_size=32)
+    for part in ("dpsgd-noise", RUN, str(step), name):
+        state.update(len(part.encode()).to_bytes(8, "big") + part.encode())
+    block = (
+        Cipher(algorithms.AES(state.digest()), modes.ECB()).encryptor().update((coordinate // 2).to_bytes(16, "big"))
+    )
+    first, second = (word >> 11 for word in struct.unpack("<QQ", block))
+    radius, angle = math.sqrt(-2 * math.log((first + 1) / 2**53)), 2 * math.pi * second / 2**53
+    return radius * (math.sin(angle) if coordinate % 2 else math.cos(angle))
+
+
+@pytest.mark.parametrize("start", [0, 1, 1000, 12_345, BLOCK - 3, 5 * BLOCK - 4, 2**33 - 1, 2**40 + 1])
+def test_the_noise_is_that_of_a_slow_implementation(start: int) -> None:
+    wanted = [_slow(coordinate) for coordinate in range(start, start + 200)]
+    np.testing.assert_allclose(NOISE.normal(STEP, NAME, start, 200).numpy(), wanted, rtol=2.4e-7, atol=1e-12)
+
+
+def test_the_stream_stays_what_it_was_in_earlier_versions() -> None:
+    wanted = torch.tensor([-1.441694975, -0.42900911, -0.863099873, -0.863825917])
+    torch.testing.assert_close(NOISE.normal(0, "weight", 0, 4), wanted, rtol=3e-7, atol=0)
+
+
+def test_any_range_is_that_slice_of_the_whole(drawn: Array) -> None:
+    random = np.random.default_rng(5)
+    edges = [0, 1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7, SIZE - 1]
+    starts = [*edges, *random.integers(0, SIZE, 150).tolist()]
+    for start in starts:
+        for count in (0, 1, 2, 3, int(random.integers(4, 40)), int(random.integers(0, SIZE))):
+            part = NOISE.normal(STEP, NAME, start, min(count, SIZE - start))
+            assert part.dtype == torch.float32
+            assert part.shape == (min(count, SIZE - start),)
+            assert np.array_equal(part.numpy(), drawn[start : start + count])
+
+
+def test_threads_and_default_types_change_nothing(drawn: Array) -> None:
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    try:
+        torch.set_num_threads(2)
+        torch.set_default_dtype(torch.bfloat16)
+        again = NOISE.normal(STEP, NAME, 0, SIZE)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(dtype)
+    assert again.dtype == torch.float32
+    assert np.array_equal(again.numpy(), drawn)
+
+
+def _normality(values: Array) -> dict[str, float]:
+    """p-values of standard normality: spread, whole distribution, tails."""
+    bins = np.bincount((stats.norm.cdf(values) * 200).astype(int), minlength=200)
+    beyond = int((np.abs(values) > 3.5).sum())
+    return {
+        "variance": variance_p_value(values, 1.0),
+        "mean": float(2 * stats.norm.sf(abs(values.mean()) * math.sqrt(values.size))),
+        "kolmogorov": float(stats.kstest(values, "norm").pvalue),
+        "chi-square": float(stats.chisquare(bins).pvalue),
+        "tails": float(stats.binomtest(beyond, values.size, 2 * stats.norm.sf(3.5)).pvalue),
+    }
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(0, None, 2), slice(1, None, 2), slice(SIZE // 2, None)])
+def test_the_noise_is_standard_normal(drawn: Array, part: slice) -> None:
+    for name, p_value in _normality(drawn[part]).items():
+        assert p_value > P_THRESHOLD, name
+
+
+def test_one_coordinate_is_standard_normal_over_the_steps() -> None:
+    values = np.array([NOISE.normal(step, NAME, 7, 1).item() for step in range(10_000)])
+    for name, p_value in _normality(values).items():
+        assert p_value > P_THRESHOLD, name
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array, factor: float) -> None:
+    few = _normality(drawn[:100_000] * factor)
+    assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
+
+
+def test_a_pair_has_an_exponential_radius_and_a_uniform_angle(drawn: Array) -> None:
+    even, odd = drawn[0::2], drawn[1::2]
+    assert stats.kstest((even**2 + odd**2) / 2, "expon").pvalue > P_THRESHOLD
+    assert stats.kstest(np.arctan2(odd, even) / math.tau + 0.5, "uniform").pvalue > P_THRESHOLD
+
+
+def _related(first: Array, second: Array) -> bool:
+    """Whether values, or their sizes, are correlated."""
+    pairs = ((first, second), (first**2, second**2), (np.abs(first), np.abs(second)))
+    return any(stats.pearsonr(*pair).pvalue < P_THRESHOLD for pair in pairs)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 4, 8, 16, 256, BLOCK - 1, BLOCK, BLOCK + 1, SIZE // 2])
+def test_coordinates_are_independent(drawn: Array, lag: int) -> None:
+    assert not _related(drawn[:-lag], drawn[lag:])
+
+
+def _pairs(values: Array) -> Array:
+    """The coordinates of one AES block as one number."""
+    return values[0::2] + 1j * values[1::2]
+
+
+OTHERS = {
+    "step": (RUN, STEP + 1, NAME),
+    "step 33": (RUN, 33, NAME),
+    "run and step run together": ("run-", 13, NAME),
+    "name": (RUN, STEP, "model.layers.1.weight"),
+    "run": ("run-2", STEP, NAME),
+}
+
+
+@pytest.mark.parametrize(("run", "step", "name"), OTHERS.values(), ids=OTHERS)
+def test_no_noise_is_shared_between_steps_parameters_runs_or_keys(drawn: Array, run: str, step: int, name: str) -> None:
+    others = [KeyedNoise(Key.for_tests(), run).normal(step, name, 0, SIZE)]
+    others.append(KeyedNoise(Key(bytes(32)), RUN).normal(STEP, NAME, 0, SIZE))
+    for other in (values.numpy().astype(np.float64) for values in others):
+        assert not _related(drawn, other)
+        assert not _related(drawn[:-1], other[1:])
+        assert not np.isin(_pairs(drawn), _pairs(other)).any()
+
+
+def test_noise_drawn_twice_would_be_noticed(drawn: Array) -> None:
+    again = KeyedNoise(Key.for_tests(), RUN).normal(STEP, NAME, 0, SIZE).numpy()
+    assert np.array_equal(drawn, again)
+    assert _related(drawn, again)
+    assert np.isin(_pairs(drawn)[100:], _pairs(again)[:-100]).any()
+    # A stream that repeats itself is found by the lags above.
+    assert _related(np.repeat(drawn, 2)[:-1], np.repeat(drawn, 2)[1:])
+
+
+def test_the_ends_of_the_uniform_numbers_are_finite() -> None:
+    words = torch.tensor([[0, 0], [-1, -1], [0, -1], [-1, 0], [2**63 - 1, -(2**63)]], dtype=torch.int64)
+    out = torch.empty(len(words), 2)
+    module._box_muller(words, out)
+    longest = math.sqrt(2 * 53 * math.log(2))
+    assert out[0].tolist() == pytest.approx([longest, 0])
+    assert out[1].tolist() == pytest.approx([0, 0])
+    assert out[4].tolist() == pytest.approx([-math.sqrt(2 * math.log(2)), 0], rel=1e-6, abs=1e-12)
+    assert torch.isfinite(out).all()
+
+
+def test_the_object_is_sealed() -> None:
+    noise = KeyedNoise(Key(b"s" * 32), "a private run")
+    assert f"{noise} {noise!r}" == "KeyedNoise(<sealed>) KeyedNoise(<sealed>)"
+    for escape in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="never pickled"):
+            escape(noise)
+    with pytest.raises(TypeError):
+        vars(noise)
+
+
+@pytest.mark.parametrize(("step", "start", "count"), [(-1, 0, 1), (0, -1, 1), (0, -2, 2), (0, 0, -1)])
+def test_a_negative_place_is_refused(step: int, start: int, count: int) -> None:
+    with pytest.raises(ReleaseError, match="-"):
+        NOISE.normal(step, NAME, start, count)
