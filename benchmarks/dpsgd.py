@@ -145,7 +145,7 @@ def _ids(batch: int, length: int, vocabulary: int) -> Tensor:
 
 def _losses(model: nn.Module, ids: Tensor) -> Tensor:
     """Mean next-token loss of each row [rows]."""
-    positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+    positions = torch.arange(ids.shape[1], device=ids.device).repeat(len(ids), 1)
     logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, :-1]
     each = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
     return each.view(len(ids), -1).mean(1)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients
@@ -81,6 +82,10 @@ def make_engine(
             missing.
         ReleaseError: ranks would leave a coordinate without noise, or differ in the noise.
     """
+    if engine.gradients == "opacus" and engine.zero == 3:
+        raise ConfigError(
+            "engine.gradients is 'opacus' and engine.zero 3: Opacus needs whole parameters; use 'bookkeeping'."
+        )
     clipping = Clipping(training.clipping_norm, training.clipping, low_precision)
     gradients = partial(_gradients, engine.gradients, clipping)
     schedule = Schedule(training.optimizer, training.steps)

@@ -213,7 +213,9 @@ ENGINES: dict[EngineName, Callable[[Path], Continue]] = {"transformers": _transf
 
 def _need_vllm() -> None:
     if importlib.util.find_spec("vllm") is None:
-        raise ConfigError("engine is 'vllm', which is not installed: run pip install vllm, or use 'transformers'.")
+        raise ConfigError(
+            "generation.engine is 'vllm', which is not installed: run pip install vllm, or use 'transformers'."
+        )
 
 
 def _load(model_dir: Path) -> Backbone:

@@ -7,7 +7,7 @@ units one at a time, in float64, with torch.autograd alone.
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from rayprivacy.dpsgd import deepspeed_setup, ranks
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.dpsgd.zero import ZeroEngine
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
@@ -48,6 +50,7 @@ class Case:
         first: number of the first step.
         seeds: of the model's weights, for each rank.
         half: the model's parameters are bfloat16.
+        gradients: how they are clipped.
     """
 
     kind: str
@@ -63,6 +66,7 @@ class Case:
     first: int = 0
     seeds: tuple[int, ...] = (0, 0)
     half: bool = False
+    gradients: Literal["bookkeeping", "opacus"] = "bookkeeping"
 
 
 def tiny_model(kind: str, seed: int = 0) -> Any:
@@ -79,7 +83,9 @@ def tiny_model(kind: str, seed: int = 0) -> Any:
         model: Any = transformers.GPT2LMHeadModel(config)
     elif name == "llama":
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
-        config = transformers.LlamaConfig(**size, hidden_size=24, intermediate_size=40, tie_word_embeddings=True, **heads)
+        config = transformers.LlamaConfig(
+            **size, hidden_size=24, intermediate_size=40, tie_word_embeddings=True, **heads
+        )
         model = transformers.LlamaForCausalLM(config)
     else:
         quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
@@ -93,13 +99,15 @@ def tiny_model(kind: str, seed: int = 0) -> Any:
     return model.train()
 
 
-def losses(model: Any, batch: Batch) -> Tensor:
-    """Weighted negative log-likelihoods of rows, in the model's own precision."""
+def losses(model: Any, batch: Batch, half: bool = False) -> Tensor:
+    """Weighted negative log-likelihoods of rows: in the model's own precision, or under bfloat16 autocast."""
     positions = torch.arange(batch.ids.shape[1]).expand_as(batch.ids).contiguous()
     inputs = {"input_ids": batch.ids, "position_ids": positions}
     if model.config.model_type == "bert":  # looks both ways, so it must be told what is padding
         inputs |= {"token_type_ids": torch.zeros_like(batch.ids), "attention_mask": (batch.ids != PAD).long()}
-    logs = model(**inputs).logits[:, :-1].log_softmax(-1)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        logits = model(**inputs).logits[:, :-1]
+    logs = logits.log_softmax(-1, dtype=max(logits.dtype, torch.float32, key=lambda kind: kind.itemsize))
     nll = -logs.gather(2, batch.ids[:, 1:, None]).squeeze(2)
     return (nll * batch.weights[:, 1:]).sum(1)
 
@@ -139,7 +147,9 @@ def made(case: Case) -> Engine:
     )
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), case.sigma * case.norm, BATCH)
     model = tiny_model(case.kind, case.seeds[ranks.rank()])
-    return make_engine(model.bfloat16() if case.half else model, training, noise, EngineConfig(zero=case.zero, offload=case.offload), losses)
+    engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)
+    own_losses = functools.partial(losses, half=case.half)
+    return make_engine(model.bfloat16() if case.half else model, training, noise, engine, own_losses, case.half)
 
 
 def mine(case: Case, split: tuple[int, ...]) -> list[Batch]:
@@ -178,3 +188,36 @@ def before(kind: str) -> dict[str, Any]:
 def fragments(case: Case) -> list[tuple[str, int, int]]:
     """What this rank's optimizer owns."""
     return [(held.name, held.start, held.count) for held in made(case).fragments()]
+
+
+class Overflowing:
+    """Clipped gradients that are infinite: what no optimizer may notice."""
+
+    def __init__(self, model: Any) -> None:
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def __call__(self, losses: Any, rows_per_unit: int, live: bool = True) -> Any:
+        losses()
+        shape = {each: getattr(each, "ds_shape", each.shape) for each in self.parameters}
+        return {each: lambda each=each: torch.full(shape[each], float("inf")) for each in self.parameters}
+
+
+def overflowed(zero: int, offload: bool) -> float:
+    """Share of weights that infinite gradients have reached, after a step and another one without users."""
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), 1.0, BATCH)
+    engine = ZeroEngine(tiny_model("gpt2"), Overflowing, noise, Schedule(SGD, 10), losses, zero, offload)
+    engine.step(0, mine(Case("gpt2"), (5, 4)))
+    weights = torch.cat([tensor.flatten() for tensor in engine.state_dict().values()])
+    return float((~weights.isfinite()).float().mean())
+
+
+def told_to_step(case: Case) -> str:
+    """What DeepSpeed's own step says when no step is open."""
+    engine: Any = made(case)
+    zero = engine._engine
+    try:
+        engine._reduce_once(mine(case, case.splits[0])) if case.zero != 3 else engine._reduce_each([])
+        zero.step()
+    except RayPrivacyError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,9 +1,9 @@
 """Without noise an update is the exact sum of clipped gradients, whoever computes it and however users are spread."""
 
-import engine_cases
 import numpy as np
 import pytest
-from engine_cases import BATCH, PAD, RATE, Case, before, exact, mine, taken
+import torch
+from engine_cases import BATCH, PAD, RATE, SGD, Case, before, exact, mine, refused, taken, units
 from rank_processes import Ranks
 
 KINDS = ["gpt2", "llama", "bert", "gpt2_lora", "llama_lora"]
@@ -33,7 +33,6 @@ def test_one_rank_in_plain_pytorch(kind: str) -> None:
         assert error(kind, norm, taken(Case(kind, splits=((9,),), tokens=(tokens,), norm=norm))) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
 def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, zero: int | None, offload: bool) -> None:
     for kind in KINDS:
@@ -66,10 +65,39 @@ def test_the_cases_are_as_uneven_as_they_are_meant_to_be() -> None:
     few, many = (len(mine(Case("gpt2", tokens=(tokens,)), (9,))) for tokens in (10_000, 24))
     assert few < many
     assert any(batch.rows_per_unit == 2 for batch in mine(Case("gpt2", tokens=(64,)), (9,)))
-    assert PAD not in {int(token) for unit in engine_cases.units() for document in unit for token in document.ids}
+    assert PAD not in {int(token) for unit in units() for document in unit for token in document.ids}
 
 
 @pytest.mark.parametrize("zero", [None, 0, 2, 3])
 def test_ranks_begin_with_the_weights_of_the_first(pair: Ranks, zero: int | None) -> None:
     for after in pair.run(taken, Case("gpt2", zero, splits=((0, 0),), seeds=(0, 1))):
         assert all(np.array_equal(after[name], start) for name, start in before("gpt2").items())
+
+
+@pytest.mark.parametrize("zero", [None, 0, 1, 2])
+def test_gradients_of_opacus_go_the_same_way(pair: Ranks, zero: int | None) -> None:
+    norm = norm_of("gpt2_lora")
+    case = Case("gpt2_lora", zero, tokens=(10_000, 24), norm=norm, gradients="opacus")
+    assert error("gpt2_lora", norm, pair.run(taken, case)[0]) < 1e-5
+
+
+def test_opacus_and_partitioned_parameters_do_not_go_together(pair: Ranks) -> None:
+    answers = pair.run(refused, Case("gpt2_lora", 3, gradients="opacus"))
+    assert all("'opacus' and engine.zero 3" in answer for answer in answers)
+
+
+@pytest.mark.parametrize(("zero", "kind"), [(None, "gpt2"), (None, "llama_lora"), (2, "gpt2"), (3, "llama_lora")])
+def test_a_model_in_bfloat16_has_weights_and_sums_in_float32(pair: Ranks, zero: int | None, kind: str) -> None:
+    norm = norm_of(kind)
+    after = pair.run(taken, Case(kind, zero, tokens=(10_000, 24), norm=norm, half=True))[0]
+    assert error(kind, 0.99 * norm, after) < 0.05  # low precision clips one percent lower
+    slow = SGD.model_copy(update={"learning_rate": 1e-4})  # steps that bfloat16 would round away
+    after = pair.run(taken, Case(kind, zero, norm=norm, half=True, optimizer=slow))[0]
+    assert all(weights.dtype == np.float32 for weights in after.values())
+    start = {name: _rounded(weights) for name, weights in before(kind).items()}
+    moved = np.concatenate([(after[name] != start[name]).ravel() for name in start])
+    assert moved.mean() > 0.5
+
+
+def _rounded(weights: np.ndarray) -> np.ndarray:
+    return torch.from_numpy(weights).bfloat16().float().numpy()

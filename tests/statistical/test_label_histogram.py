@@ -91,9 +91,10 @@ def test_many_small_cells_do_not_round_up_above_the_bound(cells: int) -> None:
 
 
 @pytest.mark.parametrize("cells", [1, 50, 1000])
-def test_the_bound_is_tight(cells: int) -> None:
+@pytest.mark.parametrize("records", [1, 3, 2**32])
+def test_the_bound_is_tight(cells: int, records: int) -> None:
     mechanism = HistogramMechanism(cells, 1.0)
-    moved = _moved(mechanism, [np.ones(cells, dtype=np.int64)], np.eye(cells, dtype=np.int64)[-1] * 3)
+    moved = _moved(mechanism, [np.ones(cells, dtype=np.int64)], np.eye(cells, dtype=np.int64)[-1] * records)
     assert np.linalg.norm(moved.astype(float)) == mechanism.sensitivity == 2**20
 
 

@@ -1,0 +1,70 @@
+"""The learning rate is a function of the step alone, and the optimizer is torch's."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
+from rayprivacy.dpsgd.settings import OptimizerConfig
+
+
+def _rates(steps: int, **fields: Any) -> list[float]:
+    schedule = Schedule(OptimizerConfig(learning_rate=2.0, **fields), steps)
+    return [schedule.rate(step) for step in range(steps)]
+
+
+def test_a_constant_rate_stays() -> None:
+    assert _rates(4, schedule="constant") == [2.0] * 4
+
+
+def test_a_line_would_reach_zero_one_step_after_the_last() -> None:
+    assert _rates(4, schedule="linear") == [2.0, 1.5, 1.0, 0.5]
+
+
+def test_half_a_cosine_starts_high_is_half_in_the_middle_and_never_zero() -> None:
+    rates = _rates(10, schedule="cosine")
+    assert rates[0] == 2.0
+    assert math.isclose(rates[5], 1.0)
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.1
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_warm_up_rises_in_equal_parts_to_the_learning_rate(schedule: str) -> None:
+    rates = _rates(10, schedule=schedule, warmup_steps=3)
+    assert rates[:4] == [0.5, 1.0, 1.5, 2.0]
+    assert all(rate <= 2.0 for rate in rates[4:])
+
+
+def test_a_rate_is_needed_and_a_warm_up_shorter_than_the_run() -> None:
+    with pytest.raises(ConfigError, match="learning_rate is not set"):
+        Schedule(OptimizerConfig(), 10)
+    with pytest.raises(ConfigError, match="warmup_steps is 10 of 10 steps"):
+        Schedule(OptimizerConfig(learning_rate=1.0, warmup_steps=10), 10)
+
+
+def _after(config: OptimizerConfig, gradients: list[float]) -> float:
+    weight = torch.tensor([1.0], requires_grad=True)
+    optimizer = make_optimizer(config, [weight])
+    for step, gradient in enumerate(gradients):
+        for group in optimizer.param_groups:
+            group["lr"] = Schedule(config, 10).rate(step)
+        weight.grad = torch.tensor([gradient])
+        optimizer.step()
+    return weight.item()
+
+
+def test_sgd_momentum_and_decay_are_what_their_names_say() -> None:
+    plain = OptimizerConfig(kind="sgd", learning_rate=0.1, schedule="constant")
+    assert math.isclose(_after(plain, [1.0, 1.0]), 0.8, rel_tol=1e-6)
+    assert math.isclose(_after(plain.model_copy(update={"momentum": 0.5}), [1.0, 1.0]), 0.75, rel_tol=1e-6)
+    assert math.isclose(_after(plain.model_copy(update={"weight_decay": 1.0}), [0.0]), 0.9, rel_tol=1e-6)
+
+
+def test_adamw_decays_weights_apart_from_the_gradient() -> None:
+    config = OptimizerConfig(learning_rate=0.1, schedule="constant", weight_decay=1.0)
+    assert math.isclose(_after(config, [0.0]), 0.9, rel_tol=1e-6)
+    assert math.isclose(_after(config, [1e-3]), 0.8, rel_tol=1e-4)  # Adam's first step is as long as the rate

@@ -1,0 +1,129 @@
+"""The noise of a step on the real path: two ranks, every ZeRO stage, steps without any user, so that noise is all."""
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from adversaries import P_THRESHOLD, Array, variance_p_value
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
+
+from engine_cases import BATCH, RATE, Case, before, fragments, taken
+from rank_processes import Ranks
+
+from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd.noise import KeyedNoise
+
+SIGMA, NORM = 0.7, 3.0
+STD = SIGMA * NORM / BATCH
+ENGINES = [(None, False), (0, False), (1, False), (2, False), (2, True), (3, False), (3, True)]
+NAMED = [f"{'plain' if zero is None else f'zero{zero}'}{'-offload' * offload}" for zero, offload in ENGINES]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Ranks]:
+    ranks = Ranks(2)
+    yield ranks
+    ranks.close()
+
+
+def _case(zero: int | None, offload: bool, first: int, steps: int = 1) -> Case:
+    return Case("gpt2", zero, offload, ((0, 0),) * steps, norm=NORM, sigma=SIGMA, first=first)
+
+
+def _moved(after: dict[str, Array]) -> dict[str, Array]:
+    """What was added to the gradients, from the weights."""
+    return {name: (start.astype(float) - after[name]) / RATE for name, start in before("gpt2").items()}
+
+
+def _flat(moved: dict[str, Array]) -> Array:
+    return np.concatenate([each.ravel() for each in moved.values()])
+
+
+def _uncorrelated(first: Array, second: Array) -> bool:
+    size = min(len(first), len(second))
+    return bool(stats.pearsonr(first[:size], second[:size]).pvalue > P_THRESHOLD)
+
+
+def _declared(noise: Array) -> bool:
+    return abs(noise.std() / STD - 1) < 0.01 and variance_p_value(noise, STD) > P_THRESHOLD
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[dict[str, Array]]:
+    """Steps 0, 1 and 2 on one rank, each by itself."""
+    return [_moved(taken(_case(None, False, step))) for step in range(3)]
+
+
+def test_one_rank_adds_the_keyed_noise_of_each_step_and_parameter(plain: list[dict[str, Array]]) -> None:
+    keyed = KeyedNoise(Key.for_tests(), "run")
+    for step, moved in enumerate(plain):
+        for name, noise in moved.items():
+            drawn = keyed.normal(step, name, 0, noise.size).numpy().reshape(noise.shape)
+            assert np.allclose(noise, STD * drawn, rtol=0, atol=1e-5 * STD)
+
+
+@pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
+def test_the_noise_has_the_declared_scale_and_is_that_of_one_rank(
+    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
+) -> None:
+    steps = [pair.run(taken, _case(zero, offload, step)) for step in range(3)]
+    found = [_moved(first) for first, _ in steps]
+    assert all(np.array_equal(first[name], second[name]) for first, second in steps for name in first)
+    assert _declared(np.concatenate([_flat(moved) for moved in found]))
+    for moved, single in zip(found, plain, strict=True):
+        assert np.allclose(_flat(moved), _flat(single), rtol=0, atol=1e-5 * STD)
+
+
+def test_the_same_test_rejects_other_scales(plain: list[dict[str, Array]]) -> None:
+    noise = np.concatenate([_flat(moved) for moved in plain])
+    assert _declared(noise)
+    for factor in (0.5, 0.7, 1 / np.sqrt(2), 0.98, 1.02, 1.3, np.sqrt(2), 2.0):
+        assert not _declared(noise * factor)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_ranks_own_disjoint_coordinates_and_their_noise_is_independent(pair: Ranks, zero: int) -> None:
+    (after, _), case = pair.run(taken, _case(zero, False, 0)), _case(zero, False, 0)
+    moved, owned = _moved(after), pair.run(fragments, case)
+    halves = [
+        np.concatenate([moved[name].ravel()[start : start + count] for name, start, count in rank]) for rank in owned
+    ]
+    assert sum(map(len, halves)) == _flat(moved).size
+    assert min(map(len, halves)) > 0.3 * _flat(moved).size
+    assert all(_flat(moved).size > 10_000 and abs(half.std() / STD - 1) < 0.02 for half in halves)
+    assert _uncorrelated(*halves)
+    assert not np.intersect1d(*[np.round(half, 9) for half in halves]).size
+
+
+def test_steps_parameters_and_neighbours_share_no_noise(plain: list[dict[str, Array]]) -> None:
+    first, second, third = (_flat(moved) for moved in plain)
+    assert _uncorrelated(first, second)
+    assert _uncorrelated(second, third)
+    assert _uncorrelated(first[:-1], first[1:])
+    for one, other in pairwise(plain[0].values()):
+        assert _uncorrelated(one.ravel(), other.ravel())
+    assert not _uncorrelated(first, first + 0.1 * second)
+
+
+@pytest.mark.parametrize(("zero", "offload"), [(None, False), (2, False), (3, False)], ids=["plain", "zero2", "zero3"])
+def test_three_steps_without_users_are_three_noises(
+    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
+) -> None:
+    moved = _moved(pair.run(taken, _case(zero, offload, 0, steps=3))[0])
+    assert np.allclose(_flat(moved), sum(_flat(single) for single in plain), rtol=0, atol=1e-5 * STD)
+
+
+@pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
+def test_users_and_noise_add_up(pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool) -> None:
+    """The update with users, less the one without noise, is the noise of the step and nothing else."""
+    noisy, quiet = (
+        _flat(_moved(pair.run(taken, Case("gpt2", zero, offload, ((5, 4),), (64, 24), NORM, sigma))[0]))
+        for sigma in (SIGMA, 0.0)
+    )
+    assert np.linalg.norm(quiet) > STD
+    assert np.allclose(noisy - quiet, _flat(plain[0]), rtol=0, atol=1e-4 * STD)
