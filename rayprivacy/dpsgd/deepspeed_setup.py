@@ -9,7 +9,6 @@ DeepSpeed is imported here and nowhere else, when an engine is made. What is tur
     compiled operators          they build for a minute when first used; torch's own optimizers are used instead
 """
 
-import importlib
 import logging
 import os
 import warnings
@@ -20,10 +19,10 @@ import torch
 from rayprivacy.core.errors import ConfigError
 
 # Elements, not bytes. DeepSpeed's defaults (5e8) would allocate 2 GB on each rank before the first gradient.
-LIMITS: dict[str, int] = {"reduce_bucket_size": 1 << 23, "allgather_bucket_size": 1 << 23}
+LIMITS: dict[str, int] = {"reduce_bucket_size": 1 << 21, "allgather_bucket_size": 1 << 21}
 STAGE_3_LIMITS: dict[str, int] = {
     "stage3_param_persistence_threshold": 1 << 14,
-    "stage3_prefetch_bucket_size": 1 << 23,
+    "stage3_prefetch_bucket_size": 1 << 21,
     "sub_group_size": 1 << 28,
 }
 
@@ -36,13 +35,14 @@ def find_deepspeed(device: torch.device) -> Any:
     """
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     try:
-        deepspeed = importlib.import_module("deepspeed")
+        import deepspeed
     except ImportError:
         raise ConfigError(
             'engine.zero needs DeepSpeed, which is not installed: run pip install "rayprivacy[deepspeed]", '
             "or leave engine.zero out."
         ) from None
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled, for 40 seconds
+    # Off, because it would be compiled when first used, for 40 seconds.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # DeepSpeed calls collectives of torch by their old names, and each call would print that.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")

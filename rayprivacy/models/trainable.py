@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers.pytorch_utils import Conv1D
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import AdapterConfig
 
+LINEAR = (torch.nn.Linear, Conv1D)
 START_SEED = 0  # public: every run starts from the same matrices
 
 
@@ -36,11 +38,12 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
     if config.layers is not None and config.layers > depth:
         raise ConfigError(f"adapter.layers is {config.layers} and the base has {depth}: give at most so many.")
     chosen = None if config.layers is None else list(range(depth - config.layers, depth))
+    linear = {name.rpartition(".")[2] for name, each in model.base_model.named_modules() if isinstance(each, LINEAR)}
     lora = LoraConfig(
         r=config.rank,
         lora_alpha=2 * config.rank,
         lora_dropout=0.0,
-        target_modules="all-linear",
+        target_modules=sorted(linear),
         layers_to_transform=chosen,
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

@@ -17,7 +17,6 @@ private sums could be checked against. The same release id with another input is
 """
 
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,18 +25,18 @@ import numpy.typing as npt
 from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_array, digest_json
-from rayprivacy.core.errors import LeaseHeldError, ReleaseError
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.histogram import HistogramMechanism, Shares
+from rayprivacy.release.leasing import leased
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import Means, VoteMechanism, Votes
 
 __all__ = ["Gate", "HistogramMechanism", "VoteManifest", "VoteMechanism"]
 
-POLL_SECONDS = 0.2
 _STORED = np.dtype("<i8")
 _drawing = threading.Lock()  # a lease tells processes apart, not threads of one
 
@@ -127,17 +126,10 @@ class Gate:
             self._draw_once(charge, mechanism, sums)
 
     def _draw_once(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> None:
-        started = self._leased(charge)
+        started = leased(self.ledger, charge)
         if started.state is not ChargeState.COMMITTED:
             noisy = mechanism.draw(sums)
             self.ledger.commit_output(started, noisy.astype(_STORED).tobytes())
-
-    def _leased(self, charge: Charge) -> Charge:
-        while True:
-            try:
-                return self.ledger.start(charge)
-            except LeaseHeldError:
-                time.sleep(POLL_SECONDS)  # until the holder has committed, has died, or its term is over
 
     def _stored(self, charge: Charge) -> Votes:
         blob = self.ledger.output(charge)

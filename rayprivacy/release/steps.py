@@ -31,13 +31,14 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 
 from rayprivacy.accounting.events import validate
 from rayprivacy.core.artifacts import RELEASE_SEAL, Released, digest_json
-from rayprivacy.core.errors import LeaseHeldError, ReleaseError
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit, Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.release.leasing import leased
 
-POLL_SECONDS, RENEW_SECONDS = 0.2, 60.0
+RENEW_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,7 @@ class StepGate:
             rung=rung,
             protection=release.mechanism.protection,
         )
-        self._held, self._renewed = self._leased(charge), time.monotonic()
-
-    def _leased(self, charge: Charge) -> Charge:
-        while True:
-            try:
-                return self._ledger.start(charge)
-            except LeaseHeldError:
-                time.sleep(POLL_SECONDS)  # until the holder has committed, has died, or its term is over
+        self._held, self._renewed = leased(self._ledger, charge), time.monotonic()
 
     def keep(self) -> None:
         """Extend the lease while a long chunk runs; called after every step."""

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
@@ -112,6 +113,7 @@ class Heldout(Lenient):
     perplexity: dict[str, float] = Field(default_factory=dict)
     bleu: dict[str, dict[str, float]] = Field(default_factory=dict)
     lengths: Lengths | None = None
+    cut_share: float | None = None
 
 
 class Metrics(Lenient):
@@ -140,6 +142,19 @@ def read_recipe(path: Path) -> str:
         ConfigError: the file is not there.
     """
     return PASSWORD.sub(r"\1:***@", read_bytes(path).decode(errors="replace"))
+
+
+def read_method(path: Path) -> str:
+    """The method that a recipe names.
+
+    Raises:
+        ConfigError: the file is not there, or names none.
+    """
+    try:
+        return str(yaml.safe_load(read_bytes(path))["method"])
+    except (yaml.YAMLError, KeyError, TypeError):
+        pass
+    raise ConfigError(f"{path} names no method: let the run write it again.")
 
 
 def read_model(path: Path, model: type[M]) -> M:

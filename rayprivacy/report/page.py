@@ -12,14 +12,18 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rayprivacy.core.files import write_atomic
 from rayprivacy.report import claim, format, road
 from rayprivacy.report.figures import Series, length_histogram
-from rayprivacy.report.inputs import Certificate, Heldout, Metrics, read_model, read_recipe
+from rayprivacy.report.inputs import Certificate, Heldout, Metrics, read_method, read_model, read_recipe
 from rayprivacy.report.samples import draw_samples
 
+BASE = {"base": "Base model"}
 MODELS = {
-    "base": "Base model",
-    "base_pseudo": "Base model tuned on pseudo-text",
-    "student": "Student (this run)",
-    "nonprivate": "Trained without privacy",
+    "seqpate": BASE
+    | {
+        "base_pseudo": "Base model tuned on pseudo-text",
+        "student": "Student (this run)",
+        "nonprivate": "Trained without privacy",
+    },
+    "generator": BASE | {"generator": "Generator (this run)"},
 }
 
 
@@ -37,6 +41,8 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
     certificate = read_model(run_dir / "certificate.json", Certificate)
     metrics = read_model(run_dir / "metrics.json", Metrics)
     heldout = metrics.heldout if metrics.heldout and (internal or metrics.heldout.releasable) else None
+    method = read_method(run_dir / "recipe.yaml")
+    way = road.ROADS[method]
     page = _environment().get_template("report.html.j2")
     html = page.render(
         certificate=certificate,
@@ -44,8 +50,12 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
         metrics=metrics,
         heldout=heldout,
         internal=internal,
-        models=MODELS,
-        figures={"across": road.road_across(), "down": road.road_down(), "account": claim.account_bar(certificate)},
+        models=MODELS[method],
+        figures={
+            "across": road.road_across(way),
+            "down": road.road_down(way),
+            "account": claim.account_bar(certificate),
+        },
         histogram=length_histogram(_lengths(metrics, heldout)),
         samples=draw_samples(run_dir / "synthetic.parquet"),
         recipe=read_recipe(run_dir / "recipe.yaml"),

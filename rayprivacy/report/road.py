@@ -5,32 +5,62 @@ screen readers too.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from rayprivacy.report.figures import NOTHING, RECT, TEXT, svg
 
-PRIVATE = (
-    ("corpus", "the raw text"),
-    ("users", "one id each"),
-    ("shards", "by keyed hash"),
-    ("teachers", "one per shard"),
-)
-RELEASED = (("student", "learns from noise"), ("synthetic text", "new writing"), ("report", "this page"))
+
+@dataclass(frozen=True)
+class Road:
+    """Where the data of a method comes by.
+
+    Attributes:
+        private: stations before the gate, each with a note.
+        released: stations after it.
+    """
+
+    private: tuple[tuple[str, str], ...]
+    released: tuple[tuple[str, str], ...]
+
+    @property
+    def description(self) -> str:
+        """The drawing in words."""
+        before, after = (_listed([name for name, _ in part]) for part in (self.private, self.released))
+        return f"Private: {before}. Then the release gate: the ledger is charged and noise is added. Released: {after}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+COMMON = (("corpus", "the raw text"), ("users", "one id each"))
+ROADS = {
+    "seqpate": Road(
+        (
+            ("corpus", "the raw text"),
+            ("users", "one id each"),
+            ("shards", "by keyed hash"),
+            ("teachers", "one per shard"),
+        ),
+        (("student", "learns from noise"), ("synthetic text", "new writing"), ("report", "this page")),
+    ),
+    "generator": Road(
+        (*COMMON, ("sample", "by keyed coin"), ("gradients", "clipped")),
+        (("generator", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
+    ),
+}
 GATE = ("RELEASE", "GATE")
 TITLE = "The road of the data, from the private corpus to this report"
-DESC = (
-    "Private: corpus, users, shards and teachers. Then the release gate: the ledger is charged and noise is added. "
-    "Released: student, synthetic text and report."
-)
 ARROW = Markup('<path class="arrow" d="M{x0:.0f} {y0:.0f} L{x1:.0f} {y1:.0f} M{head}"/>')
 
 
-def road_across() -> Markup:
+def road_across(road: Road) -> Markup:
     """The road from left to right."""
     box, gap, pad, gate_width = 112.0, 18.0, 12.0, 84.0
     body, arrows, x = NOTHING, NOTHING, 0.0
-    for zone, nodes in (("private", PRIVATE), ("released", RELEASED)):
+    for zone, nodes in (("private", road.private), ("released", road.released)):
         width = len(nodes) * box + (len(nodes) - 1) * gap + 2 * pad
         body += _zone(zone, x, 0, width, 132)
         for index, node in enumerate(nodes):
@@ -43,14 +73,14 @@ def road_across() -> Markup:
             arrows += _right(x - pad, 78, gap + pad)
             x += gate_width + 2 * gap
             arrows += _right(x - gap, 78, gap + pad)
-    return svg("road-across", (x, 132), TITLE, DESC, body + arrows)
+    return svg("road-across", (x, 132), TITLE, road.description, body + arrows)
 
 
-def road_down() -> Markup:
+def road_down(road: Road) -> Markup:
     """The road from top to bottom."""
     width, box, gap, pad = 340.0, 46.0, 18.0, 12.0
     body, arrows, y = NOTHING, NOTHING, 0.0
-    for zone, nodes in (("private", PRIVATE), ("released", RELEASED)):
+    for zone, nodes in (("private", road.private), ("released", road.released)):
         height = 32 + len(nodes) * box + (len(nodes) - 1) * gap + pad
         body += _zone(zone, 0, y, width, height)
         for index, node in enumerate(nodes):
@@ -62,7 +92,7 @@ def road_down() -> Markup:
             body += _gate(0, y + gap, width, 44)
             arrows += _down(width / 2, y - pad, gap + pad) + _down(width / 2, y + gap + 44, gap)
             y += 44 + 2 * gap
-    return svg("road-down", (width, y), TITLE, DESC, body + arrows)
+    return svg("road-down", (width, y), TITLE, road.description, body + arrows)
 
 
 def _zone(zone: str, x: float, y: float, w: float, h: float) -> Markup:

@@ -59,6 +59,20 @@ def test_without_users_and_noise_nothing_moves_and_the_next_step_is_right(
         assert error("gpt2", norm, after) < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("split", [(9,), (4, 3, 2)], ids=["one", "three"])
+def test_other_numbers_of_ranks(split: tuple[int, ...]) -> None:
+    norm, ranks = norm_of("gpt2"), Ranks(len(split))
+    try:
+        for zero, offload in ENGINES[1:]:
+            case = Case("gpt2", zero, offload, (split,), (24, 64, 10_000)[: len(split)], norm, seeds=(0,) * len(split))
+            every = ranks.run(taken, case)
+            assert error("gpt2", norm, every[0]) < 1e-5
+            assert all(np.array_equal(every[0][name], after[name]) for after in every for name in after)
+    finally:
+        ranks.close()
+
+
 def test_the_cases_are_as_uneven_as_they_are_meant_to_be() -> None:
     norms = exact("gpt2", 1.0)[1]
     assert 0 < sum(norm > norm_of("gpt2") for norm in norms) < len(norms)

@@ -84,3 +84,29 @@ def job(tmp_path: Path, tiny_base: Path) -> Job:
     path = tmp_path / "talk.yaml"
     path.write_text(yaml.safe_dump(recipe))
     return Job(tmp_path, path)
+
+
+@pytest.fixture
+def generator(job: Job) -> Job:
+    """DP-SGD on the same users: 6 steps in chunks of 2, with two label values of three."""
+    table = pq.read_table(job.folder / "talk.parquet")
+    topics = pa.array([("food", "pets", "home")[n % 3] for n in range(len(table))])
+    pq.write_table(table.append_column("topic", topics), job.folder / "talk.parquet")
+    recipe = yaml.safe_load(job.recipe.read_text())
+    for block in ("pseudo", "teachers", "votes", "student", "resources"):
+        del recipe[block]
+    recipe["method"] = "generator"
+    recipe["corpus"]["labels"] = ["topic"]
+    recipe["codes"] = {"values": {"topic": ["food", "pets"]}}
+    recipe["training"] = {
+        "sampling_rate": 0.4,
+        "expected_batch": 10,
+        "steps": 6,
+        "chunk": 2,
+        "max_records": 2,
+        "max_tokens": 12,
+    }
+    recipe["generation"] = {"texts": 12, "max_tokens": 10}
+    recipe["resources"] = {"cpus": 1, "actors": 1}
+    job.recipe.write_text(yaml.safe_dump(recipe))
+    return job

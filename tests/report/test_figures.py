@@ -1,6 +1,7 @@
 """Figures are in proportion, and the account's parts add up to the cap."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from run_directory import certificate
 from rayprivacy.report.claim import account_parts
 from rayprivacy.report.figures import Part, Series, length_histogram, stacked_bar
 from rayprivacy.report.inputs import Certificate, Histogram
-from rayprivacy.report.road import road_across, road_down
+from rayprivacy.report.road import ROADS, Road, road_across, road_down
 
 
 def parts(**changes: Any) -> list[float]:
@@ -48,20 +49,12 @@ def test_histogram_of_nothing_is_drawn_flat() -> None:
     assert set(re.findall(r'<rect[^>]* height="([\d.]+)"', drawn)) == {"0.0"}
 
 
-@pytest.mark.parametrize("drawn", [road_across(), road_down()])
-def test_the_road_puts_the_gate_between_private_and_released(drawn: str) -> None:
-    stops = [
-        "PRIVATE",
-        "corpus",
-        "users",
-        "shards",
-        "teachers",
-        "GATE",
-        "RELEASED",
-        "student",
-        "synthetic text",
-        "report",
-    ]
+@pytest.mark.parametrize("method", sorted(ROADS))
+@pytest.mark.parametrize("draw", [road_across, road_down])
+def test_the_road_puts_the_gate_between_private_and_released(draw: Callable[[Road], str], method: str) -> None:
+    road = ROADS[method]
+    before, after = ([name for name, _ in part] for part in (road.private, road.released))
+    stops, drawn = ["PRIVATE", *before, "GATE", "RELEASED", *after], draw(road)
     body = drawn.split("</desc>")[1]
     places = [re.search(rf">[^<]*{stop}<", body) for stop in stops]
     assert all(places)

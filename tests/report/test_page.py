@@ -92,7 +92,8 @@ def test_the_copy_that_leaves_the_house_has_no_private_figure(make_run: Make) ->
 
 
 def test_a_figure_the_run_did_not_measure_is_a_dash(make_run: Make) -> None:
-    heldout = metrics()["heldout"] | {"perplexity": {"student": 31.07}, "bleu": {}, "lengths": None}
+    bleu = {"student": {"bleu3": 1.5}}
+    heldout = metrics()["heldout"] | {"perplexity": {"student": 31.07}, "bleu": bleu, "lengths": None}
     text = Page(write_report(make_run(figures={"heldout": heldout}))).text
     assert "Trained without privacy \u2013 \u2013 \u2013" in text
 

@@ -111,8 +111,8 @@ def _weight_and_bias(
 
 
 def _products(scaled: Tensor, gradient: Tensor) -> Dense:
-    """What a norm layer's gain multiplies, times the gradient, summed over positions."""
-    return Dense((scaled.view(gradient.shape) * gradient).sum(1))
+    """What a norm layer's gain multiplies (changed in place) times the gradient, summed over positions."""
+    return Dense(scaled.view(gradient.shape).mul_(gradient).sum(1))
 
 
 def _by_unit(rows: Tensor, units: int) -> Tensor:

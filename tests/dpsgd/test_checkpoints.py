@@ -1,0 +1,47 @@
+"""Saved states appear whole, the newest one counts, and older ones go."""
+
+from pathlib import Path
+
+from rayprivacy.dpsgd import checkpoints
+
+
+def _save(folder: Path, steps: int) -> None:
+    (checkpoints.scratch(folder) / "rank.bin").write_text(str(steps))
+    checkpoints.publish(folder, steps, f"head-{steps}")
+
+
+def test_nothing_was_saved_yet(tmp_path: Path) -> None:
+    assert checkpoints.latest(tmp_path) == (0, None)
+    assert checkpoints.ledger_head(None) is None
+
+
+def test_the_newest_state_is_found_and_the_older_one_deleted(tmp_path: Path) -> None:
+    for steps in (9, 10, 100):
+        _save(tmp_path, steps)
+        found, state = checkpoints.latest(tmp_path)
+        assert found == steps
+        assert state is not None
+        assert (state / "rank.bin").read_text() == str(steps)
+        assert checkpoints.ledger_head(state) == f"head-{steps}"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_state_that_was_being_written_does_not_count(tmp_path: Path) -> None:
+    _save(tmp_path, 5)
+    (checkpoints.scratch(tmp_path) / "rank.bin").write_text("half")
+    assert checkpoints.latest(tmp_path)[0] == 5
+    (tmp_path / "step-00000007").mkdir()  # without facts: whatever it is, it is no state
+    assert checkpoints.latest(tmp_path)[0] == 5
+
+
+def test_states_are_private(tmp_path: Path) -> None:
+    _save(tmp_path, 5)
+    _, state = checkpoints.latest(tmp_path)
+    assert state is not None
+    assert state.stat().st_mode & 0o077 == 0
+
+
+def test_the_same_steps_may_be_saved_again(tmp_path: Path) -> None:
+    _save(tmp_path, 5)
+    _save(tmp_path, 5)
+    assert checkpoints.latest(tmp_path)[0] == 5

@@ -1,0 +1,120 @@
+"""The generator as its users run it: a recipe in, a model, synthetic text with labels and a certificate out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = pytest.mark.slow
+
+
+def _charges(job: Any) -> list[Any]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    found = [(line.rung, line.state.value) for line in ledger.lines("talk")]
+    ledger.close()
+    return found
+
+
+def _trained(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "private" / "training" / "trained.safetensors")
+
+
+def test_a_run_its_repetition_and_another_road_to_the_same_release(generator: Any) -> None:
+    done = generator.run("out")
+    assert done.returncode == 0, done.stderr
+    out, certificate = generator.folder / "out", generator.certificate("out")
+    _check_certificate(certificate)
+    _check_outputs(out)
+    _check_nothing_private(out, done.stdout + done.stderr)
+    assert _charges(generator) == [(0, "committed"), (1, "committed"), (2, "committed"), (3, "committed")]
+
+    again = generator.run("again")  # the same release, trained anew: the same model, and not a charge more
+    assert again.returncode == 0, again.stderr
+    assert generator.certificate("again") == certificate
+    assert (out / "model" / "model.safetensors").read_bytes() == (
+        generator.folder / "again" / "model" / "model.safetensors"
+    ).read_bytes()
+    assert (out / "synthetic.parquet").read_bytes() == (generator.folder / "again" / "synthetic.parquet").read_bytes()
+    assert len(_charges(generator)) == 4
+
+    # Two workers with ZeRO-2 draw the same coins and the same noise, and add up in another order.
+    pytest.importorskip("deepspeed")
+    other = generator.run("other", "-o", "resources.workers=2", "-o", "resources.zero=2")
+    ours, theirs = _trained(out), _trained(generator.folder / "other")
+    for name, tensor in ours.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=2e-3, atol=2e-4)
+    different = any(not torch.equal(theirs[name], tensor) for name, tensor in ours.items())
+    assert different == (other.returncode != 0)
+    if different:
+        assert "was made before and ended in another model" in other.stderr
+        assert not (generator.folder / "other" / "model").exists()
+    assert len(_charges(generator)) == 4
+
+
+def _check_certificate(certificate: dict[str, Any]) -> None:
+    histogram, *steps = certificate["events"]
+    assert (histogram["kind"], histogram["sigma_eff"], histogram["count"]) == ("gaussian", 5.0, 1)
+    assert {row["kind"] for row in steps} == {"poisson-sampled-gaussian"}
+    assert {row["q"] for row in steps} == {0.4}
+    assert sum(row["count"] for row in steps) == 6
+    assert certificate["composition"] == "rdp"
+    assert certificate["spent_diagnostic"]["epsilon"] == pytest.approx(certificate["epsilon"], rel=1e-3)
+    assert any("Poisson" in sentence for sentence in certificate["assumptions"])
+
+
+def _check_outputs(out: Path) -> None:
+    table = pq.read_table(out / "synthetic.parquet")
+    assert table.column_names == ["text", "topic"]
+    assert set(table["topic"].to_pylist()) <= {"food", "pets", "other"}
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["heldout"]["releasable"] is False
+    assert set(metrics["heldout"]["perplexity"]) == {"base", "generator"}
+    assert metrics["synthetic"]["texts"] == len(table)
+    assert metrics["synthetic"]["texts"] + sum(metrics["synthetic"]["degenerate"].values()) == 12
+    model, tokenizer = (kind.from_pretrained(out / "model") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    answer = model.generate(**tokenizer("topic: food\n", return_tensors="pt"), max_new_tokens=3)
+    assert answer.shape[1] > 3
+    assert "DP-SGD" in (out / "model" / "README.md").read_text()
+    page = (out / "report.html").read_text()
+    assert "poisson-sampled-gaussian" in page
+    assert "generator" in page
+
+
+def _check_nothing_private(out: Path, printed: str) -> None:
+    assert "user-" not in printed
+    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
+        assert "user-" not in (out / name).read_text(), name
+    for path in (out / "private").rglob("*.safetensors"):
+        assert path.stat().st_mode & 0o077 == 0, path
+    assert (out / "private").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"corpus": {"text": "nothing"}}, "nothing"),
+        ({"corpus": {"labels": ["mood"]}}, "codes"),
+        ({"model": {"base": "/nowhere/at/all"}}, "model.base"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_costs_nothing(
+    generator: Any, change: dict[str, dict[str, Any]], says: str
+) -> None:
+    recipe = yaml.safe_load(generator.recipe.read_text())
+    for block, keys in change.items():
+        recipe[block] |= keys
+    generator.recipe.write_text(yaml.safe_dump(recipe))
+    done = generator.run("out")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (generator.folder / "ledger.db").exists() or _charges(generator) == []

@@ -1,0 +1,75 @@
+"""SIGKILL of a worker and of the whole job in a real run: the same certificate and model, charged once."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = pytest.mark.slow
+
+# Runs in every Ray process before anything else; light, because there are many of them.
+HOOK = """
+import ray
+INIT, FLAG, DRIVER = ray.init, os.path.abspath("died"), os.getpid()
+def hook():
+    import os, pathlib, signal
+    rename, replace = pathlib.Path.rename, pathlib.Path.replace
+    def die(path, target):
+        if {when} and not os.path.exists(FLAG):
+            pathlib.Path(FLAG).touch()
+            for process in {victims}:
+                os.kill(process, signal.SIGKILL)
+    def renaming(path, target):
+        result = rename(path, target)
+        die(path, target)
+        return result
+    def replacing(path, target):
+        text = path.read_text() if target.name == "progress" else ""
+        result = replace(path, target)
+        die(pathlib.Path(text or "none"), target)
+        return result
+    pathlib.Path.rename, pathlib.Path.replace = renaming, replacing
+def init(*args, **options):
+    return INIT(*args, runtime_env={{"worker_process_setup_hook": hook}}, **options)
+ray.init = init
+"""
+MID_CHUNK = 'target.name == "progress" and path.name == "3"'
+SAVED = 'path.name == ".saving" and target.name == "step-00000004"'
+WORKER, JOB = "[os.getpid()]", "[DRIVER, os.getpid()]"
+
+
+def _kinds(job: Any) -> list[str]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
+    ledger.close()
+    return kinds
+
+
+def _same_as_undisturbed(job: Any) -> None:
+    """A run that nobody disturbs, of the same release: it ends in the same model, or it would be refused."""
+    undisturbed = job.run("undisturbed")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert job.certificate("undisturbed") == job.certificate("out")
+    for name in ("model/model.safetensors", "synthetic.parquet"):
+        assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / "out" / name).read_bytes()
+    assert _kinds(job) == ["create", *["reserve", "start", "commit"] * 4]
+
+
+@pytest.mark.parametrize("when", [MID_CHUNK, SAVED], ids=["mid-chunk", "between-save-and-commit"])
+def test_a_worker_that_dies_is_started_again(generator: Any, when: str) -> None:
+    done = generator.killed("out", HOOK.format(when=when, victims=WORKER))
+    assert (generator.folder / "died").exists()
+    assert done.returncode == 0, done.stderr
+    _same_as_undisturbed(generator)
+
+
+def test_a_job_that_dies_between_save_and_commit_is_resumed(generator: Any) -> None:
+    done = generator.killed("out", HOOK.format(when=SAVED, victims=JOB))
+    assert done.returncode == -signal.SIGKILL
+    before = _kinds(generator)
+    assert before == ["create", *["reserve", "start", "commit"] * 2, "reserve", "start"]  # never under-counts
+    assert generator.run("out", "--resume").returncode == 0
+    _same_as_undisturbed(generator)

@@ -1,0 +1,145 @@
+"""The generator's recipe: what is refused before anything runs, and noise that just fits the budget."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.parts import write_part
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.methods.generator_plan import (
+    open_generator,
+    outline_generator,
+    planned_events,
+    planned_histogram,
+    planned_steps,
+)
+from rayprivacy.methods.generator_recipe import GeneratorRecipe
+from rayprivacy.methods.label_counts import label_sums
+from rayprivacy.methods.recipes import dump_recipe, load_recipe, parse_recipe
+from rayprivacy.release.histogram import HistogramMechanism
+
+JOBS = Path(__file__).parents[2] / "jobs"
+CODES = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
+
+
+def _recipe(**blocks: Any) -> GeneratorRecipe:
+    return GeneratorRecipe.parse(blocks)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ({"training": {"sampling_rate": 1.5}}, "'training.sampling_rate' is 1.5"),
+        ({"training": {"sampling_rate": 0}}, "'training.sampling_rate' is 0"),
+        ({"training": {"clipping_norm": 0}}, "'training.clipping_norm' is 0"),
+        ({"training": {"clipping_norm": -1}}, "'training.clipping_norm' is -1"),
+        ({"training": {"clipping_norm": float("inf")}}, "'training.clipping_norm' is inf"),
+        ({"training": {"noise_multiplier": 0}}, "'training.noise_multiplier' is 0"),
+        ({"training": {"noise_multiplier": float("nan")}}, "'training.noise_multiplier' is nan"),
+        ({"training": {"expected_batch": 0}}, "'training.expected_batch' is 0"),
+        ({"training": {"steps": 0}}, "'training.steps' is 0"),
+        ({"training": {"steps": 5, "optimizer": {"warmup_steps": 5}}}, "warmup_steps is 5 of 5 steps"),
+        ({"training": {"optimizer": {"betas": [0.9, 1.0]}}}, "betas"),
+        ({"training": {"max_record": 3}}, "did you mean 'training.max_records'"),
+        ({"privacy": {"composition": "gdp"}}, "'privacy.composition' is 'gdp'"),
+        ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
+        ({"privacy": {"unit": "record"}}, "max_records_per_user"),
+        ({"corpus": {"labels": ["topic"]}}, "has no list for label 'topic'"),
+        ({"codes": {"values": {"topic": ["a"]}}}, "none of corpus.labels"),
+        (
+            {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": [str(n) for n in range(10_000)]}}},
+            "10,?001|10000",
+        ),
+        ({"resources": {"workers": 0}}, "'resources.workers' is 0"),
+        ({"resources": {"zero": 4}}, "'resources.zero' is 4"),
+    ],
+)
+def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _recipe(**blocks)
+
+
+def test_an_unknown_method_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="'method' is 'dpsgd': use one of seqpate, generator"):
+        parse_recipe({"method": "dpsgd"})
+
+
+@pytest.mark.parametrize("path", sorted((JOBS / "generator").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_packaged_recipes_load_and_come_back(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+    assert isinstance(recipe, GeneratorRecipe)
+    assert outline_generator(recipe).note
+
+
+@pytest.mark.parametrize("composition", ["rdp", "weighted", "pld"])
+def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str, tmp_path: Path) -> None:
+    privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
+    recipe = _recipe(privacy=privacy, training={"sampling_rate": 0.05, "steps": 40}, **CODES)
+    events, noise = planned_events(recipe), planned_steps(recipe).noise_multiplier
+    assert len(events) == 2
+    accountant = "pld" if composition == "pld" else "rdp"
+    assert epsilon(events, 1e-6, accountant) <= 4.0
+    open_generator(recipe).close()
+    less = _recipe(
+        privacy=privacy | {"account": "less"},
+        training={"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999},
+        **CODES,
+    )
+    with pytest.raises((BudgetRefusedError, ConfigError)):
+        open_generator(less)
+
+
+def test_without_labels_nothing_but_the_steps_is_charged() -> None:
+    recipe = _recipe()
+    assert planned_histogram(recipe) is None
+    assert len(planned_events(recipe)) == 1
+    uniform = _recipe(corpus=CODES["corpus"], codes={**CODES["codes"], "histogram": False})
+    assert planned_histogram(uniform) is None
+
+
+def test_the_release_id_moves_with_what_is_released() -> None:
+    base = _recipe(**CODES)
+    for same in ({"resources": {"workers": 2}}, {"generation": {"texts": 9}}, {"evaluation": {"users": 3}}):
+        assert _recipe(**CODES, **same).release_id == base.release_id
+    for other in ({"seed": 1}, {"training": {"max_records": 9}}, {"adapter": {"rank": 9}}, {"privacy": {"epsilon": 4}}):
+        assert _recipe(**CODES, **other).release_id != base.release_id
+
+
+def _shards(folder: Path, rows: list[tuple[str, str | None]]) -> Path:
+    table = pa.table(
+        {
+            "shard": pa.array([0] * len(rows), pa.int32()),
+            "user": [user for user, _ in rows],
+            "record": pa.array(range(len(rows)), pa.int32()),
+            "text": pa.array([f"text {n}" for n in range(len(rows))], pa.large_string()),
+            "topic": pa.array([topic for _, topic in rows], pa.string()),
+        }
+    )
+    write_part(table, 0, Key.for_tests(), folder)
+    return folder
+
+
+def test_a_user_adds_one_vote_however_much_they_write(tmp_path: Path) -> None:
+    codes = Codes(CodesConfig(values={"topic": ("food", "pets")}), ("topic",))
+    rows = [("ann", "food")] * 30 + [("ann", "pets")] * 10 + [("bob", "never heard of"), ("bob", None)]
+    shards = _shards(tmp_path, rows)
+    by_user = HistogramMechanism(cells=3, sigma=5.0)
+    sums = label_sums(shards, 1, codes, by_user).reveal()
+    assert np.allclose(sums / 2**20, [0.75, 0.25, 1.0], atol=1e-5)
+    by_record = HistogramMechanism(cells=3, sigma=5.0, unit=PrivacyUnit.RECORD)
+    assert np.allclose(label_sums(shards, 1, codes, by_record).reveal() / 2**20, [30, 10, 2], atol=1e-4)
+
+
+def test_an_empty_part_adds_nothing(tmp_path: Path) -> None:
+    codes = Codes(CodesConfig(values={"topic": ("food", "pets")}), ("topic",))
+    sums = label_sums(_shards(tmp_path, []), 1, codes, HistogramMechanism(cells=3, sigma=5.0))
+    assert sums.reveal().tolist() == [0, 0, 0]

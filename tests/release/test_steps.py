@@ -1,0 +1,177 @@
+"""Steps of DP-SGD at the gate: chunks are charged before they run, once, and one release has one model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError, ReleaseError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.release.steps import SampledGaussian, StepGate, StepRelease
+
+MECHANISM = SampledGaussian(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
+
+
+def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
+    ledger.ensure_account(
+        "chat",
+        PrivacyUnit.USER,
+        NeighbouringRelation.ADD_OR_REMOVE,
+        Budget(epsilon, 1e-6),
+        "rdp",
+        plan=[MECHANISM.event],
+    )
+    return ledger
+
+
+def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: SampledGaussian = MECHANISM) -> StepRelease:
+    return StepRelease.of(ledger, "chat", "run", Key.for_tests(), mechanism, chunk, *(inputs or ("corpus", "base")))
+
+
+def _train(ledger: Ledger, release: StepRelease, model: str = "m1") -> StepGate:
+    gate = StepGate(ledger, release)
+    for rung in range(1, release.rungs + 1):
+        gate.begin(rung)
+        gate.end(rung, model if rung == release.rungs else "")
+    return gate
+
+
+def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
+    assert MECHANISM.noise_std == 1.0  # sigma times C
+    assert replace(MECHANISM, clipping_norm=4.0).noise_std == 8.0
+    assert MECHANISM.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), 10)
+    assert replace(MECHANISM, clipping_norm=4.0).event == MECHANISM.event  # normalised by the sensitivity
+    assert replace(MECHANISM, unit=PrivacyUnit.RECORD).protection.unit is PrivacyUnit.RECORD
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"clipping_norm": 0.0}, ReleaseError, "clipping norm is 0.0"),
+        ({"clipping_norm": float("nan")}, ReleaseError, "clipping norm is nan"),
+        ({"clipping_norm": float("inf")}, ReleaseError, "clipping norm is inf"),
+        ({"steps": 0}, ReleaseError, "steps is 0"),
+        ({"steps": 2.5}, ReleaseError, "steps is 2.5"),
+        ({"sampling_rate": 1.5}, EventError, "sampling_probability"),
+        ({"sampling_rate": 0.0}, EventError, "sampling_probability"),
+        ({"noise_multiplier": 0.0}, EventError, "noise_multiplier"),
+        ({"noise_multiplier": float("nan")}, EventError, "noise_multiplier"),
+        ({"unit": PrivacyUnit.PHRASE}, ReleaseError, "unit is 'phrase'"),
+    ],
+)
+def test_a_mechanism_without_a_guarantee_cannot_be_made(
+    fields: dict[str, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        replace(MECHANISM, **fields)
+
+
+def test_chunks_cover_every_step_once() -> None:
+    for chunk in (1, 3, 4, 10, 99):
+        release = StepRelease("chat", "run", "book", "inputs", MECHANISM, chunk)
+        assert [step for rung in range(1, release.rungs + 1) for step in release.steps(rung)] == list(range(10))
+
+
+def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    _train(ledger, _release(ledger))
+    charges = ledger.charges_of("chat", "run")
+    assert [(charge.rung, charge.event.count) for charge in charges] == [(1, 4), (2, 4), (3, 2)]
+    assert {charge.state for charge in charges} == {ChargeState.COMMITTED}
+    assert ledger.status("chat").balance.used[0] == pytest.approx(_whole(tmp_path)[0], rel=1e-12)
+    ledger.verify()
+
+
+def _whole(tmp_path: Path) -> tuple[int, ...]:
+    (tmp_path / "whole").mkdir()
+    ledger = _ledger(tmp_path / "whole")
+    ledger.reserve("chat", "run", "d", MECHANISM.event)
+    return ledger.status("chat").balance.used
+
+
+def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    gate = StepGate(ledger, _release(ledger))
+    gate.begin(1)
+    assert [charge.state for charge in ledger.charges_of("chat", "run")] == [ChargeState.STARTED]
+    gate.end(1)
+    assert [charge.event.count for charge in ledger.charges_of("chat", "run")] == [4]
+    with pytest.raises(ReleaseError, match=r"chunks \[2, 3\] of the training are not committed"):
+        gate.released("model", "m1")
+
+
+def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    release = _release(ledger)
+    gate = StepGate(ledger, release)
+    gate.begin(1)
+    gate.end(1)
+    number = 0
+    while ledger.status("chat").share < 0.99:  # other releases of the account take what is left
+        number += 1
+        try:
+            ledger.reserve("chat", f"other-{number}", "d", MECHANISM.event_of(5))
+        except BudgetRefusedError:
+            break
+    before = ledger.status("chat").balance.used
+    with pytest.raises(BudgetRefusedError):
+        gate.begin(2)
+    assert ledger.status("chat").balance.used == before
+    assert [charge.rung for charge in ledger.charges_of("chat", "run")] == [1]
+
+
+def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    release = _release(ledger)
+    StepGate(ledger, release).begin(1)  # and dies
+    _train(ledger, release)
+    _train(ledger, release)  # a whole repetition that ends in the same model
+    assert len(ledger.charges_of("chat", "run")) == 3
+    assert _train(ledger, release).released("model", "m1").value == "model"
+
+
+def test_one_release_has_one_model(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    release = _release(ledger)
+    _train(ledger, release, "m1")
+    with pytest.raises(ReleaseError, match="was made before and ended in another model"):
+        _train(ledger, release, "m2")
+    with pytest.raises(ReleaseError, match="not those that were committed"):
+        StepGate(ledger, release).released("model", "m2")
+
+
+def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    release = _release(ledger)
+    other = replace(MECHANISM, noise_multiplier=2.5)
+    (tmp_path / "other").mkdir()
+    streams = {
+        release.stream,
+        _release(ledger, "another corpus", "base").stream,
+        _release(ledger, "corpus", "another base").stream,
+        _release(ledger, mechanism=other).stream,
+        replace(release, release_id="run-2").stream,
+        _release(_ledger(tmp_path / "other", epsilon=8.5)).stream,
+    }
+    assert len(streams) == 6
+    assert _release(ledger, chunk=5).stream == release.stream  # how it is charged changes no noise
+
+
+def test_another_chunk_size_for_a_started_release_is_refused(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    StepGate(ledger, _release(ledger, chunk=4)).begin(1)
+    with pytest.raises(LedgerError, match="is charged for"):
+        StepGate(ledger, _release(ledger, chunk=5)).begin(1)
+
+
+def test_an_account_of_another_unit_is_not_charged(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    release = _release(ledger, mechanism=replace(MECHANISM, unit=PrivacyUnit.RECORD))
+    with pytest.raises(LedgerError, match="protects central record"):
+        StepGate(ledger, release).begin(1)
+    assert ledger.charges_of("chat", "run") == []
