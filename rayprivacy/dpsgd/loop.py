@@ -12,6 +12,7 @@ Losses and norms of gradients are private: they leave this process in no form. A
 driver, and all ranks stop together: a rank that merely raised would leave the others waiting.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class _Worker:
     def __init__(self, job: Job) -> None:
         context = ray.train.get_context()
         self._job, self._rank, self._world = job, context.get_world_rank(), context.get_world_size()
+        self._neighbours = context.get_local_world_size()
         self._states = job.folder / "states"
         self._engine: Engine
         self._sampler: PoissonSampler
@@ -113,8 +115,8 @@ class _Worker:
 
     def _read(self) -> None:
         job, key = self._job, load_key(self._job.key_path)
-        if job.engine.cpus:
-            torch.set_num_threads(job.engine.cpus)
+        # Ray gives a worker one thread unless told otherwise.
+        torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // self._neighbours))
         backbone = load_backbone(job.model)
         mine = range(self._rank, job.parts, self._world)
         units = read_units(job.shards, mine, backbone, key, job.reading)

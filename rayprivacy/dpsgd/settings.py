@@ -81,7 +81,7 @@ class EngineConfig(Config):
         gradients: `bookkeeping` (ours, one backward pass) or `opacus` (per-sample gradients, untied weights only).
         batch_tokens: tokens of one physical batch at most, padding included.
         gradient_checkpointing: compute activations twice, and keep fewer.
-        cpus: threads of each worker; 0 leaves it to torch.
+        cpus: threads of each worker; 0 shares out what its machine has.
         gpu: each worker takes one GPU.
         failures: how often workers that died are started again.
     """

@@ -14,7 +14,7 @@ from rayprivacy.core.files import write_atomic
 from rayprivacy.models.chunks import delete_chunks
 from rayprivacy.models.store import FeatureStore
 
-COMPUTED = ("shards", "teachers", "features")
+COMPUTED = ("shards", "teachers", "features", "training")
 STORES = "features_store"
 
 
@@ -45,7 +45,7 @@ def remember_store(private: Path, store: FeatureStore) -> None:
 
 
 def clean_run(root: Path) -> Cleaned:
-    """Delete shards, teachers and cached features of a run, also where it keeps features elsewhere.
+    """Delete shards, teachers, cached features and training states of a run, also where it keeps features elsewhere.
 
     Interrupted, it can be repeated. A run whose features others share takes them from the others too: they compute
     them anew.
