@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 class Ranks:
