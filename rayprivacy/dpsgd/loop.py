@@ -43,7 +43,7 @@ from rayprivacy.ledger.client import LedgerClient, connect
 from rayprivacy.ledger.service import Address
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
-from rayprivacy.models.trainable import trainable
+from rayprivacy.models.trainable import checkpointed, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
 
 SEAL = Seal(CorpusError, "what was charged stays charged once, so run again with --resume")
@@ -124,6 +124,8 @@ class _Worker:
         self._sampler = PoissonSampler(key, stream, mechanism.sampling_rate, units, training.max_records)
         self._pad, low = backbone.end, job.model.dtype == "bfloat16"
         model = trainable(backbone, job.adapter).to(get_device())
+        if job.engine.gradient_checkpointing:
+            model = checkpointed(model)
         noise = StepNoise(KeyedNoise(key, stream), mechanism.noise_std, training.expected_batch)
         losses = partial(row_losses, low_precision=low)
         self._engine = make_engine(model, training, noise, job.engine, losses, low_precision=low)

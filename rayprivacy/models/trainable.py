@@ -1,7 +1,7 @@
 """The base model made trainable for DP-SGD: LoRA matrices, or all weights; and back to an ordinary model.
 
-What is trained is kept in float32 and the rest in the base's number format. Dropout is off: a gradient is a function of
-the weights and of one user's text alone.
+What is trained is kept in float32 and the rest in the base's number format. Dropout is off, whatever mode the model is
+in: a gradient is a function of the weights and of one user's text alone.
 """
 
 import copy
@@ -28,6 +28,7 @@ def trainable(backbone: Backbone, config: AdapterConfig) -> Any:
     """
     model = copy.deepcopy(backbone.model)
     model.config.use_cache = False
+    _without_dropout(model)
     if config.kind == "full":
         return model.float().requires_grad_(True)
     return _with_lora(model, config)
@@ -50,6 +51,21 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
         warnings.simplefilter("ignore")  # PEFT asks transformers by an old name, and advises on Conv1D
         torch.manual_seed(START_SEED)
         return get_peft_model(model, lora)
+
+
+def _without_dropout(model: Any) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+def checkpointed(model: Any) -> Any:
+    """The model, keeping only the inputs of its layers: it computes the rest again when gradients are taken."""
+    model.train()  # transformers checkpoints in this mode alone; there is no dropout to wake up
+    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    return model
 
 
 def merged(model: Any, backbone: Backbone) -> Any:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def _charges(job: Any) -> list[Any]:
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     ledger.verify()
-    found = [(line.rung, line.state.value) for line in ledger.lines("talk")]
+    found = [(line.rung, line.state) for line in ledger.lines("talk")]
     ledger.close()
     return found
 

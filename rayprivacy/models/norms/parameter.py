@@ -21,8 +21,9 @@ Term = Dense | Outer | Rows
 class ParameterGradient:
     """Gradients of one parameter for every unit, from all of its uses in one forward pass."""
 
-    def __init__(self, terms: list[Term]) -> None:
-        self._terms = _joined(terms)
+    def __init__(self, terms: list[Term], rows_per_unit: int) -> None:
+        """From the terms of rows, consecutive rows making up a unit."""
+        self._terms = _joined(terms, rows_per_unit)
 
     def squared(self) -> Tensor:
         """Squared norms, float32 [units], up to rounding never too small; NaN or infinite for a unit that is."""
@@ -43,32 +44,31 @@ class ParameterGradient:
         return total
 
 
-def _joined(terms: list[Term]) -> list[Term]:
-    """The same gradient as one term, or as an `Outer` and a `Rows`."""
-    outer = [term for term in terms if isinstance(term, Outer)]
-    dense = [term for term in terms if isinstance(term, Dense)]
-    rows = [term for term in terms if isinstance(term, Rows)]
-    first: Term | None = None
-    if outer:
-        side = _side_by_side(outer)
-        first = side.dense() if side.short else side
-    elif dense:
-        first = Dense(torch.stack([term.values for term in dense]).sum(0)) if len(dense) > 1 else dense[0]
-    if not rows:
-        assert first is not None
-        return [first]
-    together = rows[0] if len(rows) == 1 else _one_after_another(rows)
-    if isinstance(first, Dense):
-        return [together.add_to(first)]
-    return [together] if first is None else [first, together]
+def _joined(terms: list[Term], rows_per_unit: int) -> list[Term]:
+    """The same gradients, of units, as one term, or as an `Outer` and a `Rows`."""
+    dense = [term.by_unit(rows_per_unit) for term in terms if isinstance(term, Dense)]
+    outer = _side_by_side([term for term in terms if isinstance(term, Outer)], rows_per_unit)
+    rows = _one_after_another([term for term in terms if isinstance(term, Rows)], rows_per_unit)
+    if outer is not None and (dense or outer.short):
+        dense, outer = [*dense, outer.dense()], None
+    if dense:
+        whole = Dense(sum((term.values for term in dense[1:]), dense[0].values))
+        return [whole if rows is None else rows.add_to(whole)]
+    return [term for term in (outer, rows) if term is not None]
 
 
-def _side_by_side(outer: list[Outer]) -> Outer:
-    if len(outer) == 1:
-        return outer[0]
-    return Outer(torch.cat([term.left for term in outer], 1), torch.cat([term.right for term in outer], 1))
+def _side_by_side(terms: list[Outer], rows_per_unit: int) -> Outer | None:
+    if not terms:
+        return None
+    return Outer(_cat([term.left for term in terms]), _cat([term.right for term in terms])).by_unit(rows_per_unit)
 
 
-def _one_after_another(rows: list[Rows]) -> Rows:
-    ids, right = torch.cat([term.ids for term in rows], 1), torch.cat([term.right for term in rows], 1)
-    return Rows.summed(ids, right, rows[0].shape)
+def _one_after_another(terms: list[Rows], rows_per_unit: int) -> Rows | None:
+    if not terms:
+        return None
+    ids, right = _cat([term.ids for term in terms]), _cat([term.right for term in terms])
+    return Rows(ids, right, terms[0].shape).by_unit(rows_per_unit)
+
+
+def _cat(sides: list[Tensor]) -> Tensor:
+    return sides[0] if len(sides) == 1 else torch.cat(sides, 1)

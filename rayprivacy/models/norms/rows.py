@@ -14,24 +14,24 @@ from rayprivacy.models.norms.weights import Weights
 class Rows:
     """Float32 rows right[u, s] in row ids[u, s] of a matrix of `shape` [vocabulary, width] that is zero elsewhere.
 
-    Rows of the same unit and id have been added into the first of them, and the others are zero: see `summed`.
+    In rows `by_unit`, those of the same unit and id have been added into the first of them, and the others are zero.
     """
 
     ids: Tensor
     right: Tensor
     shape: torch.Size
 
-    @staticmethod
-    def summed(ids: Tensor, right: Tensor, shape: torch.Size) -> "Rows":
-        """From ids [units, positions] and rows [units, positions, width] as they come."""
-        units, positions = ids.shape
-        numbers = torch.arange(units, device=ids.device)[:, None] * shape[0] + ids
+    def by_unit(self, rows: int) -> "Rows":
+        """Gradients of units from those of so many rows each; required before anything below."""
+        units = len(self.ids) // rows
+        ids = self.ids.reshape(units, -1)
+        numbers = torch.arange(units, device=ids.device)[:, None] * self.shape[0] + ids
         found, which = numbers.flatten().unique(return_inverse=True)
         order = torch.arange(which.numel(), device=ids.device)
         first = torch.empty_like(found).scatter_reduce_(0, which, order, "amin", include_self=False)
-        flat = right.flatten(0, 1).float()
+        flat = self.right.flatten(0, 1).float()
         added = torch.zeros_like(flat).index_add_(0, first[which], flat)
-        return Rows(ids, added.view(units, positions, -1), shape)
+        return Rows(ids, added.view(*ids.shape, -1), self.shape)
 
     def squared(self) -> tuple[Tensor, Tensor]:
         """Squared norms [units], and the sum of the rows' norms [units]."""

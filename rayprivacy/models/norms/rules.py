@@ -1,8 +1,8 @@
 """Which module kinds have per-example gradients we know, and what these are. Everything else is refused.
 
 A rule turns one use of a module, its input and the gradient by its output, into the terms of its parameters'
-gradients. A subclass is accepted only where it computes what its base does: an embedding that scales its output, say,
-would need another rule, and the wrong one gives wrong norms without any error.
+gradients, row by row. A subclass is accepted only where it computes what its base does: an embedding that scales its
+output, say, would need another rule, and the wrong one gives wrong norms without any error.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from rayprivacy.models.norms.rows import Rows
 from rayprivacy.models.norms.terms import Dense, Outer
 from rayprivacy.models.norms.watch import Use
 
-Rule = Callable[[Use, int], Iterator[tuple[nn.Parameter, Term]]]
+Rule = Callable[[Use], Iterator[tuple[nn.Parameter, Term]]]
 
 
 def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
@@ -62,31 +62,31 @@ def _trainable(module: nn.Module) -> set[nn.Parameter]:
     return {parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad}
 
 
-def _linear(use: Use, units: int) -> Iterator[tuple[nn.Parameter, Term]]:
-    input, gradient = _by_unit(use.input, units), _by_unit(use.gradient, units)
+def _linear(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
+    input, gradient = _positions(use.input), _positions(use.gradient)
     yield from _weight_and_bias(use.module, lambda: Outer(gradient, input), gradient)
 
 
-def _conv1d(use: Use, units: int) -> Iterator[tuple[nn.Parameter, Term]]:
-    input, gradient = _by_unit(use.input, units), _by_unit(use.gradient, units)
+def _conv1d(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
+    input, gradient = _positions(use.input), _positions(use.gradient)
     yield from _weight_and_bias(use.module, lambda: Outer(input, gradient), gradient)  # its weight is [in, out]
 
 
-def _embedding(use: Use, units: int) -> Iterator[tuple[nn.Parameter, Term]]:
+def _embedding(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
     module = use.module
     assert isinstance(module, nn.Embedding)
-    ids, gradient = use.input.reshape(units, -1), _by_unit(use.gradient, units)
+    ids, gradient = use.input.flatten(1), _positions(use.gradient)
     if module.padding_idx is not None:
         gradient = gradient.masked_fill((ids == module.padding_idx).unsqueeze(-1), 0)
     weight = module.weight
     assert isinstance(weight, nn.Parameter)
-    yield weight, Rows.summed(ids, gradient, getattr(weight, "ds_shape", weight.shape))
+    yield weight, Rows(ids, gradient, getattr(weight, "ds_shape", weight.shape))
 
 
-def _layer_norm(use: Use, units: int) -> Iterator[tuple[nn.Parameter, Term]]:
+def _layer_norm(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
     module = use.module
     assert isinstance(module, nn.LayerNorm)
-    gradient = _by_unit(use.gradient, units)
+    gradient = _positions(use.gradient)
 
     def weight_term() -> Term:
         scaled = F.layer_norm(use.input.float(), module.normalized_shape, None, None, module.eps)
@@ -95,8 +95,8 @@ def _layer_norm(use: Use, units: int) -> Iterator[tuple[nn.Parameter, Term]]:
     yield from _weight_and_bias(module, weight_term, gradient)
 
 
-def _rms_norm(use: Use, units: int) -> Iterator[tuple[nn.Parameter, Term]]:
-    gradient = _by_unit(use.gradient, units)
+def _rms_norm(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
+    gradient = _positions(use.gradient)
     yield from _weight_and_bias(use.module, lambda: _products(rms.scaled(use.module, use.input), gradient), gradient)
 
 
@@ -115,9 +115,9 @@ def _products(scaled: Tensor, gradient: Tensor) -> Dense:
     return Dense(scaled.view(gradient.shape).mul_(gradient).sum(1))
 
 
-def _by_unit(rows: Tensor, units: int) -> Tensor:
-    """[rows, ..., width] as [units, positions of all rows of a unit, width]."""
-    return rows.reshape(units, -1, rows.shape[-1])
+def _positions(values: Tensor) -> Tensor:
+    """[rows, ..., width] as [rows, positions, width]."""
+    return values.reshape(len(values), -1, values.shape[-1])
 
 
 _RULES: dict[type[nn.Module], Rule] = {

@@ -6,6 +6,9 @@
     squared = tape.squared_norms(rows_per_unit)     # [units, parameters]
     sums = tape.weighted_sums(coefficients)         # parameter -> function -> float32 sum
 
+Where the gradients of rows are small (LoRA factors, biases, norms), they are computed as soon as the backward pass gets
+there, and what it needed for them is dropped. Of other layers, input and output gradient are kept for the sums.
+
 Parameters get no gradient and none of their hooks fires, so an engine that reduces gradients (DDP, DeepSpeed) does not
 notice. The rows of one unit are consecutive. The losses of different rows must not meet before `losses`: a mean over
 the batch, say, would make one row's gradient depend on another's.
@@ -23,12 +26,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.norms.parameter import ParameterGradient, Term
 from rayprivacy.models.norms.rules import rules_of
+from rayprivacy.models.norms.terms import Outer
 from rayprivacy.models.norms.watch import Use, watch
 from rayprivacy.models.norms.weights import Weights
 
 
 class Tape:
-    """Keeps input and output gradient of every leaf module that owns trainable parameters, for one pass at a time.
+    """Keeps what gradients are made of, of every leaf module that owns trainable parameters, for one pass at a time.
 
     Attributes:
         parameters: the trainable ones, in the order of `model.named_parameters()`.
@@ -42,7 +46,7 @@ class Tape:
         """
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._rules = rules_of(model)
-        self._uses: list[Use] = []
+        self._terms: dict[nn.Parameter, list[Term]] = {}
         self._edges: list[GradientEdge] = []
         self._gradients: dict[nn.Parameter, ParameterGradient] = {}
         self._rows = 0
@@ -50,7 +54,7 @@ class Tape:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record the forward pass made inside; what an earlier one left is dropped."""
-        self._uses, self._edges, self._gradients = [], [], {}
+        self._terms, self._edges, self._gradients = {}, [], {}
         with self._hooks(self._edges):
             yield
 
@@ -67,12 +71,9 @@ class Tape:
             raise ConfigError(f"the losses have shape {list(losses.shape)}: return one loss per row, unreduced.")
         if not self._edges:
             raise ConfigError("no trainable module ran in the recorded pass: call the model the tape was made for.")
-        edges, self._edges = self._edges, []
+        edges, self._edges, self._rows = self._edges, [], len(losses)
         with self._hooks([]):  # activation checkpointing runs modules again, which must save what they saved before
             torch.autograd.grad(losses.sum(), edges, allow_unused=True)
-        self._rows = len(losses)
-        for use in self._uses:
-            _check_rows(use, self._rows)
 
     @torch.no_grad()
     def squared_norms(self, rows_per_unit: int) -> Tensor:
@@ -83,19 +84,13 @@ class Tape:
         """
         if rows_per_unit < 1 or self._rows % rows_per_unit:
             raise ConfigError(f"rows_per_unit is {rows_per_unit} for {self._rows} rows: give a divisor of the rows.")
-        units = self._rows // rows_per_unit
-        terms: dict[nn.Parameter, list[Term]] = {}
-        while self._uses:
-            use = self._uses.pop()
-            for parameter, term in self._rules[use.module](use, units):
-                terms.setdefault(parameter, []).append(term)
         columns = []
         for parameter in self.parameters:
-            if found := terms.pop(parameter, None):
-                self._gradients[parameter] = ParameterGradient(found)
+            if terms := self._terms.pop(parameter, None):
+                self._gradients[parameter] = ParameterGradient(terms, rows_per_unit)
                 columns.append(self._gradients[parameter].squared())
             else:
-                columns.append(torch.zeros(units, device=parameter.device))
+                columns.append(torch.zeros(self._rows // rows_per_unit, device=parameter.device))
         return torch.stack(columns, 1)
 
     def weighted_sums(self, coefficients: Tensor) -> dict[nn.Parameter, Callable[[], Tensor]]:
@@ -116,6 +111,12 @@ class Tape:
             for parameter, own in zip(self.parameters, weights, strict=True)
         }
 
+    def _note(self, use: Use) -> None:
+        _check_rows(use, self._rows)
+        for parameter, term in self._rules[use.module](use):
+            kept = term.dense() if isinstance(term, Outer) and term.short else term
+            self._terms.setdefault(parameter, []).append(kept)
+
     @contextmanager
     def _hooks(self, edges: list[GradientEdge]) -> Iterator[None]:
         """Watch the outputs of the modules with rules, and note where they are in the graph."""
@@ -127,7 +128,7 @@ class Tape:
             if not output.requires_grad:
                 return None
             edges.append(get_gradient_edge(output))
-            return watch(module, inputs[0], output, self._uses)
+            return watch(module, inputs[0], output, self._note)
 
         handles = [module.register_forward_hook(hook, with_kwargs=True) for module in self._rules]
         try:

@@ -1,4 +1,4 @@
-"""Gradients of one parameter, unit by unit, in the form that is cheapest to take norms and weighted sums of.
+"""Gradients of one parameter, by row or by unit, in the form that is cheapest to take norms and weighted sums of.
 
     Outer   sum over positions s of left[u, s] right[u, s]^T    linear layers
     Dense   the gradient itself                                 biases, norms, layers that are small for their length
@@ -28,6 +28,10 @@ class Dense:
 
     values: Tensor
 
+    def by_unit(self, rows: int) -> "Dense":
+        """Gradients of units from those of rows, so many rows each."""
+        return self if rows == 1 else Dense(self.values.unflatten(0, (-1, rows)).sum(1))
+
     def squared(self) -> tuple[Tensor, Tensor]:
         """Squared norms [units], and 0: they are as exact as what will be summed."""
         flat = self.values.flatten(1)
@@ -47,6 +51,11 @@ class Outer:
 
     left: Tensor
     right: Tensor
+
+    def by_unit(self, rows: int) -> "Outer":
+        """Gradients of units from those of rows: positions of so many rows side by side."""
+        units = len(self.left) // rows
+        return Outer(*(side.reshape(units, -1, side.shape[-1]) for side in (self.left, self.right)))
 
     @property
     def short(self) -> bool:

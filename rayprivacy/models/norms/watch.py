@@ -1,10 +1,11 @@
-"""A watched output: passes its value and its gradient through unchanged, and notes the gradient beside the input.
+"""A watched output: passes its value and its gradient through unchanged, and reports the gradient with the input.
 
 Why an autograd node rather than two lists kept by forward hooks: what a node saves is packed, dropped and recomputed
 like everything else in the graph, so activation checkpointing keeps its saving of memory, and the input arrives in
-the backward pass together with the gradient that belongs to it.
+the backward pass together with the gradient that belongs to it. What is reported then need not be kept whole either.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,19 +22,19 @@ class Use:
     gradient: Tensor
 
 
-def watch(module: nn.Module, input: Tensor, output: Tensor, uses: list[Use]) -> Tensor:
-    """The output, whose gradient will append a `Use` when the backward pass comes by."""
-    return cast(Tensor, _Watch.apply(output, input.detach(), module, uses))  # type: ignore[no-untyped-call]
+def watch(module: nn.Module, input: Tensor, output: Tensor, report: Callable[[Use], None]) -> Tensor:
+    """The output; `report` is called with its gradient when the backward pass comes by."""
+    return cast(Tensor, _Watch.apply(output, input.detach(), module, report))  # type: ignore[no-untyped-call]
 
 
 class _Watch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, output: Tensor, input: Tensor, module: nn.Module, uses: list[Use]) -> Tensor:
+    def forward(ctx: Any, output: Tensor, input: Tensor, module: nn.Module, report: Callable[[Use], None]) -> Tensor:
         ctx.save_for_backward(input)
-        ctx.module, ctx.uses = module, uses
+        ctx.module, ctx.report = module, report
         return output.detach()  # not a view for autograd, so a model may go on to change it in place
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        ctx.uses.append(Use(ctx.module, ctx.saved_tensors[0], gradients[0]))
+        ctx.report(Use(ctx.module, ctx.saved_tensors[0], gradients[0]))
         return gradients[0], None, None, None
