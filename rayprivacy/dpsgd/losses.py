@@ -10,12 +10,15 @@ import torch
 
 from rayprivacy.dpsgd.batches import Batch
 
+# Families whose logits are the head's product with the last states, and nothing else (no scaling, no soft cap).
+PLAIN_HEADS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+
 
 def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.Tensor:
     """Losses in nats, float32 [rows].
 
     Args:
-        model: a causal language model of Hugging Face.
+        model: a causal language model of Hugging Face, or a PEFT model of one.
         batch: rows padded on the right, which a causal model never looks at from the left.
         low_precision: compute under bfloat16 autocast; the loss itself stays in float32.
     """
@@ -23,8 +26,20 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
     ids, weights = batch.ids.to(device), batch.weights.to(device)
     # One line of positions for all rows would lose the axis of the examples in learnt position embeddings.
     positions = torch.arange(ids.shape[1], device=device).expand_as(ids).contiguous()
-    with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
-        logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
-    nll = torch.nn.functional.cross_entropy(logits[row, place].float(), ids[row, place + 1], reduction="none")
+    with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
+        logits = _logits(model, {"input_ids": ids, "position_ids": positions, "use_cache": False}, row, place)
+    nll = torch.nn.functional.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
+
+
+def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Logits at some places, [places, vocabulary]; a frozen head is spared the others (codes, padding)."""
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    head = causal.get_output_embeddings()
+    if head.weight.requires_grad or causal.config.model_type not in PLAIN_HEADS:
+        whole: torch.Tensor = model(**inputs).logits
+        return whole[row, place]
+    states: torch.Tensor = causal.base_model(**inputs).last_hidden_state
+    few: torch.Tensor = head(states[row, place])
+    return few

@@ -42,6 +42,7 @@ MIXTURES = [
     *itertools.combinations_with_replacement(["outer", "rows"], 2),
     ("dense", "dense"),
     ("dense", "rows"),
+    ("dense", "outer"),
     ("outer", "outer", "rows", "rows"),
 ]
 

@@ -1,0 +1,63 @@
+"""The loss of a row is that of its own tokens, whichever way its logits are computed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rayprivacy.dpsgd import losses
+from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import trainable
+
+
+@pytest.fixture
+def batch(tiny_backbone: Backbone) -> Batch:
+    """Three units of two documents, of different lengths, with some context in front."""
+    draw = np.random.default_rng(0)
+    units = [[Document(draw.integers(0, 400, size=length).astype(np.int32), 4) for length in (9, 14)] for _ in range(3)]
+    return physical_batches(units, 4096, tiny_backbone.end)[0]
+
+
+def _by_hand(model: Any, batch: Batch) -> torch.Tensor:
+    logits = model(input_ids=batch.ids, use_cache=False).logits.double().log_softmax(-1)
+    found = torch.zeros(len(batch.ids), dtype=torch.float64)
+    for row, ids in enumerate(batch.ids.tolist()):
+        for place in range(1, len(ids)):
+            found[row] -= float(batch.weights[row, place]) * logits[row, place - 1, ids[place]]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+@pytest.mark.parametrize("family", ["llama", "unheard-of"])
+def test_losses_are_weighted_likelihoods_of_the_row_alone(
+    kind: Any, family: str, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
+    model = trainable(tiny_backbone, AdapterConfig(kind=kind))
+    found = losses.row_losses(model, batch)
+    torch.testing.assert_close(found.double(), _by_hand(model, batch), rtol=1e-4, atol=1e-5)
+    alone = Batch(batch.ids[2:4], batch.weights[2:4], batch.rows_per_unit)
+    torch.testing.assert_close(losses.row_losses(model, alone), found[2:4], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "unheard-of"])
+def test_both_ways_have_the_same_gradients(
+    family: str, batch: Batch, tiny_backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trainable(tiny_backbone, AdapterConfig())
+    trained = [each for each in model.parameters() if each.requires_grad]
+    want = torch.autograd.grad(losses.row_losses(model, batch).sum(), trained)
+    monkeypatch.setattr(losses, "PLAIN_HEADS", (family,))
+    found = torch.autograd.grad(losses.row_losses(model, batch).sum(), trained)
+    for ours, theirs in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
+def test_autocast_returns_float32_and_nearly_the_same(batch: Batch, tiny_backbone: Backbone) -> None:
+    model = trainable(tiny_backbone, AdapterConfig())
+    low = losses.row_losses(model, batch, low_precision=True)
+    assert low.dtype == torch.float32
+    torch.testing.assert_close(low, losses.row_losses(model, batch), rtol=0.05, atol=0.05)
