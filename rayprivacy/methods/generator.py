@@ -31,7 +31,7 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.generation.codes import Codes
 from rayprivacy.generation.writing import Written, read_written, write_samples
-from rayprivacy.ledger.client import close_front_door
+from rayprivacy.ledger.client import close_front_door, connect
 from rayprivacy.ledger.service import Address
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import generator_assumptions
@@ -139,6 +139,7 @@ def _trained(
         ledger=Address.of(privacy.ledger, ledger_key),
         release=release,
     )
+    connect(job.ledger.url, ledger_key)  # from here: a ledger that is a file is on this node, workers may not be
     try:
         run_training(job, run.console)
     finally:
