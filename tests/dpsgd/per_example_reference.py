@@ -14,7 +14,12 @@ from rayprivacy.dpsgd.clipping import Clipping
 
 VOCABULARY, TOKENS, ROWS = 97, 12, 6
 FULL = ("gpt2", "gpt2-untied", "llama", "llama-untied", "bert")
-LORA = ("gpt2-lora", "llama-lora")
+LORA = ("gpt2-lora", "llama-lora", "bert-lora")
+ADAPTED = {
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "llama": ["q_proj", "v_proj", "o_proj", "down_proj"],
+    "bert": ["query", "value", "dense"],
+}
 
 
 def tiny_model(kind: str) -> nn.Module:
@@ -24,9 +29,12 @@ def tiny_model(kind: str) -> nn.Module:
         family, _, variant = kind.partition("-")
         model = {"gpt2": _gpt2, "llama": _llama, "bert": _bert}[family](variant != "untied")
         if variant == "lora":
-            layers = ["c_attn", "c_proj", "c_fc"] if family == "gpt2" else ["q_proj", "v_proj", "o_proj", "down_proj"]
             lora = LoraConfig(
-                r=4, target_modules=layers, fan_in_fan_out=family == "gpt2", lora_dropout=0.0, init_lora_weights=False
+                r=4,
+                target_modules=ADAPTED[family],
+                fan_in_fan_out=family == "gpt2",
+                lora_dropout=0.0,
+                init_lora_weights=False,
             )
             model = get_peft_model(model, lora)
         for parameter in model.parameters():  # zero biases and unit gains would hide mistakes

@@ -6,7 +6,7 @@ import torch
 from engine_cases import BATCH, PAD, RATE, SGD, Case, before, exact, mine, refused, taken, units
 from rank_processes import Ranks
 
-KINDS = ["gpt2", "llama", "bert", "gpt2_lora", "llama_lora"]
+KINDS = ["gpt2", "llama", "bert", "gpt2_lora", "llama_lora", "bert_lora"]
 ENGINES = [(None, False), (0, False), (1, False), (2, False), (3, False), (1, True), (2, True), (3, True)]
 NAMED = [f"{'plain' if zero is None else f'zero{zero}'}{'-offload' * offload}" for zero, offload in ENGINES]
 
