@@ -10,7 +10,8 @@ Everything right of the gate is post-processing, with as many texts as one likes
 text and is marked so in metrics.json.
 """
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.generation.codes import Codes
 from rayprivacy.generation.writing import Written, read_written, write_samples
 from rayprivacy.ledger.client import close_front_door, connect
-from rayprivacy.ledger.service import Address
+from rayprivacy.ledger.service import Address, find_door
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import generator_assumptions
 from rayprivacy.methods.certify import write_certificate
@@ -40,7 +41,7 @@ from rayprivacy.methods.generator_heldout import heldout_metrics
 from rayprivacy.methods.generator_plan import open_generator, planned_histogram, planned_steps
 from rayprivacy.methods.generator_recipe import PART_FILES, GeneratorRecipe
 from rayprivacy.methods.label_counts import label_sums
-from rayprivacy.methods.run import Run
+from rayprivacy.methods.run import UNMEASURED, Run
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
@@ -85,7 +86,8 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger) -> dict[str, Any]:
         stages=[{"name": "label histogram and DP-SGD", "epsilon": recipe.privacy.epsilon}],
     )
     with run.stage("evaluation"):
-        heldout = heldout_metrics(run, backbone, reading, {"base": backbone.model, "generator": model})
+        models = {"base": backbone.model, "generator": model}
+        heldout = heldout_metrics(run, backbone, reading, models) if run.measured else UNMEASURED
     texts = [str(text) for text in pq.read_table(run.root / "synthetic.parquet")["text"].to_pylist()]
     synthetic = {"releasable": True, **synthetic_metrics(texts), "degenerate": written.degenerate}
     metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
@@ -139,13 +141,22 @@ def _trained(
         ledger=Address.of(privacy.ledger, ledger_key),
         release=release,
     )
-    connect(job.ledger.url, ledger_key)  # from here: a ledger that is a file is on this node, workers may not be
-    try:
+    with _front_door(job.ledger):
         run_training(job, run.console)
-    finally:
-        close_front_door(job.ledger.url, ledger_key)
     weights = job.folder / TRAINED
     return StepGate(ledger, release).released(load_file(weights), digest_file(weights))
+
+
+@contextmanager
+def _front_door(address: Address) -> Iterator[None]:
+    """The ledger's door, opened from here: a ledger that is a file is on this node, workers may not be."""
+    shared = find_door(address) is not None  # by a search, whose other trials go on using it
+    connect(address.url, address.key_path)
+    try:
+        yield
+    finally:
+        if not shared:
+            close_front_door(address.url, address.key_path)
 
 
 def _model(run: Run[GeneratorRecipe], backbone: Backbone, trained: Released[dict[str, torch.Tensor]]) -> Any:

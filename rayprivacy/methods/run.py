@@ -22,6 +22,7 @@ from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import dump_recipe, load_recipe
 
 LEDGER_HEAD = "ledger_head"
+UNMEASURED = {"releasable": False, "why": "a trial of a search: nothing is measured on private text"}
 R = TypeVar("R", bound=Recipe)
 
 
@@ -33,20 +34,24 @@ class Run(Generic[R]):
         root: the run directory.
         recipe: the resolved recipe.
         console: where progress is shown.
+        measured: whether the internal figures on held-out private text are computed; a search leaves them out.
     """
 
     root: Path
     recipe: R
     console: Console = field(default_factory=lambda: Console(stderr=True))
+    measured: bool = True
 
     @staticmethod
-    def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None) -> "Run[R]":
+    def open(
+        root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True
+    ) -> "Run[R]":
         """Make the run directory, or go on in it.
 
         Raises:
             ConfigError: it holds another recipe, or a run and `resume` was not asked for.
         """
-        run = Run(root.absolute(), recipe, console or Console(stderr=True))
+        run = Run(root.absolute(), recipe, console or Console(stderr=True), measured)
         stored, text = run.root / "recipe.yaml", dump_recipe(recipe)
         if stored.exists():
             if not resume:

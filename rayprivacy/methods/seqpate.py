@@ -40,7 +40,7 @@ from rayprivacy.methods.heldout import heldout_metrics
 from rayprivacy.methods.phrase_metrics import phrase_metrics
 from rayprivacy.methods.planning import open_seqpate, planned_mechanism, round_mechanism
 from rayprivacy.methods.public_side import Round, bases, pseudo_rows, round_queries, save_tensors, warm_students
-from rayprivacy.methods.run import Run
+from rayprivacy.methods.run import UNMEASURED, Run
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import Backbone, load_backbone
@@ -96,7 +96,7 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
         as_published=_as_published(recipe),
     )
     with run.stage("evaluation"):
-        heldout = heldout_metrics(run, backbone, students, spec)
+        heldout = heldout_metrics(run, backbone, students, spec) if run.measured else UNMEASURED
     synthetic = {"releasable": True, **synthetic_metrics(texts)}
     metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
     if phrases:
