@@ -43,9 +43,7 @@ class Run(Generic[R]):
     measured: bool = True
 
     @staticmethod
-    def open(
-        root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True
-    ) -> "Run[R]":
+    def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
         """Make the run directory, or go on in it.
 
         Raises:
