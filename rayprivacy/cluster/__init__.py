@@ -1,0 +1,1 @@
+"""Ray clusters: submit recipes as jobs, keep run directories in object storage."""

@@ -1,0 +1,1 @@
+"""Hyper-parameter search that pays for itself: spaces, searchers, charging rules, the frontier."""
