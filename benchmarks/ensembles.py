@@ -1,17 +1,42 @@
-"""What the benchmarks of teachers share: everything up to the point where teachers can be trained."""
+"""What the benchmarks share: everything up to the point where teachers can be trained, and what is measured on."""
 
 from pathlib import Path
 
 from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.corpus.shards import read_holdout, shard_corpus
 from rayprivacy.generation.students import Student
 from rayprivacy.methods.ensemble import ensemble
 from rayprivacy.methods.public_side import Round, bases, pseudo_rows, warm_students
 from rayprivacy.methods.run import Run
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded
+from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
+
+HALVES = ("dev", "test")
+READ_SPEAKERS, READ_SENTENCES = 130, 15
+
+
+def heldout_rows(shards: Path, backbone: Backbone, config: TeachersConfig, half: str) -> Encoded:
+    """The first sentences of held-out speakers, who are split into two halves, with the states of a model.
+
+    Args:
+        shards: folder of a sharded corpus.
+        backbone: the model.
+        config: how sentences are cut and packed.
+        half: `dev` or `test`.
+    """
+    table = read_holdout(shards)
+    by_user: dict[str, list[str]] = {}
+    for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
+        by_user.setdefault(user, []).append(text)
+    read = sorted(by_user)[HALVES.index(half) :: 2][: READ_SPEAKERS // 2]
+    documents = [
+        [backbone.document(text, config.max_tokens) for text in by_user[user][:READ_SENTENCES]] for user in read
+    ]
+    parts = [encode(backbone, own, config.row_tokens, config.max_rows) for own in documents]
+    return join(parts, config.row_tokens, backbone.width)
 
 
 def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded, Student, Student, GroupSpec]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import yaml
-from ensembles import prepared
+from ensembles import HALVES, heldout_rows, prepared
 
 from rayprivacy.core.artifacts import Private, digest_array, digest_json
 from rayprivacy.core.keys import load_or_create_key
@@ -34,7 +34,6 @@ from rayprivacy.core.units import NeighbouringRelation
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.corpus.shards import read_holdout
 from rayprivacy.evaluation.language import perplexity
 from rayprivacy.evaluation.likelihood import total_nll
 from rayprivacy.generation.deep_student import DeepStudent
@@ -51,14 +50,12 @@ from rayprivacy.methods.selection import select_queries
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.release.gate import Gate
 from rayprivacy.teachers.pool import teacher_pool
 
 RECIPES = Path(__file__).parent.parent / "jobs" / "seqpate"
 PAPER = ("plain", "merge_p", "kl", "no_pseudo", "no_efficient_kd", "laplace", "top_k_200", "top_p", "curriculum")
 BEYOND = ("default", "wide_clip", "mixed", "entropy", "auto_queries", "rounds")
-READ_SPEAKERS, READ_SENTENCES = 130, 15
 
 
 class Bench:
@@ -73,20 +70,7 @@ class Bench:
         self.key = load_or_create_key(Path(recipe.privacy.key).absolute())
         self.ledger = Ledger.open(f"sqlite:///{root}/rows.db")
         self._sums: dict[str, Any] = {}
-        self.heldout = self._heldout(half)
-
-    def _heldout(self, half: str) -> Encoded:
-        table, config = read_holdout(self.run.private("shards")), self.recipe.teachers
-        by_user: dict[str, list[str]] = {}
-        for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
-            by_user.setdefault(user, []).append(text)
-        read = sorted(by_user)[("dev", "test").index(half) :: 2][: READ_SPEAKERS // 2]
-        documents = [
-            [self.backbone.document(text, config.max_tokens) for text in by_user[user][:READ_SENTENCES]]
-            for user in read
-        ]
-        parts = [encode(self.backbone, own, config.row_tokens, config.max_rows) for own in documents]
-        return join(parts, config.row_tokens, self.backbone.width)
+        self.heldout = heldout_rows(self.run.private("shards"), self.backbone, recipe.teachers, half)
 
     def perplexity(self, student: Student) -> float:
         """Of the held-out speakers."""
@@ -265,7 +249,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", nargs="+", default=list(dict.fromkeys([*PAPER, *BEYOND])))
     parser.add_argument("--teachers", type=int, default=2000)
     parser.add_argument("--unit", choices=list(UNITS), default="user")
-    parser.add_argument("--half", choices=["dev", "test"], default="test")
+    parser.add_argument("--half", choices=HALVES, default="test")
     parser.add_argument("--baselines", action="store_true")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

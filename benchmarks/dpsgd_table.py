@@ -1,0 +1,93 @@
+"""The DP-SGD rows of SeqPATE's table 1 on Europarl: NoisySGD, and NoisySGD with large batches (+GC).
+
+    python benchmarks/europarl.py --data europarl_by_speaker.parquet
+    python benchmarks/dpsgd_table.py --seeds 1 --json
+
+Both rows run jobs/generator/europarl.yaml, read the same number of speakers, and differ in how many of them a step
+reads. What is measured is what `seqpate_table.py` measures: the perplexity of the same held-out speakers' sentences,
+cut and packed as there, under the full vocabulary.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from ensembles import HALVES, heldout_rows
+
+from rayprivacy.evaluation.language import perplexity
+from rayprivacy.evaluation.likelihood import total_nll
+from rayprivacy.methods.generator import run_generator
+from rayprivacy.methods.generator_plan import planned_steps
+from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.methods.session import ray_session
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.teachers.settings import TeachersConfig
+
+JOBS = Path(__file__).parent.parent / "jobs"
+ROWS = {
+    "noisy_sgd": ["sampling_rate=0.0128", "expected_batch=32", "steps=470", "chunk=94"],
+    "noisy_sgd_gc": ["sampling_rate=0.1", "expected_batch=250", "steps=60", "chunk=20"],
+}
+
+
+def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: list[str]) -> dict[str, Any]:
+    """Train one row, or find it trained, and measure it."""
+    began, label = time.perf_counter(), f"{name}-{epsilon:g}-{seed}" + "".join(f"-{each}" for each in changes)
+    overrides = [f"training.{each}" for each in ROWS[name]] + changes
+    overrides += [
+        f"seed={seed}", f"privacy.epsilon={epsilon}", f"privacy.account={label}", "generation.texts=64",
+        f"privacy.ledger=sqlite:///{work}/dpsgd-rows.db", f"privacy.key={work}/bench.key",
+        f"corpus.source={work}/private.parquet",
+    ]  # fmt: skip
+    recipe: Any = load_recipe(JOBS / "generator" / "europarl.yaml", overrides)
+    run = Run.open(work / "dpsgd" / label, recipe, resume=True, measured=False)
+    run_generator(run)
+    found = {"row": name, "epsilon": epsilon, "seed": seed, "half": half, "changes": changes}
+    found |= {"noise_multiplier": round(planned_steps(recipe).noise_multiplier, 4)}
+    seconds = {"training_s": run.timings()["DP-SGD"], "seconds": round(time.perf_counter() - began, 1)}
+    return found | {"perplexity": measured(run, half)} | seconds
+
+
+def measured(run: Any, half: str) -> float:
+    """Perplexity of the released model."""
+    teachers: TeachersConfig = load_recipe(JOBS / "seqpate" / "europarl.yaml").teachers  # type: ignore[attr-defined]
+    backbone = load_backbone(ModelConfig(base=str(run.root / "model"), dtype=run.recipe.model.dtype))
+    rows = heldout_rows(run.private("shards"), backbone, teachers, half)
+    return round(perplexity(*total_nll(rows.hidden, rows, backbone.head)), 3)
+
+
+def main() -> None:
+    arguments = _arguments()
+    results = []
+    with ray_session("local"):
+        for seed in arguments.seeds:
+            for epsilon in arguments.epsilon:
+                for name in arguments.rows:
+                    found = row(name, epsilon, seed, arguments.work, arguments.half, arguments.changes)
+                    print(json.dumps(found), file=sys.stderr, flush=True)
+                    results.append(found)
+    machine = {"cores": torch.get_num_threads(), "python": platform.python_version()}
+    print(json.dumps({"results": results, **machine}, indent=1) if arguments.json else results)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0])
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--changes", nargs="*", default=[], help="further overrides of the recipe")
+    parser.add_argument("--half", choices=HALVES, default="test")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
