@@ -1,0 +1,232 @@
+"""The documentation is true where a machine can tell: it builds offline, links lead somewhere, commands parse."""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+import rayprivacy
+from rayprivacy.cli import app
+
+ROOT = Path(rayprivacy.__file__).parent.parent
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", *DOCS]
+OFFLINE = (
+    "import socket\ndef _refuse(*_):\n    raise OSError('this build is offline')\nsocket.socket.connect = _refuse\n"
+)
+EXTERNAL = re.compile(r"^(https?:)?//", re.IGNORECASE)
+LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
+
+
+def _named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built by a process that can reach no other host."""
+    out = tmp_path_factory.mktemp("docs")
+    (out / "sitecustomize.py").write_text(OFFLINE)
+    environment = os.environ | {"PYTHONPATH": str(out), "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out / "site")]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return out / "site"
+
+
+class _Loaded(HTMLParser):
+    """What a browser fetches to show a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._style = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self._style = tag == "style"
+        if tag in LOADS and given.get("rel") not in ("canonical", "prev", "next"):
+            self.found.append(given.get(LOADS[tag]) or "")
+        self.found += _urls(given.get("style") or "")
+
+    def handle_data(self, data: str) -> None:
+        self.found += _urls(data) if self._style else []
+
+
+def _urls(css: str) -> list[str]:
+    return re.findall(r"""(?:url\(|@import)\s*["']?([^"')]+)""", css)
+
+
+@pytest.mark.slow
+def test_the_site_builds_offline_and_loads_nothing_from_another_host(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert {"index.html", "overview.html", "results.html", "runbook.html"} <= {path.name for path in pages}
+    for path in pages:
+        loaded = _Loaded(path.read_text()).found
+        assert any(each.endswith(".css") for each in loaded)  # the parser sees what is there
+        assert [each for each in loaded if EXTERNAL.match(each)] == [], path.name
+    for path in site.rglob("*.css"):
+        assert [each for each in _urls(path.read_text()) if EXTERNAL.match(each)] == [], path.name
+
+
+def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
+    page = (
+        '<link rel="stylesheet" href="https://a/b.css"><script src="//c/d.js"></script>'
+        "<style>@import 'https://e/f.css'; p { src: url(https://g/h.woff) }</style><a href='https://i/'>a link</a>"
+    )
+    found = [each for each in _Loaded(page).found if EXTERNAL.match(each)]
+    assert found == ["https://a/b.css", "//c/d.js", "https://e/f.css", "https://g/h.woff"]
+
+
+@pytest.mark.slow
+def test_the_reference_shows_docstrings_and_their_examples(site: Path) -> None:
+    page = (site / "api" / "ledger.html").read_text()
+    assert 'id="rayprivacy.ledger.store.Ledger.reserve"' in page
+    assert "asking again for the same release, input and rung returns the same charge" in page
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in page  # an example is code, not a quotation
+
+
+def _anchors(path: Path) -> set[str]:
+    """The anchors that a code host and the site both make of headings."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", _unfenced(path.read_text()), flags=re.MULTILINE):
+        bare = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading)).strip().lower()
+        found.add(re.sub(r"[\s]+", "-", bare))
+    return found
+
+
+def _unfenced(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_named)
+def test_relative_links_lead_to_files_and_headings(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", _unfenced(path.read_text())):
+        if EXTERNAL.match(target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), target
+        assert not anchor or anchor in _anchors(file), target
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Commands in blocks of code."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    yield from re.findall(r"^ {4,}(?:\$ )?((?:\.venv/bin/)?rayprivacy .+)$", joined, flags=re.MULTILINE)
+    for block in re.findall(r"^ *```.*?$(.*?)^ *```$", joined, flags=re.MULTILINE | re.DOTALL):
+        yield from re.findall(r"^(?:\$ )?((?:\.venv/bin/)?rayprivacy .+)$", block, flags=re.MULTILINE)
+
+
+def _inline(text: str) -> Iterator[str]:
+    """Commands between backticks, which may leave out what is required."""
+    yield from re.findall(r"`((?:\.venv/bin/)?rayprivacy [^`]+)`", _unfenced(text))
+
+
+def _outline(shown: str) -> list[str]:
+    """The words of a command without the brackets and dots of a synopsis."""
+    return shlex.split(re.sub(r"[\[\]]|\.\.\.(?=\W|$)", " ", shown))[1:]
+
+
+def _words(command: str) -> list[str]:
+    words = shlex.split(command, comments=True)[1:]
+    end = next((place for place, word in enumerate(words) if word in ("|", ">", ";", "&&")), len(words))
+    return words[:end]
+
+
+def _walk(words: list[str]) -> tuple[Any, list[str], str]:
+    """The command that the words name, the words after its name, and the name."""
+    command, name = typer.main.get_command(app), "rayprivacy"
+    while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+        name, *words = words
+        assert name in command.commands, f"there is no command {name!r}"
+        command = command.commands[name]
+    return command, words, name
+
+
+def _check_options(command: Any, words: list[str]) -> None:
+    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)} | {"--help"}
+    for word in words:
+        if re.match(r"-[a-zA-Z]|--", word):
+            assert word.partition("=")[0] in known, f"{command.name} has no option {word}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_named)
+def test_commands_parse_as_they_are_shown(path: Path) -> None:
+    text = path.read_text()
+    whole = [shown for shown in _blocks(text) if not re.search(r" \[| \.\.\.(\s|$)", shown)]
+    for shown in whole:
+        command, words, name = _walk(_words(shown))
+        command.make_context(name, words)  # parses, and runs nothing
+    for shown in {*_blocks(text), *_inline(text)} - {*whole}:
+        _check_options(*_walk(_outline(shown))[:2])
+
+
+def test_wrong_commands_would_be_noticed() -> None:
+    text = "Say `rayprivacy plan R [-o K=V ...] [--fast]`.\n\n    rayprivacy ledger create --ledger x\n"
+    text += "\n```\nrayprivacy paln R\n```\n"
+    create, paln = _blocks(text)
+    command, words, name = _walk(_words(create))
+    with pytest.raises(Exception, match="Missing"):  # of typer's own click
+        command.make_context(name, words)
+    with pytest.raises(AssertionError, match="no command 'paln'"):
+        _walk(_words(paln))
+    (plan,) = _inline(text)
+    with pytest.raises(AssertionError, match="no option --fast"):
+        _check_options(*_walk(_outline(plan))[:2])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=_named)
+def test_files_that_are_named_exist(path: Path) -> None:
+    named = re.findall(r"`((?:tests|rayprivacy|jobs|benchmarks|docs|tune_spaces|deploy)/[\w./-]+)`", path.read_text())
+    assert [each for each in named if not (ROOT / each).exists()] == []
+
+
+def test_every_complaint_is_answered_by_files_that_exist() -> None:
+    text = (ROOT / "docs" / "comparison.md").read_text()
+    rows = [line for line in text.splitlines() if re.match(r"\| \d+ \|", line)]
+    assert [int(row.split("|")[1]) for row in rows] == list(range(1, 16))
+    for row in rows:
+        *_, answer, shown, _ = row.split("|")
+        assert re.search(r"`tests/[\w/]+\.py`", shown), row
+        for module in re.findall(r"`([\w/]+\.py)`", answer):
+            assert (ROOT / "rayprivacy" / module).is_file(), module
+
+
+@pytest.fixture(scope="module")
+def sentences() -> str:
+    """Every string of the package, with `...` where a value goes."""
+    found = []
+    for path in (ROOT / "rayprivacy").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "..." for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("name", ["runbook.md", "ledger.md"])
+def test_quoted_messages_are_those_of_the_code(name: str, sentences: str) -> None:
+    quoted = [
+        " ".join(each.split()) for each in re.findall(r"`([^`]+)`", _unfenced((ROOT / "docs" / name).read_text()))
+    ]
+    messages = [
+        each for each in quoted if len(each.split()) > 4 and not re.match(r"(rayprivacy|ledger|sqlite3) |\(", each)
+    ]
+    assert len(messages) >= 3
+    for message in messages:
+        for part in message.split("..."):
+            assert part.strip() in sentences, f"{part!r} of {message!r}"
