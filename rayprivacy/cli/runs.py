@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rayprivacy.cli.mirrored import WorkFolder, mirror_of, pull_run
 from rayprivacy.cli.options import Overrides, RecipeFile
 from rayprivacy.core.files import read_json
 from rayprivacy.ledger.certificate import Certificate
@@ -39,8 +40,12 @@ def plan(recipe: RecipeFile, override: Overrides = None) -> None:
 def run(
     recipe: RecipeFile,
     override: Overrides = None,
-    out: Annotated[Path, typer.Option(help="Run directory.")] = Path("runs/latest"),
+    out: Annotated[str, typer.Option(help="Run directory: a path, or a URI such as s3://bucket/run.")] = "runs/latest",
     resume: Annotated[bool, typer.Option("--resume", help="Finish a run that was killed.")] = False,
+    work: WorkFolder = None,
+    mirror_private: Annotated[
+        bool, typer.Option("--mirror-private", help="Copy private files to the URI too: shards, features, teachers.")
+    ] = False,
 ) -> None:
     """Run a recipe: private text in, synthetic text, certificate and report out.
 
@@ -51,16 +56,21 @@ def run(
     from rayprivacy.report.page import write_report
 
     settings = load_recipe(recipe, override or ())
+    mirror = mirror_of(out, work, private=mirror_private)
     method = method_of(settings)
     method.open(settings).close()
-    work = Run.open(out, settings, resume=resume)
-    certificate = method.run(work)
-    with work.stage("report"):
-        write_report(work.root)
-    _summary(out, certificate, read_json(work.root / "metrics.json"))
+    opened = (
+        Run.open_mirrored(mirror, settings, resume=resume) if mirror else Run.open(Path(out), settings, resume=resume)
+    )
+    certificate = method.run(opened)
+    with opened.stage("report"):
+        write_report(opened.root)
+    if mirror:
+        mirror.publish()
+    _summary(mirror.uri if mirror else out, certificate, read_json(opened.root / "metrics.json"))
 
 
-def _summary(out: Path, certificate: dict[str, Any], metrics: dict[str, Any]) -> None:
+def _summary(out: str, certificate: dict[str, Any], metrics: dict[str, Any]) -> None:
     console = Console()
     for warning in certificate["warnings"]:
         console.print(f"WARNING: {warning}", style="bold red")
@@ -83,13 +93,14 @@ def _summary(out: Path, certificate: dict[str, Any], metrics: dict[str, Any]) ->
         ("certificate", "certificate.md"),
         ("report", "report.html"),
     ):
-        console.print(f"{label:<16}{out / name}", highlight=False, soft_wrap=True)
+        console.print(f"{label:<16}{out.rstrip('/')}/{name}", highlight=False, soft_wrap=True)
 
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(help="A run directory.")],
+    directory: Annotated[str, typer.Argument(help="A run directory, or the URI of one.")],
     public: Annotated[bool, typer.Option("--public", help="Leave out everything measured on private text.")] = False,
+    work: WorkFolder = None,
 ) -> None:
     """Write report.html again, for inside (default) or to share.
 
@@ -97,7 +108,15 @@ def report(
     """
     from rayprivacy.report.page import write_report
 
-    typer.echo(write_report(directory, internal=not public))
+    mirror = mirror_of(directory, work)
+    if mirror is None:
+        typer.echo(write_report(Path(directory), internal=not public))
+        return
+    pull_run(mirror)
+    written = write_report(mirror.root, internal=not public)
+    mirror.push()
+    mirror.publish()
+    typer.echo(f"{mirror.uri}/{written.name}")
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,8 +11,13 @@ from rayprivacy.core.errors import ConfigError
 
 
 class Config(BaseModel):
-    """A frozen pydantic model; unknown keys are errors and NaN is not a number."""
+    """A frozen pydantic model; unknown keys are errors and NaN is not a number.
 
+    Attributes:
+        named: what the whole file is called in errors.
+    """
+
+    named: ClassVar[str] = "recipe"
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     @classmethod
@@ -29,19 +34,19 @@ class Config(BaseModel):
         raise ConfigError(message)
 
 
-def _sentence(root: type[BaseModel], error: ErrorDetails) -> str:
+def _sentence(root: type[Config], error: ErrorDetails) -> str:
     path = [str(part) for part in error["loc"]]
     name = ".".join(path)
     reason = error["msg"].removeprefix("Value error, ").rstrip(".")
     if not path:  # the input is the whole recipe here, with the ledger's URL in it: never quote it
-        return f"the recipe is refused: {reason}."
+        return f"the {root.named} is refused: {reason}."
     if error["type"] == "extra_forbidden":
         valid = _keys_at(root, path[:-1])
         near = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.0)
         closest = ".".join([*path[:-1], near[0]])
-        return f"'{name}' is not a key of the recipe: did you mean '{closest}'? (valid: {', '.join(valid)})."
+        return f"'{name}' is not a key of the {root.named}: did you mean '{closest}'? (valid: {', '.join(valid)})."
     if error["type"] == "missing":
-        return f"'{name}' is missing from the recipe: add it."
+        return f"'{name}' is missing from the {root.named}: add it."
     return f"'{name}' is {error['input']!r}: {reason}."
 
 

@@ -47,7 +47,15 @@ class ShardError(RayPrivacyError):
     """Shards on disk do not match their manifest, or a user sits in two of them."""
 
 
+class StorageError(RayPrivacyError):
+    """A run kept in object storage cannot be read or written there, or another process works on it."""
+
+
 class KeyFileError(RayPrivacyError):
     """The key file is missing, too open or not a 256-bit key."""
 
     exit_code = 2
+
+
+class ClusterError(RayPrivacyError):
+    """The Ray cluster cannot be reached, or it refuses a job."""

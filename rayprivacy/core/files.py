@@ -8,8 +8,9 @@ from typing import Any
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Write `data` beside `path`, flush it to disk, then rename it into place."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    # Drawn, because process ids of two nodes may be equal, and both may write to one network file system.
+    scratch = path.with_name(f".{path.name}.{int.from_bytes(os.urandom(8))}")
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()

@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import CorpusError
+from rayprivacy.core.mirror.uris import is_uri, open_uri, shown
 from rayprivacy.corpus.sealing import sealed
 from rayprivacy.corpus.settings import CorpusConfig
 
@@ -38,15 +39,9 @@ class SourceFiles:
 
 def filesystem_of(source: str) -> tuple[fs.FileSystem, str]:
     """The pyarrow filesystem of a path or URI, and the path inside it."""
-    if "://" not in source:
+    if not is_uri(source):
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(source))
-    try:
-        filesystem, path = fs.FileSystem.from_uri(source)
-    except (pa.ArrowInvalid, OSError) as error:
-        kind = type(error).__name__
-    else:
-        return filesystem, path
-    raise CorpusError(f"corpus.source is '{source}', which cannot be opened ({kind}): correct the URI or the access.")
+    return open_uri("corpus.source", source, CorpusError)
 
 
 @sealed("listing the corpus")
@@ -59,12 +54,12 @@ def locate(config: CorpusConfig) -> SourceFiles:
     filesystem, path = filesystem_of(config.source)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
-        raise CorpusError(f"corpus.source is '{config.source}', which does not exist: correct the path.")
+        raise CorpusError(f"corpus.source is '{shown(config.source)}', which does not exist: correct the path.")
     found = [info] if info.type == fs.FileType.File else _inside(filesystem, path)
     kinds = {kind for file in found if (kind := _kind(file.base_name)) in FORMATS}
     if len(kinds) != 1:
         what = f"mixes {' and '.join(sorted(kinds))} files" if kinds else "has no known extension"
-        raise CorpusError(f"corpus.source is '{config.source}', which {what}: give .parquet, .jsonl or .csv.")
+        raise CorpusError(f"corpus.source is '{shown(config.source)}', which {what}: give .parquet, .jsonl or .csv.")
     files = sorted((file for file in found if _kind(file.base_name) in kinds), key=lambda file: str(file.path))
     stamp = digest_json([[file.path[len(path) :], file.size, file.mtime_ns] for file in files])
     return SourceFiles(kinds.pop(), tuple(file.path for file in files), stamp)
@@ -94,7 +89,7 @@ def columns_of(config: CorpusConfig, files: SourceFiles) -> list[str]:
             names = _header(stream, files.kind)
         if names:
             return names
-    raise CorpusError(f"corpus.source is '{config.source}', which holds no record: give a corpus with text.")
+    raise CorpusError(f"corpus.source is '{shown(config.source)}', which holds no record: give a corpus with text.")
 
 
 def _header(stream: pa.NativeFile, kind: str) -> list[str]:

@@ -1,7 +1,8 @@
 """A run directory: where stages leave their results, so that a killed run goes on where it stopped.
 
 Public and released files lie on top; everything computed from private text lies in `private/` (mode 0700). A stage is
-finished when its file is there (files appear whole, by rename). `run.log` is JSON Lines of stages and seconds: it never
+finished when its file is there (files appear whole, by rename). A run directory in object storage is worked on in a
+local folder, and mirrored at the end of every stage. `run.log` is JSON Lines of stages and seconds: it never
 holds text of the corpus, nor counts of its users or rows.
 """
 
@@ -9,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,11 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.core.mirror import Mirror
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import dump_recipe, load_recipe
 
 LEDGER_HEAD = "ledger_head"
-UNMEASURED = {"releasable": False, "why": "a trial of a search: nothing is measured on private text"}
 R = TypeVar("R", bound=Recipe)
 
 
@@ -34,13 +35,15 @@ class Run(Generic[R]):
         root: the run directory.
         recipe: the resolved recipe.
         console: where progress is shown.
-        measured: whether the internal figures on held-out private text are computed; a search leaves them out.
+        measured: whether metrics.json is written, with its internal figures on held-out private text; not in a search.
+        mirror: where a copy of the run directory is kept, if anywhere.
     """
 
     root: Path
     recipe: R
     console: Console = field(default_factory=lambda: Console(stderr=True))
     measured: bool = True
+    mirror: Mirror | None = None
 
     @staticmethod
     def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
@@ -65,6 +68,21 @@ class Run(Generic[R]):
         write_atomic(stored, text.encode())
         return run
 
+    @staticmethod
+    def open_mirrored(mirror: Mirror, recipe: R, *, resume: bool, console: Console | None = None) -> "Run[R]":
+        """Make, or go on in, a run directory at a URI: in the mirror's local folder, as the store has it.
+
+        Raises:
+            ConfigError: the store holds another recipe, or a run and `resume` was not asked for.
+            StorageError: the store refuses.
+        """
+        if not resume and mirror.holds_run():
+            raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
+        mirror.pull()
+        run = replace(Run.open(mirror.root, recipe, resume=resume, console=console), mirror=mirror)
+        mirror.push()
+        return run
+
     def public(self, name: str) -> Path:
         """A file computed from public text, or from released votes."""
         return self.root / "public" / name
@@ -75,7 +93,7 @@ class Run(Generic[R]):
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Announce, time and log a stage."""
+        """Announce, time and log a stage; a mirror has its files when it ends."""
         self.log(name, "start")
         began = time.perf_counter()
         if self.console.is_terminal:
@@ -84,6 +102,8 @@ class Run(Generic[R]):
         seconds = time.perf_counter() - began
         self.log(name, "done", seconds)
         self.console.print(f"  {name:<34}{seconds:7.1f} s", highlight=False)
+        if self.mirror:
+            self.mirror.push()
 
     def track(self, done: Iterable[int], total: int, name: str) -> None:
         """Show a progress bar with the time left while pieces of work finish."""

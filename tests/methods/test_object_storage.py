@@ -1,0 +1,127 @@
+"""A real run kept in S3, killed on one machine and finished on another: one charge, and nothing private in the bucket.
+
+The second machine has another local folder. What both share is what a cluster's nodes share: corpus, key and ledger.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from s3_server import Bucket, serving
+
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = pytest.mark.slow
+
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
+SEQPATE = f"from rayprivacy.methods import seqpate\nseqpate._distilled = lambda *_: {DIE}"
+GENERATOR = f"from rayprivacy.methods import generator\ngenerator._synthesise = lambda *_: {DIE}"
+SPOKEN = b"the cat sat on my mat"  # words in a row that no public text has
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    with serving() as found:
+        yield found
+
+
+def machine(job: Any, number: int) -> list[str]:
+    return ["--work", str(job.folder / f"machine-{number}")]
+
+
+def killed(job: Any, uri: str, patch: str) -> subprocess.CompletedProcess[str]:
+    argv = ["rayprivacy", "run", str(job.recipe), "--out", uri, *machine(job, 1)]
+    code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
+    found: subprocess.CompletedProcess[str] = job.call([sys.executable, "-c", code])
+    return found
+
+
+def call(job: Any, verb: str, *args: str) -> subprocess.CompletedProcess[str]:
+    found: subprocess.CompletedProcess[str] = job.call([sys.executable, "-m", "rayprivacy.cli", verb, *args])
+    return found
+
+
+def entries(job: Any) -> list[str]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind != "takeover"]
+    ledger.close()
+    return kinds
+
+
+def finished_elsewhere(job: Any, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
+    assert killed(job, uri, patch).returncode == -signal.SIGKILL
+    before = entries(job)
+    assert "commit" in before
+    refused = call(job, "run", str(job.recipe), "--out", uri, *machine(job, 2))
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"rayprivacy: {uri.partition('?')[0]} holds a run already")
+    resumed = call(job, "run", str(job.recipe), "--out", uri, "--resume", *machine(job, 2), *options)
+    assert resumed.returncode == 0, resumed.stderr
+    assert entries(job) == before, "the second machine was charged, or drew, again"
+    assert "endpoint" not in resumed.stdout + resumed.stderr
+    return resumed
+
+
+def teachers(job: Any, number: int) -> dict[str, bytes]:
+    folder = job.folder / f"machine-{number}" / "private" / "teachers"
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.timeout(900)
+def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Any, bucket: Bucket) -> None:
+    uri = bucket.uri("seqpate")
+    finished_elsewhere(job, uri, SEQPATE, "--mirror-private")
+    assert entries(job) == ["create", "reserve", "start", "commit"]
+    assert teachers(job, 1) == teachers(job, 2), "the second machine trained them anew, from nothing of the first"
+    certificate = bucket.read("seqpate/certificate.json")
+    # The second run mirrored its private files, so a third machine has no teacher to train.
+    began = time.time()
+    third = call(job, "run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private")
+    assert third.returncode == 0, third.stderr
+    assert bucket.read("seqpate/certificate.json") == certificate
+    assert entries(job) == ["create", "reserve", "start", "commit"]
+    assert teachers(job, 3) == teachers(job, 2)
+    log = [json.loads(line) for line in (job.folder / "machine-3" / "run.log").read_text().splitlines()]
+    training = next(line["time"] for line in log if line["time"] > began and line["stage"] == "teachers")
+    assert all(path.stat().st_mtime < training for path in (job.folder / "machine-3/private/teachers").iterdir())
+    # Cleaning from a machine that has only the store takes the private files out of it.
+    cleaned = call(job, "clean", uri, *machine(job, 4))
+    assert "private files in s3://runs/seqpate" in cleaned.stdout
+    assert b'"private/' not in bucket.read("seqpate/manifest.json")
+    assert pq.read_table(pa.BufferReader(bucket.read("seqpate/synthetic.parquet"))).num_rows == 8
+
+
+@pytest.mark.timeout(900)
+def test_the_generator_trains_anew_to_the_model_that_was_committed(generator: Any, bucket: Bucket) -> None:
+    uri = bucket.uri("generator")
+    resumed = finished_elsewhere(generator, uri, GENERATOR)
+    weights = [generator.folder / f"machine-{number}/private/training/trained.safetensors" for number in (1, 2)]
+    first, second = (path.read_bytes() for path in weights)
+    assert first == second
+    # Whoever reads the bucket finds what a run directory has, under the same names, and nothing private.
+    assert "s3://runs/generator/synthetic.parquet" in resumed.stdout
+    assert {"synthetic.parquet", "certificate.json", "report.html", "model/config.json"} <= bucket.names("generator")
+    stored = bucket.everything("generator")
+    assert SPOKEN not in stored
+    assert b'"private/' not in stored
+    assert (generator.folder / "secret.key").read_bytes() not in stored
+    report = call(generator, "report", uri, "--public", *machine(generator, 3))
+    assert report.stdout.strip() == "s3://runs/generator/report-public.html"
+    assert b"<html" in bucket.read("generator/report-public.html")
+
+
+def test_options_for_a_uri_do_not_go_with_a_path(job: Any) -> None:
+    failed = job.run("plain", "--mirror-private")
+    assert failed.returncode == 2
+    assert "--mirror-private" in failed.stderr
+    assert not (job.folder / "plain").exists()
+    assert not (job.folder / "ledger.db").exists()
