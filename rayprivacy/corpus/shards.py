@@ -6,6 +6,11 @@ their rules hold row by row, before the shuffle. Ray may run any task twice; eve
 its rows, and a part is written to a scratch name and renamed, so that a retry writes the same bytes again. Only counts
 and digests come back to the driver. The key travels as a path and is read in the worker, and so do secret phrases; on
 more than one machine, key, phrases, source and shard directory must be on a filesystem that all of them see.
+
+A lost node is mostly Ray's to mend: it makes the lost blocks anew. When the nodes that are left are full, it cannot:
+the tasks that finish parts wait for lost blocks, and keep the CPUs that would make them (seen with Ray 2.60, which lets
+them wait for half an hour and then fails). So they wait for STALL_SECONDS, and then the whole shuffle runs again,
+ATTEMPTS times in all. Both numbers are public; what our own code raises, such as a malformed file, is not tried again.
 """
 
 import json
@@ -19,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
+from ray.exceptions import RayError, RayTaskError
 
 from rayprivacy.core.errors import CorpusError, RayPrivacyError, ShardError
 from rayprivacy.core.files import private_directory
@@ -39,6 +45,8 @@ __all__ = ["ShardManifest", "part_path", "read_holdout", "read_part", "shard_cor
 _COUNTS = -2  # the pseudo-part under which each block's drop counts ride along, safe under retries
 _STEP = "sharding the corpus"
 _MAX_PARTITIONS = 200
+STALL_SECONDS = 600.0
+ATTEMPTS = 3
 
 
 def shard_corpus(
@@ -70,8 +78,15 @@ def shard_corpus(
     clear_parts(private_directory(out))
     manifest = _manifest(layout, stamp, _run(layout, key_path.absolute(), phrases, out), key, out)
     check_size(manifest, out)
+    _drop_scratch(out)
     manifest.write(out)
     return manifest
+
+
+def _drop_scratch(out: Path) -> None:
+    """Remove the private rows that tasks left half-written when they died, alone or with their node."""
+    for scratch in out.glob(".*"):
+        scratch.unlink(missing_ok=True)
 
 
 def _finished(out: Path, stamp: str) -> ShardManifest | None:
@@ -85,18 +100,35 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
 
 
 def _run(layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path) -> list[dict[str, Any]]:
-    failure: RayPrivacyError
+    failure: RayPrivacyError = CorpusError(
+        f"{_STEP} lost processes or blocks {ATTEMPTS} times: check the machines and their memory, and run again with"
+        " --resume."
+    )
     with _quiet():
-        prepared = partial(_prepare_block, layout=layout, key_path=key_path, phrases=phrases)
-        blocks = scan(layout.config, prepared)
-        groups = blocks.groupby("part", num_partitions=min(layout.parts + 2, _MAX_PARTITIONS))
-        finished = partial(_finish_part, layout=layout, key_path=key_path, out=out)
-        reports = groups.map_groups(finished, batch_format="pyarrow")
-        try:
-            return [json.loads(row["report"]) for row in reports.take_all()]
-        except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private rows
-            failure = unwrap(_STEP, error)
+        for _ in range(ATTEMPTS):
+            reports = _shuffle(layout, key_path, phrases, out)
+            try:
+                return [json.loads(row["report"]) for row in reports.take_all()]
+            except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private rows
+                if not _is_loss(error):
+                    failure = unwrap(_STEP, error)
+                    break
     raise failure
+
+
+def _shuffle(layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path) -> ray.data.Dataset:
+    prepared = partial(_prepare_block, layout=layout, key_path=key_path, phrases=phrases)
+    blocks = scan(layout.config, prepared)
+    groups = blocks.groupby("part", num_partitions=min(layout.parts + 2, _MAX_PARTITIONS))
+    finished = partial(_finish_part, layout=layout, key_path=key_path, out=out)
+    return groups.map_groups(finished, batch_format="pyarrow")
+
+
+def _is_loss(error: BaseException) -> bool:
+    """Whether Ray lost, or could not get, a process or an object, rather than our code having raised something."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
 
 
 @contextmanager
@@ -105,6 +137,7 @@ def _quiet() -> Iterator[None]:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = 0  # a lost block would silently lose users
+    context.hash_shuffle_reduce_get_timeout_s = STALL_SECONDS
     with ray.data.DataContext.current(context):
         yield
 

@@ -47,7 +47,7 @@ from rayprivacy.models.trainable import checkpointed, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
 
 SEAL = Seal(CorpusError, "what was charged stays charged once, so run again with --resume")
-REFUSED, TRAINED, PROGRESS = "refused.json", "trained.safetensors", "progress"
+REFUSED, TRAINED, PARTLY, PROGRESS = "refused.json", "trained.safetensors", "partly.safetensors", "progress"
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Job:
         folder: where states and the trained weights are kept.
         ledger: where the ledger is.
         release: names of what is charged and drawn.
+        until: chunks after which to stop, for a search that looks at the model on the way; all when left out.
     """
 
     model: ModelConfig
@@ -77,6 +78,13 @@ class Job:
     folder: Path
     ledger: Address
     release: StepRelease
+    until: int | None = None
+
+    @property
+    def weights(self) -> Path:
+        """Where the trained weights are in the end."""
+        whole = self.until is None or self.until >= self.release.rungs
+        return self.folder / (TRAINED if whole else PARTLY)
 
 
 class _RefusedError(Exception):
@@ -138,16 +146,17 @@ class _Worker:
         """Run what is left, chunk by chunk."""
         release = self._job.release
         first = max(1, -(-self._done // release.chunk))  # a chunk that was saved may not have been committed
-        for rung in range(first, release.rungs + 1):
+        for rung in range(first, min(self._job.until or release.rungs, release.rungs) + 1):
             self._alone(partial(self._begin, rung))
             for step in release.steps(rung):
                 if step >= self._done:
                     self._step(step)
-            last = rung == release.rungs
             if release.steps(rung).stop > self._done:
                 self._save(release.steps(rung).stop)
-            digest = self._finish() if last else ""
+            digest = self._write(TRAINED) if rung == release.rungs else ""
             self._alone(partial(self._end, rung, digest))
+        if self._job.weights.name == PARTLY:
+            self._write(PARTLY)
 
     def _begin(self, rung: int) -> None:
         self._gate.begin(rung)
@@ -173,11 +182,11 @@ class _Worker:
     def _publish(self, steps: int) -> None:
         checkpoints.publish(self._states, steps, self._client.head())
 
-    def _finish(self) -> str:
+    def _write(self, name: str) -> str:
         """Write the trained weights; the digest of them."""
         blob = save({name: tensor.contiguous() for name, tensor in self._engine.state_dict().items()})
         if self._rank == 0:
-            write_atomic(self._job.folder / TRAINED, blob, 0o600)
+            write_atomic(self._job.folder / name, blob, 0o600)
         return digest_bytes(blob)
 
     def _alone(self, act: Callable[[], object]) -> None:

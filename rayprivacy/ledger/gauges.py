@@ -23,7 +23,7 @@ from sqlalchemy import func, select
 from rayprivacy.ledger.schema import entries
 from rayprivacy.ledger.store import Ledger
 
-IDLE_SECONDS = 15.0  # how late a charge made elsewhere may show
+IDLE_SECONDS = 10.0  # how late a charge made elsewhere may show; Ray drops a gauge that nobody sets for 20 seconds
 REST_SECONDS = 0.5  # how often a busy book is looked at
 GAUGES = {
     "epsilon_cap": "Epsilon of the account's cap, which is its claim.",
@@ -45,6 +45,7 @@ class AccountGauges:
         self._ledger = ledger
         self._gauges: dict[str, Gauge] = {}
         self._seen, self._charges = 0, Counter[str]()
+        self._figures: dict[str, dict[str, float]] = {}
         self._one_reader, self._due = threading.Lock(), threading.Event()
 
     def watch(self) -> None:
@@ -56,12 +57,13 @@ class AccountGauges:
         self._due.set()
 
     def refresh(self) -> None:
-        """Set the gauges of every account that has new entries."""
+        """Set the gauges of every account; figures are computed again for those that have new entries."""
         with self._one_reader:
             self._gauges = self._gauges or {name: _gauge(name) for name in GAUGES}
             end, charges, touched = self._news()
             for account in touched:
-                figures = self._ledger.status(account).figures | {"charges": charges[account]}
+                self._figures[account] = self._ledger.status(account).figures | {"charges": charges[account]}
+            for account, figures in self._figures.items():
                 for name, gauge in self._gauges.items():
                     gauge.set(float(figures[_FIGURE.get(name, name)]), tags={"account": account})
             self._seen, self._charges = end, charges  # last: what failed is tried again

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dp_accounting.dp_event import DpEvent
+
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.generator import run_generator
-from rayprivacy.methods.generator_plan import open_generator, outline_generator
+from rayprivacy.methods.generator_plan import chunk_events, chunks_of, open_generator, outline_generator
 from rayprivacy.methods.outline import Outline
-from rayprivacy.methods.planning import open_seqpate, outline_seqpate
+from rayprivacy.methods.planning import open_seqpate, outline_seqpate, planned_events
 from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.run import Run
 from rayprivacy.methods.seqpate import run_seqpate
 
 
@@ -20,17 +23,24 @@ class Method:
     Attributes:
         open: open the account that pays, or refuse.
         outline: stages and cost.
+        charges: the events of a recipe, one for each charge, in order.
         run: run, or finish, a recipe; the certificate.
+        run_until: the same for the first chunks of a recipe alone, which leave a model and no certificate; None where
+            a run cannot be stopped half-way.
+        chunks: how many chunks a recipe has.
     """
 
     open: Callable[[Any], Ledger]
     outline: Callable[[Any], Outline]
-    run: Callable[[Any], dict[str, Any]]
+    charges: Callable[[Any], list[DpEvent]]
+    run: Callable[[Run[Any]], dict[str, Any]]
+    run_until: Callable[[Run[Any], int], dict[str, Any]] | None = None
+    chunks: Callable[[Any], int] = lambda _: 1
 
 
 _METHODS = {
-    "seqpate": Method(open_seqpate, outline_seqpate, run_seqpate),
-    "generator": Method(open_generator, outline_generator, run_generator),
+    "seqpate": Method(open_seqpate, outline_seqpate, planned_events, run_seqpate),
+    "generator": Method(open_generator, outline_generator, chunk_events, run_generator, run_generator, chunks_of),
 }
 
 

@@ -27,7 +27,7 @@ from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.corpus.verify import verify_shards
 from rayprivacy.dpsgd.job import run_training
-from rayprivacy.dpsgd.loop import TRAINED, Job
+from rayprivacy.dpsgd.loop import Job
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.generation.codes import Codes
@@ -41,7 +41,8 @@ from rayprivacy.methods.generator_heldout import heldout_metrics
 from rayprivacy.methods.generator_plan import open_generator, planned_histogram, planned_steps
 from rayprivacy.methods.generator_recipe import PART_FILES, GeneratorRecipe
 from rayprivacy.methods.label_counts import label_sums
-from rayprivacy.methods.run import UNMEASURED, Run
+from rayprivacy.methods.progress import ProgressGauges, progress_gauges
+from rayprivacy.methods.run import Run
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
@@ -52,29 +53,37 @@ from rayprivacy.release.steps import StepGate, StepRelease
 HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
 
 
-def run_generator(run: Run[GeneratorRecipe]) -> dict[str, Any]:
-    """Run, or finish, one recipe; returns the certificate."""
+def run_generator(run: Run[GeneratorRecipe], until: int | None = None) -> dict[str, Any]:
+    """Run, or finish, one recipe; returns the certificate.
+
+    Args:
+        run: the run.
+        until: chunks of steps after which to stop and to save the model alone, without a certificate (empty).
+    """
     with closing(open_generator(run.recipe, run.ledger_head())) as ledger:
-        return _run(run, ledger)
+        return _run(run, ledger, until)
 
 
-def _run(run: Run[GeneratorRecipe], ledger: Ledger) -> dict[str, Any]:
+def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[str, Any]:
     recipe, key_path = run.recipe, Path(run.recipe.privacy.key).absolute()
     key, codes = load_or_create_key(key_path), Codes(recipe.codes, recipe.corpus.labels)
     reading = Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
-    with ray_session(recipe.resources.address):
+    with ray_session(recipe.resources.address), progress_gauges(recipe.release_id) as progress:
         with run.stage(f"corpus by {recipe.privacy.unit}"):
             shards = shard_corpus(recipe.corpus, key_path, PART_FILES, 1, run.private("shards"), recipe.privacy.unit)
             verify_shards(run.private("shards"), key, recipe.privacy.unit)
+            progress.show("parts_sharded", PART_FILES, PART_FILES)
         with run.stage("base model"):
             backbone = load_backbone(recipe.model)
         with run.stage("shares of control codes"):
             shares = _shares(run, codes, Gate(ledger, recipe.privacy.account, key))
         with run.stage("DP-SGD"):
-            trained = _trained(run, ledger, key, shards, backbone, reading)
+            trained, whole = _trained(run, ledger, key, shards, backbone, reading, progress, until)
         run.keep_ledger_head(ledger.head())
+        model = _model(run, backbone, trained)
+        if not whole:
+            return {}
         with run.stage("synthetic text"):
-            model = _model(run, backbone, trained)
             written = _synthesise(run, codes, shares)
     certificate = write_certificate(
         run,
@@ -85,14 +94,18 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger) -> dict[str, Any]:
         assumptions=generator_assumptions(recipe.privacy.unit, recipe.has_histogram),
         stages=[{"name": "label histogram and DP-SGD", "epsilon": recipe.privacy.epsilon}],
     )
+    if run.measured:
+        _measure(run, backbone, reading, model, written)
+    return certificate
+
+
+def _measure(run: Run[GeneratorRecipe], backbone: Backbone, reading: Reading, model: Any, written: Written) -> None:
     with run.stage("evaluation"):
-        models = {"base": backbone.model, "generator": model}
-        heldout = heldout_metrics(run, backbone, reading, models) if run.measured else UNMEASURED
+        heldout = heldout_metrics(run, backbone, reading, {"base": backbone.model, "generator": model})
     texts = [str(text) for text in pq.read_table(run.root / "synthetic.parquet")["text"].to_pylist()]
     synthetic = {"releasable": True, **synthetic_metrics(texts), "degenerate": written.degenerate}
     metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
     write_json(run.root / "metrics.json", metrics)
-    return certificate
 
 
 class Prefixes:
@@ -121,7 +134,10 @@ def _trained(
     shards: ShardManifest,
     backbone: Backbone,
     reading: Reading,
-) -> Released[dict[str, torch.Tensor]]:
+    progress: ProgressGauges,
+    until: int | None,
+) -> tuple[Released[dict[str, torch.Tensor]], bool]:
+    """The trained weights, and whether these are all steps."""
     recipe, privacy = run.recipe, run.recipe.privacy
     inputs = (shards.corpus_digest(key), backbone.digest)
     release = StepRelease.of(
@@ -140,11 +156,14 @@ def _trained(
         folder=run.private("training"),
         ledger=Address.of(privacy.ledger, ledger_key),
         release=release,
+        until=until,
     )
     with _front_door(job.ledger):
-        run_training(job, run.console)
-    weights = job.folder / TRAINED
-    return StepGate(ledger, release).released(load_file(weights), digest_file(weights))
+        run_training(job, run.console, progress.steps(recipe.training))
+    gate, weights = StepGate(ledger, release), load_file(job.weights)
+    if until is None or until >= release.rungs:
+        return gate.released(weights, digest_file(job.weights)), True
+    return gate.partly(weights, until), False
 
 
 @contextmanager

@@ -61,6 +61,18 @@ def planned_events(recipe: GeneratorRecipe) -> list[DpEvent]:
     return [*([histogram.event] if histogram else []), planned_steps(recipe).event]
 
 
+def chunk_events(recipe: GeneratorRecipe) -> list[DpEvent]:
+    """The charges of a run as they are made: the histogram's, and one for each chunk of steps."""
+    histogram, steps, chunk = planned_histogram(recipe), planned_steps(recipe), recipe.training.chunk
+    chunks = [steps.event_of(min(chunk, steps.steps - chunk * number)) for number in range(chunks_of(recipe))]
+    return [*([histogram.event] if histogram else []), *chunks]
+
+
+def chunks_of(recipe: GeneratorRecipe) -> int:
+    """In how many chunks the steps are charged."""
+    return -(-recipe.training.steps // recipe.training.chunk)
+
+
 def open_generator(recipe: GeneratorRecipe, expected_head: str | None = None) -> Ledger:
     """Open the ledger for a recipe, before any work.
 

@@ -12,6 +12,10 @@ from rayprivacy.methods.generator_recipe import GeneratorRecipe
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 
+_EXAMPLES = {
+    "recipe": ("jobs/seqpate/chat.yaml", "method"),
+    "space": ("tune_spaces/generator.yaml", "recipe"),
+}
 METHODS: dict[str, type[Recipe]] = {"seqpate": SeqPateRecipe, "generator": GeneratorRecipe}
 
 
@@ -33,16 +37,29 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         ConfigError: the file, a key or a value is wrong; the message names it and the remedy.
     """
+    return parse_recipe(read_mapping(path, "recipe", overrides))
+
+
+def read_mapping(path: Path, kind: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a YAML file of keys and apply overrides.
+
+    Args:
+        path: the file.
+        kind: `recipe` or `space`.
+        overrides: `key.path=value`, with YAML values.
+
+    Raises:
+        ConfigError: there is no such file, or it is no mapping, or an override does not fit.
+    """
+    example, first = _EXAMPLES[kind]
     if not path.is_file():
-        raise ConfigError(
-            f"the recipe {path} does not exist: give the path of a YAML file, e.g. jobs/seqpate/chat.yaml."
-        )
-    data = _yaml(path.read_text(), f"the recipe {path}")
+        raise ConfigError(f"the {kind} {path} does not exist: give the path of a YAML file, e.g. {example}.")
+    data = _yaml(path.read_text(), f"the {kind} {path}")
     if not isinstance(data, dict):
-        raise ConfigError(f"the recipe {path} is not a mapping of keys: start it with `method:`.")
+        raise ConfigError(f"the {kind} {path} is not a mapping of keys: start it with `{first}:`.")
     for override in overrides:
         _apply(data, override)
-    return parse_recipe(data)
+    return data
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

@@ -38,9 +38,10 @@ from rayprivacy.methods.certify import write_certificate
 from rayprivacy.methods.ensemble import ensemble
 from rayprivacy.methods.heldout import heldout_metrics
 from rayprivacy.methods.phrase_metrics import phrase_metrics
-from rayprivacy.methods.planning import open_seqpate, planned_mechanism, round_mechanism
+from rayprivacy.methods.planning import open_seqpate, planned_mechanism, planned_queries, round_mechanism
+from rayprivacy.methods.progress import ProgressGauges, progress_gauges
 from rayprivacy.methods.public_side import Round, bases, pseudo_rows, round_queries, save_tensors, warm_students
-from rayprivacy.methods.run import UNMEASURED, Run
+from rayprivacy.methods.run import Run
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.models.backbone import Backbone, load_backbone
@@ -67,7 +68,7 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
     prompts = load_prompts(recipe.prompts)
     key_path = Path(recipe.privacy.key).absolute()
     key = load_or_create_key(key_path)
-    with ray_session(recipe.resources.address):
+    with ray_session(recipe.resources.address), progress_gauges(recipe.release_id) as progress:
         # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
         with run.stage(f"corpus by {recipe.privacy.unit}"):
             shards = shard_corpus(
@@ -79,9 +80,10 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
                 recipe.privacy.unit,
             )
             verify_shards(run.private("shards"), key, recipe.privacy.unit, phrases)
+            progress.show("parts_sharded", recipe.teachers.parts, recipe.teachers.parts)
         with run.stage("base model"):
             backbone = load_backbone(recipe.model)
-        students, spec = _learn(run, backbone, prompts, Gate(ledger, recipe.privacy.account, key))
+        students, spec = _learn(run, backbone, prompts, Gate(ledger, recipe.privacy.account, key), progress)
     run.keep_ledger_head(ledger.head())
     with run.stage("synthetic text"):
         texts = _synthesise(run, backbone, students["student"], prompts)
@@ -95,22 +97,23 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
         stages=[{"name": "votes", "epsilon": recipe.privacy.epsilon}],
         as_published=_as_published(recipe),
     )
-    with run.stage("evaluation"):
-        heldout = heldout_metrics(run, backbone, students, spec) if run.measured else UNMEASURED
-    synthetic = {"releasable": True, **synthetic_metrics(texts)}
-    metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
-    if phrases:
-        asked = planned_mechanism(recipe)
-        metrics["phrases"] = phrase_metrics(run.private("shards"), shards, phrases, asked, recipe.privacy.delta)
-    write_json(run.root / "metrics.json", metrics)
+    if run.measured:
+        with run.stage("evaluation"):
+            heldout = heldout_metrics(run, backbone, students, spec)
+        synthetic = {"releasable": True, **synthetic_metrics(texts)}
+        metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": heldout, "timings_s": run.timings()}
+        if phrases:
+            asked = planned_mechanism(recipe)
+            metrics["phrases"] = phrase_metrics(run.private("shards"), shards, phrases, asked, recipe.privacy.delta)
+        write_json(run.root / "metrics.json", metrics)
     return certificate
 
 
 def _learn(
-    run: Run[SeqPateRecipe], backbone: Backbone, prompts: list[str], gate: Gate
+    run: Run[SeqPateRecipe], backbone: Backbone, prompts: list[str], gate: Gate, progress: ProgressGauges
 ) -> tuple[dict[str, Student], GroupSpec]:
     """Everything between the corpus and the student: the public side, the teachers, and the rounds of votes."""
-    first = Round(0, "0")
+    first, voted = Round(0, "0"), 0
     with run.stage("pseudo-sentences"):
         rows = pseudo_rows(run, backbone, prompts, backbone.model, first)
     with run.stage("public bases and warm start"):
@@ -120,7 +123,8 @@ def _learn(
         run.track(cache_features(spec, run.recipe.resources), run.recipe.teachers.parts, "parts")
     with teacher_pool(spec, run.recipe.resources) as pool:
         with run.stage("teachers"):
-            run.track(pool.train(), run.recipe.teachers.parts, "stacks")
+            done = progress.stacks(pool.train(), run.recipe.teachers)
+            run.track(done, run.recipe.teachers.parts, "stacks")
         for number in range(run.recipe.votes.rounds):
             asked = Round.of(number, student)
             if number:
@@ -131,6 +135,8 @@ def _learn(
             mechanism = round_mechanism(run.recipe, len(queries))
             with run.stage("votes"):
                 sums, manifest = pool.vote(queries, mechanism, asked.rows(run))
+                voted += len(queries)
+                progress.show("queries_voted", voted, planned_queries(run.recipe))
             with run.stage("release gate"):
                 votes = gate.release_votes(run.recipe.release_id, mechanism, sums, manifest)
             with run.stage("student"):

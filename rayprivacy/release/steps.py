@@ -196,19 +196,32 @@ class StepGate:
         Raises:
             ReleaseError: a chunk is missing, or this is another model.
         """
+        last = self._committed(self._release.rungs)
+        if self._ledger.output(last) != _output(self._release.rungs, model_digest):
+            raise ReleaseError("the trained weights are not those that were committed: run it again with --resume.")
+        return Released(value, self._release.release_id, RELEASE_SEAL)
+
+    def partly(self, value: Any, rungs: int) -> Released[Any]:
+        """The model as it is after the first `rungs` chunks, once these are committed: for a search, which may stop it.
+
+        Raises:
+            ReleaseError: one of them is missing.
+        """
+        self._committed(rungs)
+        return Released(value, self._release.release_id, RELEASE_SEAL)
+
+    def _committed(self, rungs: int) -> Charge:
+        """The last of the first chunks, which are all committed."""
         charges = self._ledger.charges_of(self._release.account, self._release.release_id)
         done = {
             charge.rung: charge
             for charge in charges
             if charge.input_digest == self._release.inputs and charge.state is ChargeState.COMMITTED
         }
-        missing = [rung for rung in range(1, self._release.rungs + 1) if rung not in done]
+        missing = [rung for rung in range(1, rungs + 1) if rung not in done]
         if missing:
             raise ReleaseError(f"chunks {missing[:5]} of the training are not committed: run it again with --resume.")
-        last = self._release.rungs
-        if self._ledger.output(done[last]) != _output(last, model_digest):
-            raise ReleaseError("the trained weights are not those that were committed: run it again with --resume.")
-        return Released(value, self._release.release_id, RELEASE_SEAL)
+        return done[rungs]
 
 
 def _output(rung: int, model_digest: str) -> bytes:

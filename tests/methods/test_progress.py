@@ -1,0 +1,201 @@
+"""Progress gauges: what Prometheus is told of real runs, that it is public, and that a run does without it."""
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import ray
+from ray.util.metrics import Gauge
+from rich.console import Console
+
+from rayprivacy.dpsgd.settings import DpSgdConfig
+from rayprivacy.methods import progress
+from rayprivacy.methods.catalogue import method_of
+from rayprivacy.methods.progress import COUNTS, RATES, ProgressGauges, progress_gauges
+from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.teachers.settings import TeachersConfig
+
+OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # the tags of every metric, beside otel_*
+OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
+RUNS = {
+    "job": {"parts_sharded": 3, "stacks_trained": 3, "teachers_trained": 12, "queries_voted": 40},
+    "generator": {"parts_sharded": 16, "steps_done": 6},
+}
+
+
+class RecordingGauge(Gauge):
+    """Ray's gauge, which also remembers what it was told."""
+
+    told: list[tuple[str, str, float]]
+
+    def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
+        assert value is not None
+        assert tags is not None
+        self.told.append((self._name, tags["what"], value))
+        super().set(value, tags)
+
+
+class BrokenGauge(Gauge):
+    """Fails whenever it is told something."""
+
+    def set(self, value: float | None, tags: dict[str, str] | None = None) -> None:
+        raise RuntimeError("the metrics agent is gone")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, float]]:
+    """Everything that any progress gauge is told, in order."""
+    RecordingGauge.told = []
+    monkeypatch.setattr(progress, "Gauge", RecordingGauge)
+    return RecordingGauge.told
+
+
+@pytest.fixture(scope="module")
+def some_ray() -> Iterator[None]:
+    """A local Ray: the one that another test has started, or our own."""
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def _run(job: Any, out: str, account: str) -> str:
+    recipe = load_recipe(job.recipe, [f"privacy.account={account}"])
+    run = Run.open(job.folder / out, recipe, resume=False, console=Console(quiet=True), measured=False)
+    method_of(recipe).run(run)
+    return recipe.release_id
+
+
+def _scraped(release: str) -> dict[tuple[str, str], tuple[dict[str, str], float]]:
+    """Tags and value by (gauge, what) of one release."""
+    (node,) = ray.nodes()
+    endpoint = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(endpoint, timeout=10) as page:
+        rows = [row for row in page.read().decode().splitlines() if row.startswith(OURS) and release in row]
+    found = {}
+    for row in rows:
+        tags = dict(re.findall(r'(\w+)="([^"]*)"', row))
+        found[row.partition("{")[0], tags["what"]] = tags, float(row.split()[-1])
+    return found
+
+
+def _wait(release: str, expected: dict[tuple[str, str], float]) -> dict[tuple[str, str], tuple[dict[str, str], float]]:
+    until = time.monotonic() + 30
+    while True:
+        found = _scraped(release)
+        if {name: value for name, (_, value) in found.items()} == expected:
+            return found
+        assert time.monotonic() < until, found
+        time.sleep(0.5)
+
+
+def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
+    """The last value of every gauge."""
+    return {(gauge, what): value for gauge, what, value in told}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("some_ray")
+@pytest.mark.parametrize("which", RUNS)
+def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
+    which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]]
+) -> None:
+    job, counts = request.getfixturevalue(which), RUNS[which]
+    release = _run(job, "out", "talk")
+    gauges = ("ray_rayprivacy_progress", "ray_rayprivacy_progress_total")
+    expected = {(gauge, what): float(count) for gauge in gauges for what, count in counts.items()}
+    if "steps_done" in counts:
+        expected |= {("ray_rayprivacy_rate", what): 0.0 for what in RATES}
+    for tags, _ in _wait(release, expected).values():
+        assert {tag for tag in tags if not tag.startswith("otel_scope_")} - OF_RAY == {"release", "what"}
+        assert tags["release"] == release
+    first = _last(told)
+    told.clear()
+    # Three users of thirty, and empty shards: whoever watches the gauges sees the same.
+    table = pq.read_table(job.folder / "talk.parquet")
+    pq.write_table(table.slice(0, len(table) // 10), job.folder / "talk.parquet")
+    assert _run(job, "few", "others") == release
+    assert _last(told) == first
+
+
+def test_stacks_and_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]]) -> None:
+    teachers = TeachersConfig(count=7, stack=3)
+    passing = ProgressGauges("a-release").stacks(iter([2, 0, 1]), teachers)  # the last stack has one teacher
+    assert next(passing) == 2
+    assert _last(told)["rayprivacy_progress", "stacks_trained"] == 1
+    assert _last(told)["rayprivacy_progress", "teachers_trained"] == 1
+    assert list(passing) == [0, 1]
+    assert [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")] == [
+        0, 1, 4, 7,
+    ]  # fmt: skip
+    assert {_last(told)["rayprivacy_progress_total", what] for what in ("stacks_trained", "teachers_trained")} == {3, 7}
+
+
+def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, float]]) -> None:
+    now = 0.0
+    training = DpSgdConfig(steps=1000, expected_batch=10, max_tokens=12)
+    tell = ProgressGauges("a-release", lambda: now).steps(training)
+
+    def after(seconds: float, done: int) -> float:
+        nonlocal now
+        now += seconds
+        tell(done)
+        last = _last(told)
+        assert last["rayprivacy_progress", "steps_done"] == done
+        assert last["rayprivacy_rate", "tokens_per_second"] == last["rayprivacy_rate", "steps_per_second"] * 120
+        return last["rayprivacy_rate", "steps_per_second"]
+
+    assert after(0, 50) == after(20, 50) == 0, "a resumed run that only starts"
+    assert after(3, 51) == 0, "how long the first step took is not known"
+    assert after(2, 55) == 2
+    assert after(2, 55) == 1
+    assert after(1, 50) == after(9, 50) == after(5, 51) == 0, "workers died: steps are done again"
+    assert after(10, 61) == 1
+    assert [after(10, 61 + 5 * n) for n in range(1, 9)][-1] == 0.5, "the last minute counts"
+    assert after(1, 1000) == 0, "nothing runs any more"
+
+
+def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "Gauge", BrokenGauge)
+    assert list(ProgressGauges("a-release").stacks(iter([1, 0]), TeachersConfig(count=6, stack=3))) == [1, 0]
+
+    def no_gauge(*_: Any) -> Any:
+        raise OSError("no Ray")
+
+    monkeypatch.setattr(progress, "Gauge", no_gauge)
+    ProgressGauges("a-release").steps(DpSgdConfig())(3)
+
+
+def test_figures_are_said_again_until_the_run_ends(
+    told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "REPEAT_SECONDS", 0.01)
+    with progress_gauges("a-release") as gauges:
+        gauges.show("queries_voted", 3, 4)
+        until = time.monotonic() + 10
+        while len(told) < 20 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert len(told) >= 20
+    assert _last(told) == {
+        ("rayprivacy_progress", "queries_voted"): 3,
+        ("rayprivacy_progress_total", "queries_voted"): 4,
+    }
+    said = len(told)
+    time.sleep(0.1)
+    assert len(told) == said
+
+
+def test_only_the_counts_of_the_module_can_be_shown() -> None:
+    gauges = ProgressGauges("a-release")
+    for what in COUNTS:
+        gauges.show(what, 0, 1)
+    with pytest.raises(AssertionError):
+        gauges.show("users", 0, 1)
