@@ -1,0 +1,123 @@
+"""Paths of a recipe that is sent to a cluster: each must mean the same on every node as it did to whoever wrote it.
+
+A job starts in a scratch directory of the head node, which is deleted with the job. What is relative there is lost:
+a key file would be made anew on each submission, which shards the corpus anew and charges the release again; a SQLite
+ledger would forget what was spent. So every private path must be absolute, and stand on storage that all nodes mount.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from sqlalchemy.engine import URL, make_url
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.mirror.uris import is_uri, shown
+from rayprivacy.corpus.sources import CHITCHAT
+from rayprivacy.methods.recipe import Recipe
+
+PRIVATE_FILES = ("corpus.phrases", "privacy.key", "privacy.ledger_key", "resources.features")
+OPTIONS = frozenset({"region", "endpoint_override", "scheme", "anonymous"})  # of a URI, that are no secrets
+REMEDY = "give an absolute path on storage that all nodes mount"
+
+
+def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
+    """Refuse a recipe with a path that the cluster would not find, or would lose.
+
+    Args:
+        recipe: the resolved recipe.
+        shipped: a directory that travels with the job, which public prompts may lie in.
+
+    Raises:
+        ConfigError: names the first such key, its value and the remedy.
+    """
+    data = recipe.model_dump(mode="json")
+    if recipe.corpus.source != CHITCHAT:
+        _place("corpus.source", recipe.corpus.source, f"{REMEDY}, or a URI such as s3://bucket/chats")
+    for name in PRIVATE_FILES:
+        if (value := _find(data, name)) is not None:
+            _absolute(name, value, REMEDY)
+    if (prompts := data.get("prompts")) is not None and not _travels(prompts, shipped):
+        _absolute("prompts", prompts, f"{REMEDY}, or ship the file with --working-dir")
+    _check_base(recipe.model.base)
+    _check_ledger(recipe.privacy.ledger)
+
+
+def check_out(out: str, work: str) -> None:
+    """Refuse a run directory that the cluster would lose.
+
+    Args:
+        out: a path or a URI.
+        work: the folder in which a run at a URI is worked on.
+
+    Raises:
+        ConfigError: one of them is a relative path.
+    """
+    _place("--out", out, f"{REMEDY}, or a URI such as s3://bucket/run")
+    _absolute("--work", work, REMEDY)
+
+
+def warnings_of(recipe: Recipe) -> Iterator[str]:
+    """What is allowed, and still deserves a word."""
+    if make_url(recipe.privacy.ledger).get_backend_name() == "sqlite":
+        yield (
+            "privacy.ledger is a SQLite file: it must lie on a local disk of the head node, and outlive that node, or "
+            "what was spent is forgotten; use PostgreSQL on a cluster that comes and goes."
+        )
+
+
+def _place(name: str, value: str, remedy: str) -> None:
+    if not is_uri(value):
+        _absolute(name, value, remedy)
+        return
+    uri = urlsplit(value)
+    if "@" in uri.netloc or set(parse_qs(uri.query, keep_blank_values=True)) - OPTIONS:
+        raise ConfigError(
+            f"{name} is '{shown(value)}' with credentials or options that may be secret, and jobs are seen by all who "
+            f"see the dashboard: let the nodes' own role open it, and give {', '.join(sorted(OPTIONS))} at most."
+        )
+
+
+def _check_base(base: str) -> None:
+    # A name without a directory here is a hub id; one with a directory here would be taken for a hub id there.
+    looks_local = base.startswith((".", "~")) or base.endswith(".gguf") or Path(base).is_dir()
+    if looks_local:
+        _absolute("model.base", base, f"{REMEDY}, a hub id, or a model that the image holds")
+
+
+def _check_ledger(url: str) -> None:
+    ledger = make_url(url)
+    if ledger.get_backend_name() == "sqlite" and not _is_absolute(ledger.database or ""):
+        raise ConfigError(
+            f"privacy.ledger is '{url}', which the job would lose with its scratch directory: use PostgreSQL, or four "
+            "slashes and a file on the head node's disk, e.g. sqlite:////var/lib/rayprivacy/ledger.db."
+        )
+    for name in ("passfile", "sslkey", "sslcert", "sslrootcert"):
+        if (value := _one(ledger, name)) is not None and not _is_absolute(value):
+            raise ConfigError(f"privacy.ledger has {name}={value}, a relative path: {REMEDY}.")
+
+
+def _one(url: URL, name: str) -> str | None:
+    value = url.query.get(name)
+    return value if value is None or isinstance(value, str) else value[0]
+
+
+def _travels(path: str, shipped: Path | None) -> bool:
+    return shipped is not None and not _is_absolute(path) and (shipped / path).is_file()
+
+
+def _absolute(name: str, value: str, remedy: str) -> None:
+    if not _is_absolute(value):
+        raise ConfigError(f"{name} is '{value}', a path that is relative to your directory: {remedy}.")
+
+
+def _is_absolute(value: str) -> bool:
+    return PurePosixPath(value).is_absolute()  # `~` is not: home is another directory there
+
+
+def _find(data: dict[str, Any], name: str) -> str | None:
+    found: Any = data
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return None if found is None else str(found)

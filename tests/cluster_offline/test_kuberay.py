@@ -1,0 +1,130 @@
+"""The manifests for KubeRay: its own fields against our closed schema, pods against the schemas of Kubernetes."""
+
+import copy
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from jsonschema import Draft202012Validator, ValidationError
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "kuberay"
+SCHEMA = json.loads((Path(__file__).parent / "kuberay_schema.json").read_text())
+KUBERNETES = "1.37"
+NAMES = ["cluster.yaml", "generator-job.yaml", "seqpate-job.yaml"]
+
+
+def load(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((FOLDER / name).read_text()))
+
+
+def cluster_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    return dict(manifest["spec"].get("rayClusterSpec", manifest["spec"]))
+
+
+def pods_of(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    cluster = cluster_of(manifest)
+    for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": group["template"]["spec"]}
+
+
+def check(manifest: dict[str, Any]) -> None:
+    # Each kind alone, so that an error names the field and not the choice of kinds.
+    Draft202012Validator({**SCHEMA, "oneOf": [{"$ref": f"#/$defs/{manifest['kind']}"}]}).validate(manifest)
+    for pod in pods_of(manifest):
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+def test_every_manifest_is_looked_at() -> None:
+    assert sorted(path.name for path in FOLDER.glob("*.yaml")) == [*NAMES, "storage.yaml"]
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_manifest_is_valid(name: str) -> None:
+    check(load(name))
+
+
+def test_the_volume_is_shared() -> None:
+    volume = load("storage.yaml")
+    kubernetes_validate.validate(volume, KUBERNETES, strict=True)
+    assert volume["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("spec", "backoffLimits"),
+        ("spec", "rayClusterSpec", "authOption"),
+        ("spec", "rayClusterSpec", "headGroupSpec", "rayStartParam"),
+    ],
+)
+def test_a_typo_in_a_field_of_kuberay_is_rejected(path: tuple[str, ...]) -> None:
+    manifest = load("seqpate-job.yaml")
+    block = manifest
+    for name in path[:-1]:
+        block = block[name]
+    block[path[-1]] = {}
+    with pytest.raises(ValidationError):
+        check(manifest)
+
+
+def test_a_typo_in_a_pod_is_rejected() -> None:
+    manifest = load("seqpate-job.yaml")
+    wrong = copy.deepcopy(manifest)
+    wrong["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainer"] = []
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check(wrong)
+    wrong = copy.deepcopy(manifest)
+    wrong["spec"]["rayClusterSpec"]["rayStartParams"] = {}
+    with pytest.raises(ValidationError):
+        check(wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cluster_asks_for_a_token(name: str) -> None:
+    assert cluster_of(load(name))["authOptions"] == {"mode": "token"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_secrets_are_files_and_no_pod_is_root(name: str) -> None:
+    for pod in pods_of(load(name)):
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        for container in [*spec["initContainers"], *spec["containers"]]:
+            assert {entry["name"] for entry in container.get("env", [])} <= {"RAY_USAGE_STATS_ENABLED"}
+            assert "envFrom" not in container
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        (main,) = spec["containers"]
+        assert "readinessProbe" in main
+        assert "secret" not in {mount["name"] for mount in main["volumeMounts"]}, "its files have the wrong mode"
+        assert {"keys", "storage"} <= {mount["name"] for mount in main["volumeMounts"]}
+
+
+@pytest.mark.parametrize("name", ["generator-job.yaml", "seqpate-job.yaml"])
+def test_a_retry_is_the_same_release(name: str) -> None:
+    manifest = load(name)
+    words = shlex.split(manifest["spec"]["entrypoint"])
+    assert words[:4] == ["python", "-m", "rayprivacy.cli", "run"]
+    assert "--resume" in words
+    assert "resources.address=auto" in words
+    head = cluster_of(manifest)["headGroupSpec"]["template"]["spec"]["containers"][0]
+    mounts = {mount["mountPath"]: mount["name"] for mount in head["volumeMounts"]}
+    assert mounts["/etc/rayprivacy"] == "recipe"
+    assert words[words.index("--out") + 1].startswith("/mnt/rayprivacy/runs/")
+    assert mounts["/mnt/rayprivacy/runs"] == "storage"
+
+
+def test_only_the_generator_has_gpus() -> None:
+    groups = {name: {group["groupName"] for group in cluster_of(load(name))["workerGroupSpecs"]} for name in NAMES}
+    assert groups["seqpate-job.yaml"] == {"cpu"}
+    assert groups["generator-job.yaml"] == {"cpu", "gpu"}
+    gpu = next(g for g in cluster_of(load("generator-job.yaml"))["workerGroupSpecs"] if g["groupName"] == "gpu")
+    assert gpu["replicas"] == 0
+    assert gpu["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"

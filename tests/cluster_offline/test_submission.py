@@ -1,0 +1,237 @@
+"""What is refused before anything reaches a cluster, and what travels when something does."""
+
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.job_submission import JobStatus
+from typer.testing import CliRunner
+
+from rayprivacy.cli import app
+from rayprivacy.cluster.client import connect, read_token
+from rayprivacy.cluster.job import RECIPE_FILE, run_job
+from rayprivacy.cluster.parcel import parcel
+from rayprivacy.cluster.paths import check_out, check_recipe_paths
+from rayprivacy.cluster.submit import exit_code
+from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.recipes import load_recipe, parse_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+def recipe(**blocks: Any) -> Recipe:
+    base: dict[str, Any] = {"privacy": {"key": "/mnt/key", "ledger": "postgresql://me@db/ledger"}}
+    for name, value in blocks.items():
+        base[name] = {**base.get(name, {}), **value} if isinstance(value, dict) else value
+    return parse_recipe(base)
+
+
+PHRASES = {
+    "corpus": {"phrases": "list.txt", "max_shards_per_phrase": 1},
+    "privacy": {"unit": "phrase"},
+}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "key"),
+    [
+        ({"corpus": {"source": "data/chats.parquet"}}, "corpus.source"),
+        ({"corpus": {"source": "~/chats.parquet"}}, "corpus.source"),
+        ({"corpus": {"source": "s3://AKIA:word@bucket/chats"}}, "corpus.source"),
+        ({"corpus": {"source": "s3://bucket/chats?secret_key=word"}}, "corpus.source"),
+        (PHRASES, "corpus.phrases"),
+        ({"prompts": "openers.txt"}, "prompts"),
+        ({"privacy": {"key": "runs/key"}}, "privacy.key"),
+        ({"privacy": {"ledger_key": "ledger.key"}}, "privacy.ledger_key"),
+        ({"privacy": {"ledger": "sqlite:///ledger.db"}}, "privacy.ledger"),
+        ({"privacy": {"ledger": "sqlite://"}}, "privacy.ledger"),
+        ({"privacy": {"ledger": "postgresql://me@db/ledger?passfile=.pgpass"}}, "privacy.ledger"),
+        ({"model": {"base": "./models/mine"}}, "model.base"),
+        ({"model": {"base": "weights/mine.gguf"}}, "model.base"),
+        ({"resources": {"features": "cache"}}, "resources.features"),
+    ],
+)
+def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=key) as error:
+        check_recipe_paths(recipe(**blocks))
+    assert "word" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        {},
+        {"corpus": {"source": "/mnt/chats.parquet"}},
+        {"corpus": {"source": "s3://bucket/chats?region=eu-central-1"}},
+        {"privacy": {"ledger": "sqlite:////var/ledger.db"}},
+        {"privacy": {"ledger": "postgresql://me@db/ledger?passfile=/mnt/pgpass"}},
+        {"model": {"base": "HuggingFaceTB/SmolLM2-135M"}},
+        {"prompts": "/mnt/openers.txt"},
+    ],
+)
+def test_what_the_cluster_finds_is_taken(blocks: dict[str, Any]) -> None:
+    check_recipe_paths(recipe(**blocks))
+
+
+def test_a_directory_here_is_no_hub_id_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"model\.base"):
+        check_recipe_paths(recipe(model={"base": "org/model"}))
+
+
+def test_public_prompts_may_travel(tmp_path: Path) -> None:
+    (tmp_path / "openers.txt").write_text("hello\n")
+    check_recipe_paths(recipe(prompts="openers.txt"), tmp_path)
+    with pytest.raises(ConfigError, match="prompts"):
+        check_recipe_paths(recipe(prompts="closers.txt"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("out", "work", "named"), [("runs/x", "/w", "--out"), ("s3://b/x", "w", "--work"), ("s3://k:s@b/x", "/w", "--out")]
+)
+def test_a_run_directory_that_would_be_lost_is_refused(out: str, work: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        check_out(out, work)
+
+
+@pytest.mark.parametrize("name", ["seqpate", "generator"])
+def test_the_recipes_of_the_guide_can_be_submitted(name: str) -> None:
+    settings = load_recipe(ROOT / "deploy" / "recipes" / f"{name}.yaml")
+    assert settings.method == name
+    check_recipe_paths(settings)
+
+
+def test_the_job_is_the_release_and_joins_the_cluster() -> None:
+    plain = recipe()
+    job = run_job(plain, "/mnt/runs/a b", "/mnt/work")
+    assert job.id == plain.release_id
+    assert job.entrypoint == f"python -m rayprivacy.cli run {RECIPE_FILE} --out '/mnt/runs/a b' --resume"
+    assert yaml.safe_load(job.files[RECIPE_FILE])["resources"]["address"] == "auto"
+    assert set(job.metadata) == {"method", "account", "release", "version", "out", "fingerprint"}
+    assert run_job(plain, "s3://b/x", "/mnt/work").command[2:6] == ("--out", "s3://b/x", "--work", "/mnt/work")
+
+
+def test_the_fingerprint_tells_work_apart_and_not_its_spread() -> None:
+    def fingerprint(out: str = "/out", **blocks: Any) -> str:
+        job = run_job(recipe(**blocks), out, "/work")
+        assert job.id == recipe().release_id
+        return job.fingerprint
+
+    assert fingerprint() == fingerprint(resources={"actors": 7})
+    others = [fingerprint("/other"), fingerprint(generation={"texts": 9}), fingerprint(privacy={"account": "b"})]
+    assert len({fingerprint(), *others}) == 4
+
+
+def test_only_the_recipe_travels() -> None:
+    with parcel({"a.yaml": "x"}) as folder:
+        assert [path.name for path in Path(folder).iterdir()] == ["a.yaml"]
+    assert not Path(folder).exists()
+
+
+def test_a_working_directory_travels_without_what_is_private(tmp_path: Path) -> None:
+    private = ["secret.key", "ledger.db", "ledger.db-wal", "data/chats.parquet", "runs/x/votes", ".env", "mine/skipped"]
+    for name in [*private, "rayprivacy/core.py", "README.md"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / ".rayignore").write_text("mine/\n")
+    with parcel({"a.yaml": "x"}, tmp_path) as package, zipfile.ZipFile(package) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    assert names == {"a.yaml", "rayprivacy/core.py", "README.md", ".rayignore"}
+    with pytest.raises(ConfigError, match="--working-dir"), parcel({}, tmp_path / "none"):
+        pass
+
+
+def test_our_own_rayignore_keeps_private_files_here() -> None:
+    lines = (ROOT / ".rayignore").read_text().split()
+    assert {"runs/", "*.parquet", "*.jsonl", "*.csv", "*.db", "*.key", "pgpass", "ray-token"} <= set(lines)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://127.0.0.1:10001", "auto"])
+def test_an_address_is_the_url_of_a_dashboard(address: str) -> None:
+    with pytest.raises(ConfigError, match="--address"):
+        connect(address)
+
+
+def test_nobody_there_is_one_sentence_and_exit_code_1(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe().model_dump(mode="json")))
+    done = CliRunner().invoke(app, ["submit", str(path), "--address", "http://127.0.0.1:9"])
+    assert isinstance(done.exception, ClusterError)
+    assert done.exception.exit_code == 1
+    assert "nothing answers at http://127.0.0.1:9" in str(done.exception)
+
+
+@pytest.fixture
+def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A web server that is no Ray: answers everything with one status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(request.param)
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("stranger", "error", "said"),
+    [
+        (200, ClusterError, "no Ray job server"),
+        (404, ClusterError, "404"),
+        (500, ClusterError, "no Ray job server"),
+        (401, ConfigError, "--token-file"),
+        (403, ConfigError, "--token-file"),
+    ],
+    indirect=["stranger"],
+)
+def test_who_answers_otherwise_is_one_sentence(stranger: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said) as raised:
+        connect(stranger)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("text", "mode"), [("", 0o600), ("two words", 0o600), ("token", 0o640)])
+def test_a_token_file_is_private_and_holds_a_token(tmp_path: Path, text: str, mode: int) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(KeyFileError, match="--token-file"):
+        read_token(path)
+    with pytest.raises(KeyFileError, match="--token-file"):
+        read_token(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("status", "driver", "code"),
+    [
+        ("SUCCEEDED", 0, 0),
+        ("FAILED", 1, 1),
+        ("FAILED", 2, 2),
+        ("FAILED", 3, 3),
+        ("FAILED", 137, 1),
+        ("FAILED", None, 1),
+        ("STOPPED", None, 1),
+        ("STOPPED", 0, 1),
+    ],
+)
+def test_the_exit_code_is_the_jobs(status: str, driver: int | None, code: int) -> None:
+    class Details:
+        def __init__(self) -> None:
+            self.status, self.driver_exit_code = JobStatus(status), driver
+
+    assert exit_code(Details()) == code
