@@ -5,11 +5,12 @@ is printed as a diagnostic. Nothing in it moves: it speaks of the book as it sto
 hash it carries, and holds no clock time, so that a resumed run writes the same bytes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Literal
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 from pydantic import Field
 
 from rayprivacy.accounting.accountant import epsilon
@@ -167,6 +168,7 @@ def build_certificate(
         spent_diagnostic=_spent([charge.event for charge in charges], rule.epsilon(used), terms.delta),
         run_request=Request(epsilon=run_request.epsilon, delta=run_request.delta),
         exposures=exposures,
+        tuning_charge=_tuning(own, terms),
         other_accounts=_neighbours(ledger, terms, book[-1].seq),
         assumptions=list(assumptions),
         as_published=dict(as_published) if as_published else None,
@@ -177,6 +179,16 @@ def build_certificate(
         stages=[dict(stage) for stage in stages],
     )
     return certificate.model_dump(mode="json")
+
+
+def _tuning(events: list[DpEvent], terms: Account) -> dict[str, Any] | None:
+    """For the winner of a search: how many trials were expected, and what one of them costs."""
+    for event in events:
+        if isinstance(event, RepeatAndSelectDpEvent):
+            trial = [row.model_dump(mode="json") for row in _rows(event.event, terms)]
+            shape = None if math.isinf(event.shape) else event.shape
+            return {"rule": "repeat-and-select", "expected_trials": event.mean, "shape": shape, "trial": trial}
+    return None
 
 
 def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:

@@ -1,0 +1,106 @@
+"""What makes one trial better than another: a figure that anybody could compute from what the trial released.
+
+- `public_perplexity`: of the trial's model on public sentences of yours (`metric.text`, one a line);
+- `distinct_2`, ... : of its synthetic text alone.
+
+Figures on held-out private text are refused when the space is read. Whoever looks at them to choose a setting has used
+the private corpus once more for each trial, and no ledger knows.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.parquet as pq
+from pydantic import Field, field_validator, model_validator
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.evaluation.language import distinct_n, perplexity
+from rayprivacy.evaluation.likelihood import total_nll
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.features import encode
+from rayprivacy.models.settings import ModelConfig
+
+MODES: dict[str, Literal["min", "max"]] = {"public_perplexity": "min", "distinct_1": "max", "distinct_2": "max"}
+OF_MODELS = ("public_perplexity",)
+
+
+class MetricConfig(Config):
+    """The `metric` block.
+
+    Attributes:
+        name: one of MODES.
+        text: for `public_perplexity`: a UTF-8 file of PUBLIC sentences, one a line.
+        max_tokens: longer sentences are cut.
+        max_texts: lines that are read, at most.
+    """
+
+    name: str = "public_perplexity"
+    text: str | None = Field(default=None, min_length=1)
+    max_tokens: int = Field(default=62, ge=1)
+    max_texts: int = Field(default=500, ge=1)
+
+    @field_validator("name")
+    @classmethod
+    def _public(cls, name: str) -> str:
+        if name not in MODES:
+            why = "it reads private text" if "heldout" in name or "private" in name else "it is unknown"
+            raise ValueError(f"{why}, and only figures on public or released text may steer: use {', '.join(MODES)}")
+        return name
+
+    @model_validator(mode="after")
+    def _has_text(self) -> "MetricConfig":
+        if (self.name == "public_perplexity") != (self.text is not None):
+            raise ValueError(f"name is '{self.name}': text goes with 'public_perplexity', and only there")
+        return self
+
+    @property
+    def mode(self) -> Literal["min", "max"]:
+        """Whether small or large is good."""
+        return MODES[self.name]
+
+    @property
+    def of_model(self) -> bool:
+        """Whether the model is enough, before there is any synthetic text."""
+        return self.name in OF_MODELS
+
+
+def read_sentences(config: MetricConfig) -> list[str]:
+    """The public sentences of `public_perplexity`.
+
+    Raises:
+        ConfigError: there is no such file, or nothing in it.
+    """
+    try:
+        lines = Path(config.text or "").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"metric.text is {config.text!r}: it cannot be read ({type(error).__name__}); give a UTF-8 file of public"
+            " sentences, one a line."
+        ) from None
+    sentences = [line.strip() for line in lines if line.strip()][: config.max_texts]
+    if not sentences:
+        raise ConfigError(f"metric.text is {config.text!r}: it holds no sentence; write public ones, one a line.")
+    return sentences
+
+
+def utility(folder: Path, recipe: Recipe, config: MetricConfig) -> float:
+    """The figure of one trial.
+
+    Args:
+        folder: its run directory, of which only what was released is read: `model/` or `synthetic.parquet`.
+        recipe: what it ran.
+        config: which figure.
+    """
+    if config.of_model:
+        return _perplexity(folder / "model", recipe.model.dtype, config)
+    texts = [str(text) for text in pq.read_table(folder / "synthetic.parquet")["text"].to_pylist()]
+    return distinct_n(texts, int(config.name.rpartition("_")[2]))
+
+
+def _perplexity(model: Path, dtype: Literal["bfloat16", "float32"], config: MetricConfig) -> float:
+    backbone = load_backbone(ModelConfig(base=str(model), dtype=dtype))
+    documents = [backbone.document(text, config.max_tokens) for text in read_sentences(config)]
+    rows = encode(backbone, documents, config.max_tokens + 2, len(documents))
+    return perplexity(*total_nll(rows.hidden, rows, backbone.head))

@@ -1,0 +1,145 @@
+"""What a search leaves: every trial with its spend, the best recipe, and the frontier of utility against epsilon."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from optuna.trial import FrozenTrial, TrialState
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import write_atomic
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.tuning.frontier import draw_frontier
+from rayprivacy.tuning.purse import live_charges
+from rayprivacy.tuning.study import open_study
+from rayprivacy.tuning.trials import Trials
+
+State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """One trial.
+
+    Attributes:
+        number: in the order of suggestion.
+        state: how it ended; `refused` and `failed` trials have no figure.
+        release_id: its release; empty when it was infeasible.
+        utility: the metric.
+        epsilon: what its recipe asked for.
+        charges, planned: how many of its charges were made, and how many a whole trial has.
+        share: part of the account's cap that they took; None where nobody paid.
+        values: the searched values, as JSON.
+    """
+
+    number: int
+    state: State
+    release_id: str
+    utility: float | None
+    epsilon: float | None
+    charges: int
+    planned: int
+    share: float | None
+    values: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a search.
+
+    Attributes:
+        rows: every trial.
+        best: the best whole trial, or the best pruned one if there is no whole one.
+        recipe: the best recipe, as YAML.
+        exhausted: why there are fewer trials than asked for; None if there are not.
+        spent: part of the account's cap that is used in all; None where nobody pays.
+    """
+
+    rows: Sequence[TrialRow]
+    best: TrialRow | None
+    recipe: str
+    exhausted: str | None
+    spent: float | None
+
+
+def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Outcome:
+    """Write `trials.parquet`, `best.yaml` and `frontier.png`.
+
+    Args:
+        trials: of the search.
+        ledger: where they were charged; None where they were free.
+        exhausted: why the search ended early.
+    """
+    rows = _rows(trials, ledger)
+    best = _best(rows, trials.space.metric.mode)
+    recipe = trials.best(json.loads(best.values)) if best else ""
+    pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows], _SCHEMA), trials.root / "trials.parquet")
+    if best is not None:
+        write_atomic(trials.root / "best.yaml", recipe.encode())
+        ended = [row for row in rows if row.state == "finished" or row is best]
+        shown = [(row.epsilon or 0.0, row.utility or 0.0, row is best) for row in ended]
+        draw_frontier(shown, trials.space.metric, trials.root / "frontier.png")
+    budget = trials.space.budget
+    spent = ledger.status(budget.account).share if ledger and budget else None
+    return Outcome(rows, best, recipe, exhausted, spent)
+
+
+_SCHEMA = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("state", pa.string()),
+        ("release_id", pa.string()),
+        ("utility", pa.float64()),
+        ("epsilon", pa.float64()),
+        ("charges", pa.int64()),
+        ("planned", pa.int64()),
+        ("share", pa.float64()),
+        ("values", pa.string()),
+    ]
+)
+
+
+def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
+    """One row for each set of values: what was asked for again after a crash is one trial."""
+    rows: dict[str, TrialRow] = {}
+    for trial in open_study(trials.space, trials.root).trials:
+        if trial.state is not TrialState.WAITING:
+            values = json.dumps(trial.params, sort_keys=True)
+            row = _row(trials, ledger, trial, values)
+            if values not in rows or row.utility is not None:
+                rows[values] = row
+    return sorted(rows.values(), key=lambda row: row.number)
+
+
+def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
+    number, figures = trial.number, trial.values
+    try:
+        recipe, planned = trials.recipe(json.loads(values)), len(trials.charges(json.loads(values)))
+    except ConfigError:
+        return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
+    made, share = _spend(trials, ledger, recipe.release_id)
+    state: State = "refused" if made < planned and ledger else "failed"
+    if figures:
+        rungs = trials.rungs(recipe)
+        state = "finished" if rungs == 1 or len(trial.intermediate_values) >= rungs else "pruned"
+    utility = figures[0] if figures else None
+    return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, planned, share, values)
+
+
+def _spend(trials: Trials, ledger: Ledger | None, release: str) -> tuple[int, float | None]:
+    budget = trials.space.budget
+    if ledger is None or budget is None:
+        return 0, None
+    status, made = ledger.status(budget.account), live_charges(ledger, budget.account, release)
+    lines = [line for line in ledger.lines(budget.account) if line.release_id == release]
+    return len(made), sum(status.share_of(line) or 0.0 for line in lines)
+
+
+def _best(rows: Sequence[TrialRow], mode: str) -> TrialRow | None:
+    whole = [row for row in rows if row.state == "finished"]
+    found = whole or [row for row in rows if row.utility is not None]
+    pick = min if mode == "min" else max
+    return pick(found, key=lambda row: row.utility or 0.0) if found else None

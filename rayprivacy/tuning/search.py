@@ -1,0 +1,148 @@
+"""Search with Ray Tune: trials that all pay (`pay_for_all`), or that read public text only (`public`)."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+from rich.console import Console
+
+from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.keys import load_key, load_or_create_key
+from rayprivacy.core.units import Budget, NeighbouringRelation
+from rayprivacy.ledger.client import close_front_door, connect
+from rayprivacy.ledger.service import Address
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.session import ray_session
+from rayprivacy.tuning.outcome import Outcome, conclude
+from rayprivacy.tuning.paying import PayingSearch
+from rayprivacy.tuning.purse import Purse
+from rayprivacy.tuning.space import Space
+from rayprivacy.tuning.study import ended, open_study, optuna_search
+from rayprivacy.tuning.trial import FAILED, REFUSED, UTILITY, Trial
+from rayprivacy.tuning.trials import Trials, Values
+
+# Trials stay in the driver's folder; one that was refused has no figure; results are kept here, and in one place.
+_ENVIRONMENT = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+}
+
+
+def run_search(trials: Trials, example: Values, console: Console) -> Outcome:
+    """Search, or go on with a search.
+
+    Args:
+        trials: of the space.
+        example: feasible values, from which the account's order is chosen if it is not open yet.
+        console: told how each trial ended.
+
+    Raises:
+        RayPrivacyError: the account cannot pay one trial, or no trial gave a figure.
+    """
+    recipe = trials.placed(trials.recipe(example))
+    load_or_create_key(Path(recipe.privacy.key))
+    os.environ |= _ENVIRONMENT
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's end, good or bad, is told by us
+    with ray_session(recipe.resources.address), _paying(trials, recipe, example) as ledger:  # type: ignore[attr-defined]
+        return _search(trials, ledger, console)
+
+
+def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
+    space, failures = trials.space, list[str]()
+    past = ended(open_study(space, trials.root))
+
+    def tell(values: Values, figures: dict[str, Any]) -> None:
+        failures.extend([figures[FAILED]] if FAILED in figures else [])
+        console.print(_line(values, figures), highlight=False, markup=False, soft_wrap=True)
+
+    purse = Purse(trials, ledger) if ledger else None
+    searcher = PayingSearch(
+        optuna_search(space, trials.root, len(past)), trials, purse, [each.params for each in past], tell
+    )
+    if len(past) < space.trials:
+        _tuner(trials, searcher, space.trials - len(past)).fit()
+    if searcher.failure:
+        raise searcher.failure
+    outcome = conclude(trials, ledger, searcher.exhausted)
+    if outcome.best is None:
+        raise RayPrivacyError(failures[0] if failures else f"no trial gave a figure: {searcher.exhausted}.")
+    return outcome
+
+
+def _tuner(trials: Trials, searcher: PayingSearch, samples: int) -> tune.Tuner:
+    space, root = trials.space, trials.root
+    attempt = sum(1 for _ in (root / "tune").glob("attempt-*")) + 1
+    trial = tune.with_parameters(Trial, trials=trials, home=str(Path.cwd()))
+    return tune.Tuner(
+        tune.with_resources(trial, _resources()),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=_scheduler(space),
+            num_samples=samples,
+            max_concurrent_trials=space.concurrent,
+            trial_dirname_creator=lambda trial: f"trial-{trial.trial_id}",
+        ),
+        run_config=tune.RunConfig(storage_path=str(root / "tune"), name=f"attempt-{attempt}", verbose=0),
+    )
+
+
+def _resources() -> tune.PlacementGroupFactory:
+    """Next to nothing, on this node: what a trial starts asks for its own, and the search's files are here."""
+    here = next(name for name in ray.cluster_resources() if name == f"node:{ray.util.get_node_ip_address()}")
+    return tune.PlacementGroupFactory([{here: 0.001}])
+
+
+def _scheduler(space: Space) -> ASHAScheduler | None:
+    if space.pruning is None:
+        return None
+    return ASHAScheduler(
+        metric=UTILITY,
+        mode=space.metric.mode,
+        grace_period=space.pruning.grace,
+        reduction_factor=space.pruning.reduction,
+        max_t=10_000,
+    )
+
+
+@contextmanager
+def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger | None]:
+    """The ledger of a search that pays, its account opened, and its front door held open for all trials."""
+    privacy, budget = recipe.privacy, trials.space.budget
+    ledger_key = Path(privacy.ledger_key) if privacy.ledger_key else None
+    address = Address.of(privacy.ledger, ledger_key)
+    with closing(Ledger.open(privacy.ledger, key=load_key(ledger_key) if ledger_key else None)) as ledger:
+        if budget is not None:
+            ledger.ensure_account(
+                budget.account,
+                privacy.unit,
+                NeighbouringRelation.ADD_OR_REMOVE,
+                Budget(budget.epsilon, budget.delta),
+                privacy.composition,
+                corpus=privacy.corpus,
+                plan=trials.charges(example) * trials.space.trials,
+            )
+        connect(address.url, ledger_key)
+        try:
+            yield ledger if budget else None
+        finally:
+            close_front_door(address.url, ledger_key)
+
+
+def _line(values: Values, figures: dict[str, Any]) -> str:
+    if UTILITY in figures:
+        result = f"{figures[UTILITY]:.4g} at epsilon {figures['epsilon']:g}"
+    else:
+        result = "refused by the account" if REFUSED in figures else f"failed: {figures.get(FAILED, 'no reason given')}"
+    return f"  {', '.join(f'{key} {_short(value)}' for key, value in values.items())}: {result}"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,204 @@
+"""Repeat and select: a secret number of independent random trials, of which only the winner leaves.
+
+Source: Papernot & Steinke (2022), "Hyperparameter tuning with Renyi differential privacy"; the charge is
+`accounting.selection.select_event`, reserved before the first trial, whatever the number of trials turns out to be.
+
+    reserve and start ONE charge -> draw number, values and seeds -> trial, trial, ... -> commit the winner -> publish
+
+What the proof asks for, and how it is kept:
+
+- the number is random and secret: drawn from the system's entropy, kept encrypted among the private files, never
+  printed; neither is any trial's progress. How long a search took tells about it: do not publish that.
+- trials are independent: values and seed are drawn anew for each, and each has a book of its own for its noise.
+- all trials cost the same: keys that change a trial's event cannot be searched.
+- only the winner leaves: figures of trials live in this process's memory, files of losers are deleted, and no
+  metrics.json, report or gauge is written for any of them.
+"""
+
+import json
+import math
+import random
+import secrets
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
+from rich.console import Console
+
+from rayprivacy.accounting.events import to_json
+from rayprivacy.accounting.selection import select_event
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.core.keys import Key, load_key, load_or_create_key
+from rayprivacy.core.units import Budget, NeighbouringRelation
+from rayprivacy.core.vault import Vault
+from rayprivacy.corpus.sources import source_stamp
+from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.catalogue import method_of
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.methods.session import ray_session
+from rayprivacy.release.leasing import leased
+from rayprivacy.release.trials import draw_trials
+from rayprivacy.tuning.metric import utility
+from rayprivacy.tuning.trials import Trials, Values
+from rayprivacy.tuning.winner import PUBLISHED, publish
+
+RENEW_SECONDS = 60.0
+_TRIED = 64  # draws of the space whose events are compared before anything runs
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is charged.
+
+    Attributes:
+        release_id: of the search.
+        event: the charge.
+        digest: keyed digest of the space and of the corpus's state.
+    """
+
+    release_id: str
+    event: RepeatAndSelectDpEvent
+    digest: str
+
+
+def run_selection(trials: Trials, console: Console) -> Path | None:
+    """Run a search that publishes its winner alone, or finish it; the winner's folder, None if no trial was drawn.
+
+    Raises:
+        ConfigError: trials of the space do not cost the same.
+        BudgetRefusedError: the account cannot pay; nothing was charged.
+    """
+    recipe = trials.placed(trials.recipe(_drawn(trials, random.Random(0))))
+    trial = same_event(trials)
+    key = load_or_create_key(Path(recipe.privacy.key))
+    selection = _selection(trials, recipe, trial, key)
+    ledger_key = load_key(Path(recipe.privacy.ledger_key)) if recipe.privacy.ledger_key else None
+    with closing(Ledger.open(recipe.privacy.ledger, key=ledger_key)) as ledger:
+        charge = _charged(trials, recipe, selection, ledger)
+        if charge.state is not ChargeState.COMMITTED:
+            with console.status("searching"), _renewed(ledger, charge):
+                winner = _winner(trials, recipe, selection.event, key)
+            ledger.commit_output(charge, winner.encode())
+        winner = (ledger.output(charge) or b"").decode()
+        if winner and not (trials.root / PUBLISHED).exists():
+            publish(trials, _folder(trials) / winner, ledger, selection.release_id, key)
+        shutil.rmtree(_folder(trials), ignore_errors=True)
+    return trials.root / PUBLISHED if winner else None
+
+
+def same_event(trials: Trials) -> DpEvent:
+    """The event of one trial, which must be that of every trial.
+
+    Raises:
+        ConfigError: it depends on the searched values.
+    """
+    dice = random.Random(0)
+    events = [trials.whole(_drawn(trials, dice)) for _ in range(_TRIED)]
+    if any(to_json(event) != to_json(events[0]) for event in events):
+        raise ConfigError(
+            "search holds keys that change what a trial costs, and charging is 'select', where all trials must cost the"
+            " same: search keys such as the clipping norm or the learning rate, and fix sampling rate, steps and noise."
+        )
+    return events[0]
+
+
+def _selection(trials: Trials, recipe: Recipe, trial: DpEvent, key: Key) -> Selection:
+    select = trials.space.select
+    event = select_event(trial, select.mean, select.distribution, select.shape)
+    shape = trials.space.model_dump(mode="json", exclude={"budget", "trials", "concurrent"})
+    name = f"select-{digest_json([shape, recipe.release_id])[:16]}"
+    return Selection(name, event, key.digest("select", name, source_stamp(recipe.corpus)))
+
+
+def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledger) -> Charge:
+    budget, privacy = trials.space.budget, recipe.privacy
+    assert budget is not None
+    ledger.ensure_account(
+        budget.account,
+        privacy.unit,
+        NeighbouringRelation.ADD_OR_REMOVE,
+        Budget(budget.epsilon, budget.delta),
+        "rdp",
+        corpus=privacy.corpus,
+        plan=[selection.event],
+    )
+    protection = trials.protection({})
+    charge = ledger.reserve(
+        budget.account, selection.release_id, selection.digest, selection.event, protection=protection
+    )
+    return leased(ledger, charge)
+
+
+def _winner(trials: Trials, recipe: Recipe, event: RepeatAndSelectDpEvent, key: Key) -> str:
+    """Run every trial and keep the best one's files; its folder's name, empty when no trial was drawn."""
+    best, folder = (-math.inf, ""), private_directory(_folder(trials))
+    with ray_session(recipe.resources.address):  # type: ignore[attr-defined]
+        for name, values in _plan(trials, event, key).items():
+            score = _score(trials, folder / name, values)
+            loser = name if score <= best[0] else best[1]
+            best = max(best, (score, name), key=lambda pair: pair[0])
+            if loser:
+                shutil.rmtree(folder / loser, ignore_errors=True)
+    return best[1]
+
+
+def _score(trials: Trials, folder: Path, values: Values) -> float:
+    """Run one trial without a word, and measure it; large is good."""
+    recipe = trials.placed(trials.recipe(values))
+    own = {"ledger": f"sqlite:///{folder.parent}/{folder.name}.db", "ledger_key": None}
+    recipe = recipe.model_copy(update={"privacy": recipe.privacy.model_copy(update=own)})
+    run = Run.open(folder, recipe, resume=True, console=Console(quiet=True), measured=False)
+    method_of(recipe).run(run)
+    figure = utility(folder, recipe, trials.space.metric)
+    return figure if trials.space.metric.mode == "max" else -figure
+
+
+def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, dict[str, Any]]:
+    """The trials by folder name, drawn once; kept encrypted, because their number is secret."""
+    path, vault = _folder(trials) / "plan.sealed", Vault(key, "selection")
+    if not path.exists():
+        dice, drawn = random.SystemRandom(), {}
+        for _ in range(draw_trials(event)):
+            seed = {"seed": secrets.randbelow(2**31)}
+            drawn[secrets.token_hex(8)] = seed | _drawn(trials, dice)
+        write_atomic(path, vault.seal(json.dumps(drawn).encode(), path.name), 0o600)
+    found: dict[str, dict[str, Any]] = json.loads(vault.open(path.read_bytes(), path.name))
+    return found
+
+
+def _drawn(trials: Trials, dice: random.Random) -> dict[str, Any]:
+    return {key: domain.draw(dice) for key, domain in sorted(trials.space.search.items())}
+
+
+def _folder(trials: Trials) -> Path:
+    return trials.root / "private"
+
+
+@contextmanager
+def _renewed(ledger: Ledger, charge: Charge) -> Iterator[None]:
+    """Keep the lease while trials run, which take longer than its term."""
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(RENEW_SECONDS):
+            try:
+                ledger.renew(charge)
+            except RayPrivacyError:
+                return  # somebody took over: committing will say so
+
+    keeper = threading.Thread(target=renew, daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()

@@ -1,0 +1,65 @@
+"""Publish the winner of a selection: its text, its model, its recipe, and a certificate from the account that paid."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.files import read_json, write_atomic
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Budget
+from rayprivacy.ledger.certificate import build_certificate
+from rayprivacy.ledger.certificate_text import to_markdown
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.recipes import dump_recipe, load_recipe
+from rayprivacy.tuning.trials import Trials
+
+PUBLISHED = "winner"
+_RELEASED = ("model", "synthetic.parquet")
+_ASSUMPTION = (
+    "the number of trials of the search was random and stays secret, all trials were independent and cost the same, and"
+    " nothing of any trial but this one was looked at, kept or published"
+)
+
+
+def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: Key) -> None:
+    """Make the folder `winner`, whole by rename.
+
+    Args:
+        trials: the search.
+        trial: run directory of the winner, whose own certificate speaks of a book that nobody else has.
+        ledger: the book that was charged for the search.
+        release_id: of the search.
+        key: the run's secret.
+    """
+    budget = trials.space.budget
+    assert budget is not None
+    own = read_json(trial / "certificate.json")
+    certificate = build_certificate(
+        ledger,
+        budget.account,
+        release_id,
+        corpus_digest=own["corpus_digest"],
+        run_request=Budget(budget.epsilon, budget.delta),
+        assumptions=[*own["assumptions"], _ASSUMPTION],
+        test_key=key.is_test_key,
+        versions=own["versions"],
+        stages=[{"name": "the winner of a secret number of trials"}],
+    )
+    scratch = trials.root / f".{PUBLISHED}-{digest_json(release_id)[:8]}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    for name in _RELEASED:
+        copy = shutil.copytree if (trial / name).is_dir() else shutil.copy2
+        copy(trial / name, scratch / name)
+    _write(scratch, certificate, trials, trial)
+    scratch.rename(trials.root / PUBLISHED)
+
+
+def _write(folder: Path, certificate: dict[str, Any], trials: Trials, trial: Path) -> None:
+    write_atomic(folder / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode())
+    write_atomic(folder / "certificate.md", to_markdown(certificate).encode())
+    recipe = load_recipe(trial / "recipe.yaml")
+    privacy = recipe.privacy.model_copy(update={"ledger": trials.recipe({}).privacy.ledger})
+    write_atomic(folder / "recipe.yaml", dump_recipe(recipe.model_copy(update={"privacy": privacy})).encode())

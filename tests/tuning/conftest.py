@@ -1,0 +1,83 @@
+"""A tiny corpus, two small recipes on the tiny model, and space files beside them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+import yaml
+
+from rayprivacy.ledger.store import Ledger
+
+WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
+USERS, SENTENCES = 30, 4
+
+
+def sentence(user: int, number: int) -> str:
+    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with recipes, public sentences and a ledger."""
+
+    folder: Path
+
+    def talk(self, file: str, name: str) -> None:
+        rows = [(f"{name}-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
+        table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
+        pq.write_table(table, self.folder / file)
+
+    def space(self, **blocks: Any) -> Path:
+        data = {
+            "recipe": "generator.yaml",
+            "search": {"training.clipping_norm": {"loguniform": [0.1, 10.0]}},
+            "budget": {"account": "search", "epsilon": 8.0, "delta": 1e-6},
+            "metric": {"name": "public_perplexity", "text": "public.txt"},
+        }
+        path = self.folder / "space.yaml"
+        path.write_text(yaml.safe_dump({key: value for key, value in (data | blocks).items() if value is not None}))
+        return path
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.open(f"sqlite:///{self.folder}/ledger.db")
+
+    def charges(self, account: str = "search") -> list[tuple[str, int, str]]:
+        return [(line.release_id, line.rung, line.state) for line in self.ledger.lines(account)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tiny_base: Path, public_sentences: list[str]) -> Bench:
+    (tmp_path / "public.txt").write_text("\n".join(public_sentences))
+    shared = {
+        "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.0},
+        "privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "secret.key"), "epsilon": 2.0},
+        "model": {"base": str(tiny_base), "dtype": "float32"},
+        "generation": {"texts": 8, "max_tokens": 10},
+    }
+    training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 4, "chunk": 2, "max_records": 2, "max_tokens": 12}
+    generator = {"method": "generator", "training": training, "resources": {"cpus": 1, "actors": 1}}
+    seqpate = {
+        "method": "seqpate",
+        "pseudo": {"texts": 24, "max_tokens": 12},
+        "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
+        "votes": {"queries": 40, "top_k": 10},
+        "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
+        "resources": {"actors": 1, "cpus_per_actor": 0.5},
+    }
+    for name, own in (("generator", generator), ("seqpate", seqpate)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(shared | own))
+    bench = Bench(tmp_path)
+    bench.talk("talk.parquet", "user")
+    return bench
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Path:
+    """Ray on two CPUs; returns the session directory, where its logs are (see tests/ray/conftest.py)."""
+    options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
+    return Path(ray.init(address="local", **options).address_info["session_dir"])

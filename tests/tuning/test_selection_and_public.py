@@ -1,0 +1,144 @@
+"""Selection: one charge, and nothing of losers anywhere. Public search: the private corpus is never opened."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import ray
+from dp_accounting.dp_event import ComposedDpEvent, RepeatAndSelectDpEvent
+from dp_accounting.rdp import RdpAccountant
+from rich.console import Console
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.accounting.events import to_json
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.tuning import selection
+from rayprivacy.tuning.metric import utility
+from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.start import start_search
+from rayprivacy.tuning.trials import Trials
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def search(bench: Any, space: Path, resume: bool = False, console: Console | None = None) -> Any:
+    return start_search(space, (), bench.folder / "out", resume=resume, console=console or Console(quiet=True))
+
+
+class _Killed(BaseException):
+    """Nothing catches it."""
+
+
+def test_a_selection_charges_once_and_only_its_winner_leaves(
+    bench: Any, local_ray: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[float] = []
+
+    def seen(*args: Any) -> float:
+        figures.append(utility(*args))
+        return figures[-1]
+
+    monkeypatch.setattr(selection, "utility", seen)
+    monkeypatch.setattr(selection, "draw_trials", lambda event: 3)
+    space = bench.space(charging="select", searcher="random", select={"mean": 4.0})
+    told = Console(record=True, file=(bench.folder / "told").open("w"))
+
+    # It dies before the last trial, then between the commit and the publication: one charge, and the same winner.
+    monkeypatch.setattr(selection, "method_of", _dies_at(3))
+    with pytest.raises(_Killed):
+        search(bench, space)
+    monkeypatch.undo()
+    monkeypatch.setattr(selection, "utility", seen)
+    monkeypatch.setattr(selection, "publish", _dies)
+    with pytest.raises(_Killed):
+        search(bench, space, resume=True)
+    monkeypatch.undo()
+    assert len(bench.charges()) == 1
+    winner = search(bench, space, resume=True, console=told)
+
+    assert winner == bench.folder / "out" / "winner"
+    losers = sorted(set(figures))[1:]
+    assert len(losers) == 2
+    _check_charge(bench, space)
+    _check_winner(bench, winner, min(figures))
+    haystacks = [bench.folder / "out", local_ray, bench.folder / "told"]
+    for loser in losers:
+        _nowhere(f"{loser:.6g}", haystacks)
+    assert not (bench.folder / "out" / "private").exists()
+    assert told.export_text().strip() == ""
+
+
+def _check_charge(bench: Any, space: Path) -> None:
+    trials = Trials.of(load_space(space), bench.folder / "out")
+    trial = ComposedDpEvent(trials.charges({"training.clipping_norm": 1.0}))
+    expected = RepeatAndSelectDpEvent(trial, 4.0, 1.0)
+    (release, rung, state) = bench.charges()[0]
+    (charge,) = bench.ledger.charges_of("search", release)
+    assert (rung, state) == (0, "committed")
+    assert to_json(charge.event) == to_json(expected)
+    theirs = RdpAccountant().compose(expected).get_epsilon(1e-6)
+    assert epsilon([charge.event], 1e-6, "rdp") == pytest.approx(theirs, rel=0.01)
+    bench.ledger.verify()
+
+
+def _check_winner(bench: Any, winner: Path, best: float) -> None:
+    certificate = json.loads((winner / "certificate.json").read_text())
+    Certificate.parse(certificate)
+    assert (certificate["account"], certificate["epsilon"]) == ("search", 8.0)
+    assert certificate["events"][0]["kind"] == "repeat-and-select"
+    assert certificate["tuning_charge"]["expected_trials"] == 4.0
+    assert {path.name for path in winner.iterdir()} == {
+        "model", "synthetic.parquet", "recipe.yaml", "certificate.json", "certificate.md",
+    }  # fmt: skip
+    space = load_space(bench.folder / "space.yaml")
+    recipe = Trials.of(space, bench.folder).recipe({"training.clipping_norm": 1.0})
+    assert utility(winner, recipe, space.metric) == best
+    assert len(pq.read_table(winner / "synthetic.parquet"))
+
+
+def _dies_at(number: int) -> Any:
+    count, real = [0], selection.method_of
+
+    def method_of(recipe: Any) -> Any:
+        count[0] += 1
+        if count[0] == number:
+            raise _Killed
+        return real(recipe)
+
+    return method_of
+
+
+def _dies(*_: Any) -> None:
+    raise _Killed
+
+
+def _nowhere(text: str, places: list[Path]) -> None:
+    for place in places:
+        for path in [place] if place.is_file() else place.rglob("*"):
+            if path.is_file():
+                assert text.encode() not in path.read_bytes(), path
+
+
+def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
+    private = bench.folder / "talk.parquet"
+    private.unlink()
+    bench.talk("public.parquet", "volunteer")
+    public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
+    space = bench.space(
+        recipe="seqpate.yaml",
+        search={"votes.queries": {"choice": [20, 40]}, "privacy.epsilon": {"uniform": [1.0, 8.0]}},
+        charging="public",
+        public=public,
+        budget=None,
+        trials=2,
+        objectives="utility_and_epsilon",
+    )
+    outcome = search(bench, space)
+    assert [row.state for row in outcome.rows] == ["finished"] * 2
+    assert (outcome.spent, {row.share for row in outcome.rows}) == (None, {None})
+    assert not (bench.folder / "ledger.db").exists()
+    assert not (bench.folder / "secret.key").exists()
+    assert str(private) in (bench.folder / "out" / "best.yaml").read_text()
+    assert ray.is_initialized()

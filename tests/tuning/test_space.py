@@ -1,0 +1,104 @@
+"""What a space file may say; every refusal names the key and the remedy, before anything is opened."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.tuning.selection import same_event
+from rayprivacy.tuning.space import Space, load_space
+from rayprivacy.tuning.start import feasible
+from rayprivacy.tuning.trials import Trials
+
+PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ({"metric": {"name": "heldout.perplexity"}}, "it reads private text"),
+        ({"metric": {"name": "loss"}}, "it is unknown"),
+        ({"metric": {"name": "public_perplexity"}}, "text goes with 'public_perplexity'"),
+        ({"search": {}}, "search"),
+        ({"search": {"privacy.delta": {"choice": [1e-5, 1e-6]}}}, "'privacy.delta', which a search must not decide"),
+        ({"search": {"corpus.source": {"choice": ["a", "b"]}}}, "'corpus.source', which a search must not decide"),
+        ({"search": {"training.steps": {"integers": [5, 2]}}}, "the first number must be below the second"),
+        ({"search": {"training.steps": {"loguniform": [0, 2]}}}, "both numbers must be positive"),
+        ({"search": {"training.steps": {"uniform": [1, 2], "choice": [1, 2]}}}, "give one of uniform"),
+        ({"search": {"training.steps": {"choice": [1]}}}, "two different values"),
+        ({"charging": "free"}, "charging"),
+        ({"charging": "public"}, "the block `public` goes with 'public'"),
+        ({"charging": "public", "public": PUBLIC}, "the block `budget` goes with all but 'public'"),
+        ({"budget": None}, "the block `budget` goes with all but 'public'"),
+        ({"charging": "select"}, "use searcher random, and no pruning"),
+        ({"charging": "select", "searcher": "random", "pruning": {}}, "use searcher random, and no pruning"),
+        ({"charging": "select", "searcher": "random", "concurrent": 2}, "one trial after the other"),
+        ({"objectives": "utility_and_epsilon"}, "search lacks privacy.epsilon"),
+        ({"trails": 3}, "'trails' is not a key of the space: did you mean 'trials'?"),
+        ({"budget": {"account": "a", "epsilon": -1}}, "'budget.epsilon'"),
+    ],
+)
+def test_a_wrong_space_is_one_sentence(bench: Any, blocks: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_space(bench.space(**blocks))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_paths_are_looked_up_beside_the_space_file(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    space = load_space(bench.space(), ["trials=3"])
+    assert (space.recipe, space.trials) == (str(bench.folder / "generator.yaml"), 3)
+    assert space.metric.text == str(bench.folder / "public.txt")
+
+
+def test_equal_values_are_the_same_release_and_share_the_account(bench: Any) -> None:
+    trials = Trials.of(load_space(bench.space()), bench.folder)
+    one, same, other = (trials.recipe({"training.clipping_norm": norm}) for norm in (1.0, 1.0, 2.0))
+    assert one.release_id == same.release_id != other.release_id
+    assert {recipe.privacy.account for recipe in (one, same, other)} == {"search"}
+    assert trials.placed(one).release_id == one.release_id
+
+
+def test_infeasible_values_are_found_before_anything_runs(bench: Any) -> None:
+    search = {"training.steps": {"choice": [4, 10**12]}}
+    trials = Trials.of(load_space(bench.space(search=search, fixed={"training": {"sampling_rate": 1.0}})), bench.folder)
+    assert feasible(trials) == {"training.steps": 4}
+    with pytest.raises(ConfigError):
+        trials.charges({"training.steps": 10**12})
+    assert not (bench.folder / "ledger.db").exists()
+
+
+def test_a_plan_that_admits_one_recipe_alone_is_refused(bench: Any) -> None:
+    with pytest.raises(ConfigError, match=r"fixed\.privacy\.composition"):
+        Trials.of(load_space(bench.space(fixed={"privacy": {"composition": "pld"}})), bench.folder)
+
+
+def test_trials_of_a_selection_must_cost_the_same(bench: Any) -> None:
+    def trials(search: dict[str, Any]) -> Trials:
+        space = Space.parse({**_select(bench), "search": search})
+        return Trials.of(space, bench.folder)
+
+    same_event(trials({"training.clipping_norm": {"uniform": [0.1, 1.0]}}))
+    for key, domain in (("steps", {"choice": [4, 6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})):
+        with pytest.raises(ConfigError, match="must cost the same"):
+            same_event(trials({f"training.{key}": domain}))
+
+
+def test_a_public_search_never_holds_the_private_corpus(bench: Any) -> None:
+    """Its recipes name the public file, and its best recipe the private one, which nobody has opened."""
+    private = str(bench.folder / "talk.parquet")
+    Path(private).unlink()
+    space = bench.space(charging="public", public=PUBLIC, budget=None)
+    trials = Trials.of(load_space(space), bench.folder / "out")
+    recipe = trials.recipe({"training.clipping_norm": 1.0})
+    assert recipe.corpus.source == "public.parquet"
+    assert private not in repr(trials)
+    assert str(bench.folder / "ledger.db") not in repr(trials)
+    assert str(bench.folder / "secret.key") not in repr(trials)
+    assert private in trials.best({"training.clipping_norm": 1.0})
+
+
+def _select(bench: Any) -> dict[str, Any]:
+    return load_space(bench.space(charging="select", searcher="random")).model_dump(mode="json")
