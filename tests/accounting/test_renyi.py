@@ -105,9 +105,9 @@ def test_a_thousand_different_steps_are_computed_once() -> None:
     events = [dpa.SelfComposedDpEvent(_sampled(0.01, 1.0 + i / 1000), i + 1) for i in range(1000)]
     orders = (8.0, 16.0)
     first = [rdp(event, orders) for event in events]
-    start = time.perf_counter()
+    start = time.process_time()
     assert [rdp(event, orders) for event in events] == first
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 @given(st.floats(1.01, 5000), st.floats(0.01, 20), st.floats(1e-12, 0.1))

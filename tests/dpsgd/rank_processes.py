@@ -3,7 +3,7 @@
 import datetime
 import multiprocessing
 import os
-import socket
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -27,10 +27,12 @@ class Ranks:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        port = _free_port()
+        # They meet in a file: a free port may be taken by another test's Ray before a rank listens on it.
+        self._meeting = tempfile.TemporaryDirectory(prefix="ranks-")
+        place = f"file://{self._meeting.name}/ranks"
         for rank in range(self._world):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, self._world, port, there), daemon=True)
+            process = context.Process(target=_serve, args=(rank, self._world, place, there), daemon=True)
             process.start()
             there.close()
             self._connections.append(here)
@@ -59,16 +61,12 @@ class Ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
+        if self._processes:
+            self._meeting.cleanup()
         self._connections, self._processes = [], []
 
 
-def _free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
-def _serve(rank: int, world: int, port: int, connection: Connection) -> None:
+def _serve(rank: int, world: int, place: str, connection: Connection) -> None:
     import torch
     import torch.distributed as dist
 
@@ -76,8 +74,7 @@ def _serve(rank: int, world: int, port: int, connection: Connection) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
     wait = datetime.timedelta(seconds=PATIENCE_SECONDS)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world, timeout=wait)
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world, timeout=wait)
     while True:
         try:
             function, arguments = connection.recv()

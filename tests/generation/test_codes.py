@@ -76,12 +76,12 @@ def test_labels_and_lists_must_match() -> None:
 
 def test_too_many_combinations_are_refused_at_once() -> None:
     many = {"zip": tuple(map(str, range(10_000)))}
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ConfigError, match=r"10,001 combinations of labels.*1,000 are taken: choose fewer"):
         Codes(CodesConfig(values=many), ("zip",))
     with pytest.raises(ConfigError, match="1,002,001 combinations"):
         Codes(CodesConfig(values=dict.fromkeys("ab", tuple(map(str, range(1000))))), ("a", "b"))
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert Codes(CodesConfig(values={"zip": tuple(map(str, range(MAX_CELLS - 1)))}), ("zip",)).cells == MAX_CELLS
 
 

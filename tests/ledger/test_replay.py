@@ -221,9 +221,9 @@ def test_thirty_thousand_rows_take_seconds() -> None:
     for number in range(10_000):
         book.release("a", f"run-{number}", gaussian(50.0), cost)
     rows = book.rows
-    before = time.perf_counter()
+    before = time.process_time()
     assert replay(rows, KEY).entries == 30_001
-    assert time.perf_counter() - before < 15  # about three on one core
+    assert time.process_time() - before < 15  # about three on one core
 
 
 def test_entries_are_numbered_without_a_gap() -> None:

@@ -34,9 +34,9 @@ class Job:
     def run(self, out: str, *args: str) -> subprocess.CompletedProcess[str]:
         return self.call(self.command("run", "--out", str(self.folder / out), *args))
 
-    def killed(self, out: str, patch: str) -> subprocess.CompletedProcess[str]:
+    def killed(self, out: str, patch: str, *args: str) -> subprocess.CompletedProcess[str]:
         """Run with `patch` executed first: it makes the process kill itself at a chosen instruction."""
-        argv = ["rayprivacy", "run", str(self.recipe), "--out", str(self.folder / out)]
+        argv = ["rayprivacy", "run", str(self.recipe), "--out", str(self.folder / out), *args]
         code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
         return self.call([sys.executable, "-c", code])
 
@@ -49,7 +49,7 @@ class Job:
                 command, stdout=out, stderr=err, cwd=self.folder, env=environment, start_new_session=True
             )
             try:
-                code = process.wait(timeout=240)
+                code = process.wait(timeout=600)  # the test's own timeout comes first
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -62,28 +62,38 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path, tiny_base: Path) -> Job:
     """30 users with 4 sentences each, 12 teachers in stacks of 4, 40 queries."""
+    return _small_job(tmp_path, tiny_base)
+
+
+@pytest.fixture(scope="module")
+def shared_job(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Job:
+    """The same, for all tests of a file: a run costs a quarter of a minute."""
+    return _small_job(tmp_path_factory.mktemp("job"), tiny_base)
+
+
+def _small_job(folder: Path, base: Path) -> Job:
     rows = [(f"user-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
     table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
-    pq.write_table(table, tmp_path / "talk.parquet")
+    pq.write_table(table, folder / "talk.parquet")
     recipe = {
-        "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
+        "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
         "privacy": {
-            "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "key": str(tmp_path / "secret.key"),
+            "ledger": f"sqlite:///{folder}/ledger.db",
+            "key": str(folder / "secret.key"),
             "account": "talk",
         },
-        "model": {"base": str(tiny_base), "dtype": "float32"},
+        "model": {"base": str(base), "dtype": "float32"},
         "pseudo": {"texts": 24, "max_tokens": 12},
         "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
         "votes": {"queries": 40, "top_k": 10},
         "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
         "generation": {"texts": 8, "max_tokens": 10},
         "evaluation": {"completions": 4, "nonprivate_steps": 5},
-        "resources": {"actors": 2, "cpus_per_actor": 0.5},
+        "resources": {"actors": 1, "cpus_per_actor": 0.5},  # each actor imports torch
     }
-    path = tmp_path / "talk.yaml"
+    path = folder / "talk.yaml"
     path.write_text(yaml.safe_dump(recipe))
-    return Job(tmp_path, path)
+    return Job(folder, path)
 
 
 @pytest.fixture

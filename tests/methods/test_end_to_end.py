@@ -2,6 +2,7 @@
 
 import json
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,16 @@ import pytest
 
 from rayprivacy.ledger.store import Ledger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def first(shared_job: Any) -> Done:
+    """One undisturbed run, which several tests look at and none changes."""
+    done: Done = shared_job.run("first")
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def commits(job: Any, account: str = "talk") -> list[str]:
@@ -36,11 +46,9 @@ def digests(out: Path) -> dict[str, str]:
     return {path.name: path.read_bytes().hex() for path in (out / "private" / "teachers").glob("*.teachers.*")}
 
 
-def test_a_run_leaves_everything_it_promises(job: Any) -> None:
-    done = job.run("first")
-    assert done.returncode == 0, done.stderr
-    out = job.folder / "first"
-    certificate = job.certificate("first")
+def test_a_run_leaves_everything_it_promises(shared_job: Any, first: Done) -> None:
+    out = shared_job.folder / "first"
+    certificate = shared_job.certificate("first")
     assert (certificate["epsilon"], certificate["delta"], certificate["unit"]) == (3.0, 1e-6, "user")
     assert certificate["events"][0]["count"] == 40
     assert pq.read_table(out / "synthetic.parquet").num_rows == 8
@@ -48,53 +56,51 @@ def test_a_run_leaves_everything_it_promises(job: Any) -> None:
     assert metrics["synthetic"]["releasable"] is True
     assert metrics["heldout"]["releasable"] is False
     assert set(metrics["heldout"]["perplexity"]) == {"base", "base_pseudo", "student", "nonprivate"}
-    assert "epsilon = 3" in done.stdout
-    assert "internal" in done.stdout
+    assert "epsilon = 3" in first.stdout
+    assert "internal" in first.stdout
     for name in ("recipe.yaml", "certificate.md", "report.html", "run.log", "model/config.json", "model/README.md"):
         assert (out / name).is_file(), name
-    assert commits(job) == ["commit"]
+    assert commits(shared_job) == ["commit"]
 
 
-def test_private_things_stay_private(job: Any) -> None:
-    done = job.run("first")
-    assert done.returncode == 0, done.stderr
-    out = job.folder / "first"
-    secret = (job.folder / "secret.key").read_bytes()
-    for path in [job.folder / "secret.key", *(out / "private").rglob("*")]:
+def test_private_things_stay_private(shared_job: Any, first: Done) -> None:
+    out = shared_job.folder / "first"
+    secret = (shared_job.folder / "secret.key").read_bytes()
+    for path in [shared_job.folder / "secret.key", *(out / "private").rglob("*")]:
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), path.name
     shared = [path for path in out.rglob("*") if path.is_file() and "private" not in path.relative_to(out).parts]
     spoken = "the cat sat on my mat"  # a run of private words that no public text has
-    for text in [done.stdout.encode(), done.stderr.encode(), *(path.read_bytes() for path in shared)]:
+    for text in [first.stdout.encode(), first.stderr.encode(), *(path.read_bytes() for path in shared)]:
         assert secret not in text
         assert secret.hex().encode() not in text
         assert b"user-7" not in text
         assert spoken.encode() not in text
 
 
-def test_performance_settings_change_nothing_that_is_released(job: Any) -> None:
-    assert job.run("first").returncode == 0
-    votes = stored_votes(job)
-    spread = ["-o", "resources.actors=1", "-o", "resources.group=3", "-o", "resources.query_batch=32"]
-    again = job.run("second", *spread)
+@pytest.mark.usefixtures("first")
+def test_performance_settings_change_nothing_that_is_released(shared_job: Any) -> None:
+    votes = stored_votes(shared_job)
+    spread = ["-o", "resources.actors=2", "-o", "resources.group=3", "-o", "resources.query_batch=32"]
+    again = shared_job.run("second", *spread)
     assert again.returncode == 0, again.stderr
-    assert digests(job.folder / "first") == digests(job.folder / "second")
-    assert stored_votes(job) == votes
-    assert commits(job) == ["commit"]
-    first, second = (job.folder / name / "synthetic.parquet" for name in ("first", "second"))
+    assert digests(shared_job.folder / "first") == digests(shared_job.folder / "second")
+    assert stored_votes(shared_job) == votes
+    assert commits(shared_job) == ["commit"]
+    first, second = (shared_job.folder / name / "synthetic.parquet" for name in ("first", "second"))
     assert pq.read_table(first).equals(pq.read_table(second))
-    assert job.certificate("first") == job.certificate("second")
+    assert shared_job.certificate("first") == shared_job.certificate("second")
 
 
-def test_the_account_refuses_before_any_work(job: Any) -> None:
-    assert job.run("first").returncode == 0
-    refused = job.run("second", "-o", "seed=1")
+@pytest.mark.usefixtures("first")
+def test_the_account_refuses_before_any_work(shared_job: Any) -> None:
+    refused = shared_job.run("refused", "-o", "seed=1")
     assert refused.returncode == 3
     assert refused.stderr.count("\n") == 1
     assert "3" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert not (job.folder / "second").exists()
-    assert commits(job) == ["commit"]
+    assert not (shared_job.folder / "refused").exists()
+    assert commits(shared_job) == ["commit"]
 
 
 def test_another_corpus_is_another_charge(job: Any) -> None:
@@ -120,7 +126,6 @@ def test_bad_input_is_one_sentence(job: Any) -> None:
     assert commits(job) == []
 
 
-@pytest.mark.timeout(600)
 def test_the_real_model_on_real_chat(job: Any) -> None:
     small = [
         "model={base: smollm2-135m, dtype: bfloat16}",

@@ -1,15 +1,17 @@
-"""One local Ray for every test of the session: starting one costs seconds."""
+"""One local Ray for all tests of a process: starting one costs seconds."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import ray
 
 
-@pytest.fixture(scope="session")
-def local_ray() -> Iterator[Path]:
-    """Start Ray on two CPUs; yields the session directory, where its logs are."""
-    context = ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield Path(context.address_info["session_dir"])
-    ray.shutdown()
+@pytest.fixture(scope="module")
+def local_ray() -> Path:
+    """Ray on two CPUs, started once; returns the session directory, where its logs are.
+
+    Every file asks again, because files that run between two of these may have shut it down to start a cluster. Nobody
+    shuts it down here: Ray does when the process ends.
+    """
+    options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
+    return Path(ray.init(address="local", **options).address_info["session_dir"])

@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,8 @@ ALONE = ResourcesConfig(actors=1, cpus_per_actor=0.5)
 NOBODY = (3, 8, 9)  # M exceeds the number of users
 QUERIES, CANDIDATES = 70, 6
 MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS.count, sigma=40.0)
-STORMS = 20
+POINTS = ("training", "between", "voting", "collecting")
+STORMS = 8 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +128,12 @@ def expected(spec: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_pat
 
 
 def group_processes() -> list[psutil.Process]:
-    """The processes of teacher actors."""
+    """The processes of teacher actors, of this test's own Ray: others may be at work on the machine."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any("_SealedGroup" in word for word in process.info["cmdline"] or []):
-            found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has just ended
+            if "_SealedGroup" in " ".join(process.cmdline()):
+                found.append(process)
     return found
 
 
@@ -154,8 +156,8 @@ def train(pool: TeacherPool, after: int | None, hit: Callable[[], None]) -> None
     assert sorted(done) == list(range(TEACHERS.parts))
 
 
-@pytest.mark.timeout(900)  # two dozen actors start, each with a torch of its own
-def test_twenty_storms_and_one_release(
+@pytest.mark.timeout(600 + 60 * STORMS)  # a dozen actors start, each with a torch of its own
+def test_many_storms_and_one_release(
     spec: GroupSpec, queries: Queries, expected: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, strikes = random.Random(20), []
@@ -176,7 +178,7 @@ def test_twenty_storms_and_one_release(
         for storm in range(STORMS):
             for path in spec.workspace.root.iterdir():
                 path.unlink()
-            points = chance.sample(["training", "between", "voting", "collecting"], 2 if storm % 10 == 9 else 1)
+            points = {POINTS[storm % 4]} | ({chance.choice(POINTS[:3])} if storm % 4 == 3 else set())
             collecting = [place == 1 for place in range(3)] if "collecting" in points else []
             train(pool, chance.randrange(1, 7) if "training" in points else None, hit)
             if "between" in points:
@@ -193,7 +195,7 @@ def test_twenty_storms_and_one_release(
         assert all(np.array_equal(votes, released[0]) for votes in released)
         assert len(ledger.charges_of("chat", "storm")) == 1
         assert ledger.verify().charges == 1
-    assert len(strikes) >= STORMS
+    assert len(strikes) >= STORMS + STORMS // 4
 
 
 def test_spreading_the_work_changes_nothing(spec: GroupSpec, queries: Queries, expected: np.ndarray) -> None:
@@ -208,10 +210,10 @@ def test_spreading_the_work_changes_nothing(spec: GroupSpec, queries: Queries, e
 
 
 def plasma() -> bytes:
-    """What lies in the object store's memory, freed objects included."""
+    """What lies in the memory of this test's own object store, freed objects included."""
     found = []
-    for process in psutil.process_iter(["name"]):
-        if process.info["name"] == "raylet":
+    for process in psutil.Process().children():
+        if process.name() == "raylet":
             for handle in Path(f"/proc/{process.pid}/fd").iterdir():
                 if "plasma" in os.readlink(handle) and "shm" in os.readlink(handle):
                     found.append(written(handle))

@@ -1,0 +1,255 @@
+"""Small recipes on a cluster of two nodes, and drivers in processes of their own that lose nodes while they run."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from ray.cluster_utils import Cluster
+
+from rayprivacy.ledger.charges import Charge
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.catalogue import method_of
+from rayprivacy.methods.recipes import load_recipe
+
+SCRIPT = Path(__file__).with_name("watched_driver.py")
+WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
+PATIENCE = 600.0
+T = TypeVar("T")
+SEQPATE: dict[str, Any] = {
+    "pseudo": {"texts": 24, "max_tokens": 12},
+    "teachers": {"count": 12, "stack": 2, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
+    "votes": {"queries": 40, "top_k": 10},
+    "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
+    "generation": {"texts": 8, "max_tokens": 10},
+    "evaluation": {"completions": 4, "nonprivate_steps": 5},
+    "resources": {"actors": 2, "cpus_per_actor": 2},  # one on each node
+}
+GENERATOR: dict[str, Any] = {
+    "method": "generator",
+    "codes": {"values": {"topic": ["food", "pets"]}},
+    "training": {
+        "sampling_rate": 0.4,
+        "expected_batch": 10,
+        "steps": 6,
+        "chunk": 2,
+        "max_records": 2,
+        "max_tokens": 12,
+    },
+    "generation": {"texts": 12, "max_tokens": 10},
+    "evaluation": {"completions": 4, "nonprivate_steps": 5},
+    "resources": {"workers": 3, "cpus": 1, "actors": 1},  # at least one on each node
+}
+
+
+def wait_for(found: Callable[[], T], what: str, within: float = PATIENCE) -> T:
+    """The first true answer."""
+    until = time.monotonic() + within
+    while not (answer := found()):
+        assert time.monotonic() < until, f"waited {within:.0f} s for {what}"
+        time.sleep(0.1)
+    return answer
+
+
+class Nodes:
+    """A head, where drivers live, and one more node, with two (fake) CPUs each."""
+
+    def __init__(self) -> None:
+        # Objects of 100 bytes go to the object store of their node, and are lost with it; a dead node is noticed soon.
+        config = {
+            "max_direct_call_object_size": 100,
+            "health_check_period_ms": 500,
+            "health_check_failure_threshold": 6,
+        }
+        head = {"num_cpus": 2, "include_dashboard": False, "_system_config": config}
+        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._other: Any = None
+
+    @property
+    def address(self) -> str:
+        """What drivers join."""
+        return str(self._cluster.address)
+
+    def other(self) -> str:
+        """The id of the node beside the head, which joins if there is none."""
+        if self._other is None:
+            self._other = self._cluster.add_node(num_cpus=2)
+        return str(self._other.node_id)
+
+    def lose(self) -> None:
+        """Kill every process of the node beside the head; without their raylet, its workers would live for a moment."""
+        (raylet,) = self._other.all_processes["raylet"]
+        workers = psutil.Process(raylet.process.pid).children(recursive=True)
+        self._cluster.remove_node(self._other, allow_graceful=False)
+        self._other = None
+        for worker in workers:
+            with suppress(psutil.Error):
+                worker.kill()
+
+    def alone(self) -> None:
+        """Leave the head by itself."""
+        if self._other is not None:
+            self.lose()
+
+    def shutdown(self) -> None:
+        """End the cluster."""
+        self._cluster.shutdown()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, and a book with an open account: copies of it are the same account, for one run each."""
+
+    folder: Path
+    recipe: Path
+    address: str
+
+    @staticmethod
+    def make(folder: Path, base: Path, address: str, blocks: dict[str, Any]) -> "Job":
+        """30 users with 4 sentences each, in 8 row groups."""
+        rows = [(user, number) for user in range(30) for number in range(4)]
+        columns = {
+            "who": [f"user-{user}" for user, _ in rows],
+            "said": [_sentence(user, number) for user, number in rows],
+            "topic": [("food", "pets", "home")[place % 3] for place in range(len(rows))],
+        }
+        pq.write_table(pa.table(columns), folder / "talk.parquet", row_group_size=15)
+        corpus = {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2}
+        recipe = {
+            "corpus": corpus | ({"labels": ["topic"]} if "codes" in blocks else {}),
+            "privacy": {"ledger": _url(folder / "book"), "key": str(folder / "secret.key"), "account": "talk"},
+            "model": {"base": str(base), "dtype": "float32"},
+            **blocks,
+        }
+        path = folder / "talk.yaml"
+        path.write_text(yaml.safe_dump(recipe))
+        settings = load_recipe(path, ())
+        method_of(settings).open(settings).close()
+        return Job(folder, path, address)
+
+    def start(self, out: str, *args: str, orders: dict[str, str] | None = None, **environment: str) -> "Driver":
+        """Start a run as a process of its own, with its own copy of the book if it has none yet.
+
+        Args:
+            out: names the run.
+            args: of the command line.
+            orders: where work stops on which node; an empty one is named later.
+            environment: variables of the driver.
+        """
+        book = self.folder / f"{out}.db"
+        if not book.exists():
+            with closing(sqlite3.connect(self.folder / "book.db")) as blank, closing(sqlite3.connect(book)) as copy:
+                blank.backup(copy)
+        points = self.folder / f"{out}.points"
+        points.mkdir(exist_ok=True)
+        for point, node in (orders or {}).items():
+            _order(points, point, node)
+        overrides = [f"resources.address={self.address}", f"privacy.ledger={_url(book.with_suffix(''))}"]
+        command = [sys.executable, str(SCRIPT), "run", str(self.recipe), "--out", str(self.folder / out), *args]
+        command += [word for override in overrides for word in ("-o", override)]
+        streams = [self.folder / f"{out}.stdout", self.folder / f"{out}.stderr"]
+        with streams[0].open("w") as stdout, streams[1].open("w") as stderr:
+            process = subprocess.Popen(
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=self.folder,
+                env=os.environ | {"COLUMNS": "200", "WATCHED": str(points)} | environment,
+                start_new_session=True,
+            )
+        return Driver(process, self.folder / out, points, streams[1])
+
+    def book(self, out: str) -> tuple[list[str], list[Charge]]:
+        """The kinds of entries of a run's book, in order and verified, without take-overs; and its charges."""
+        ledger = Ledger.open(_url(self.folder / out))
+        ledger.verify()
+        entries = ledger.entries("talk")
+        charges = ledger.charges_of("talk", load_recipe(self.recipe, ()).release_id)
+        ledger.close()
+        return [entry.kind for entry in entries if entry.kind not in ("takeover", "renew")], charges
+
+    def certificate(self, out: str) -> dict[str, Any]:
+        """Of a run, without the hash of the last entry, in which there is a clock time."""
+        certificate = json.loads((self.folder / out / "certificate.json").read_text())
+        assert certificate.pop("ledger_head")
+        return dict(certificate)
+
+    def contents(self, out: str, pattern: str) -> dict[str, bytes]:
+        """The bytes of some files of a run."""
+        found = {path.name: path.read_bytes() for path in (self.folder / out).glob(pattern)}
+        assert found, pattern
+        return found
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A run in a process of its own."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    points: Path
+    stderr: Path
+
+    def order(self, point: str, node: str) -> None:
+        """Name the node on which work stops at a point."""
+        _order(self.points, point, node)
+
+    def until(self, found: Callable[[], T], what: str) -> T:
+        """Wait for something while the driver runs."""
+
+        def look() -> T:
+            answer = found()
+            assert answer or self.process.poll() is None, f"ended before {what}:\n{self.stderr.read_text()[-2000:]}"
+            return answer
+
+        return wait_for(look, what)
+
+    def caught(self, point: str) -> None:
+        """Wait until work has stopped on the node to be lost."""
+        self.until((self.points / f"caught-{point}").exists, f"work on the other node, at {point}")
+
+    def release(self, point: str) -> None:
+        """Let work pass a point again."""
+        (self.points / f"order-{point}").unlink()
+
+    def visits(self, point: str, node: str = "*") -> int:
+        """How often work has reached a point."""
+        return sum(path.stat().st_size for path in self.points.glob(f"visits-{point}@{node}"))
+
+    def finish(self) -> int:
+        """The exit code of a driver that comes to its end, and is ended if it does not."""
+        try:
+            return self.process.wait(timeout=PATIENCE)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the driver, and what else it started itself."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _order(points: Path, point: str, node: str) -> None:
+    (points / "scratch").write_text(node)
+    (points / "scratch").replace(points / f"order-{point}")
+
+
+def _sentence(user: int, number: int) -> str:
+    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
+
+
+def _url(book: Path) -> str:
+    return f"sqlite:///{book}.db"

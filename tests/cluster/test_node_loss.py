@@ -1,0 +1,179 @@
+"""Whole nodes, and drivers, lost in the middle of their work: the same votes, model and certificate, charged once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from node_loss import GENERATOR, SEQPATE, Driver, Job, Nodes
+
+from rayprivacy.core.errors import LedgerError
+from rayprivacy.ledger.client import connect
+from rayprivacy.ledger.service import Address, front_door
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+ONE_CHARGE = ["create", "reserve", "start", "commit"]
+FOUR_CHARGES = ["create", *["reserve", "start", "commit"] * 4]  # the shares of the codes, and three chunks
+
+
+def _finished(driver: Driver) -> None:
+    assert driver.finish() == 0, driver.stderr.read_text()
+
+
+@pytest.fixture(scope="module")
+def seqpate(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The recipe, and a run of it that nobody disturbs."""
+    two_nodes.other()
+    job = Job.make(tmp_path_factory.mktemp("seqpate"), tiny_base, two_nodes.address, SEQPATE)
+    _finished(job.start("undisturbed"))
+    return job
+
+
+@pytest.fixture(scope="module")
+def generator(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """The recipe, and a run of it that nobody disturbs."""
+    two_nodes.other()
+    job = Job.make(tmp_path_factory.mktemp("generator"), tiny_base, two_nodes.address, GENERATOR)
+    _finished(job.start("undisturbed"))
+    return job
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[Driver]]:
+    """Drivers that do not outlive their test."""
+    started: list[Driver] = []
+    yield started
+    for driver in started:
+        driver.kill()
+
+
+def _same_votes(job: Job, out: str) -> None:
+    """One charge; the keyed digest of the summed votes is in it."""
+    (kinds, charges), (_, undisturbed) = job.book(out), job.book("undisturbed")
+    assert kinds == ONE_CHARGE
+    assert [charge.input_digest for charge in charges] == [charge.input_digest for charge in undisturbed]
+    for pattern in ("private/shards/*", "private/teachers/*.done"):
+        assert job.contents(out, pattern) == job.contents("undisturbed", pattern)
+    assert job.certificate(out) == job.certificate("undisturbed")
+
+
+def _same_model(job: Job, out: str) -> None:
+    """One charge for each chunk, and the model that the noise of these chunks makes; the shares have other noise."""
+    kinds, charges = job.book(out)
+    assert kinds == FOUR_CHARGES
+    assert len(charges) == 4
+    for pattern in ("private/shards/*", "model/model.safetensors"):
+        assert job.contents(out, pattern) == job.contents("undisturbed", pattern)
+    assert job.certificate(out) == job.certificate("undisturbed")
+
+
+def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
+    seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
+) -> None:
+    first = two_nodes.other()
+    driver = seqpate.start("disturbed", orders={"sharding": first, "training": "", "voting": ""})
+    drivers.append(driver)
+    driver.caught("sharding")
+    assert driver.visits("preparing", first)
+    prepared = driver.visits("preparing")
+    two_nodes.lose()
+    driver.release("sharding")
+    shards = driver.out / "private" / "shards" / "manifest.json"
+    driver.until(shards.exists, "shards on the node that is left")
+    assert driver.visits("preparing") > prepared, "nothing was lost with the node"
+
+    second = two_nodes.other()
+    driver.order("training", second)
+    driver.caught("training")
+    assert driver.visits("training", second) == 2
+    two_nodes.lose()
+    driver.release("training")
+    teachers = driver.out / "private" / "teachers"
+    driver.until(lambda: len(list(teachers.glob("*.done"))) == 6, "teachers from the node that is left")
+
+    third = two_nodes.other()
+    driver.order("voting", third)
+    driver.caught("voting")
+    assert driver.visits("voting", third) == 2
+    before = driver.visits("voting")
+    two_nodes.lose()
+    driver.release("voting")
+    _finished(driver)
+    assert driver.visits("voting") > before, "the votes of the lost node were not asked again"
+    _same_votes(seqpate, "disturbed")
+
+
+def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: Nodes, drivers: list[Driver]) -> None:
+    doomed = two_nodes.other()
+    driver = generator.start("disturbed", orders={"steps": doomed})
+    drivers.append(driver)
+    driver.caught("steps")
+    two_nodes.lose()
+    driver.release("steps")
+    two_nodes.other()
+    _finished(driver)
+    assert driver.visits("steps", doomed)
+    assert driver.visits("steps") > 3, "each of three ranks does the step anew"
+    _same_model(generator, "disturbed")
+
+
+def test_a_driver_killed_during_the_votes_is_finished_by_a_second_start(
+    seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
+) -> None:
+    killed = seqpate.start("killed", orders={"voting": two_nodes.other()})
+    drivers.append(killed)
+    killed.caught("voting")
+    killed.kill()
+    killed.release("voting")
+    assert not (killed.out / "certificate.json").exists()
+    drivers.append(seqpate.start("killed", "--resume"))
+    _finished(drivers[-1])
+    _same_votes(seqpate, "killed")
+
+
+def test_a_driver_killed_in_the_middle_of_a_chunk_is_finished_by_a_second_start(
+    generator: Job, two_nodes: Nodes, drivers: list[Driver]
+) -> None:
+    killed = generator.start("killed", orders={"steps": two_nodes.other()})
+    drivers.append(killed)
+    killed.caught("steps")
+    killed.kill()
+    killed.release("steps")  # what still runs of the first start may go on, until Ray ends it
+    assert generator.book("killed")[0] == FOUR_CHARGES[:9]
+    drivers.append(generator.start("killed", "--resume"))
+    _finished(drivers[-1])
+    _same_model(generator, "killed")
+
+
+def test_training_without_room_for_its_workers_gives_up(
+    generator: Job, two_nodes: Nodes, drivers: list[Driver]
+) -> None:
+    two_nodes.alone()
+    driver = generator.start("crowded", RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="0.5")
+    drivers.append(driver)
+    assert driver.finish() == 1
+    assert "no room for resources.workers = 3" in driver.stderr.read_text()
+    assert generator.book("crowded")[0] == ONE_CHARGE  # the shares of the codes
+    two_nodes.other()
+    drivers.append(generator.start("crowded", "--resume"))
+    _finished(drivers[-1])
+    _same_model(generator, "crowded")
+
+
+def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(two_nodes: Nodes, tmp_path: Path) -> None:
+    if ray.is_initialized():  # by an earlier test of the session, on one node
+        ray.shutdown()
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    Ledger.open(url).close()
+    ray.init(address=two_nodes.address, log_to_driver=False)
+    try:
+        front_door(Address.of(url), node=two_nodes.other())
+        client = connect(url)
+        assert client.accounts() == []
+        two_nodes.lose()
+        with pytest.raises(LedgerError, match="the node that keeps the ledger file has left the cluster"):
+            client.accounts()
+    finally:
+        ray.shutdown()

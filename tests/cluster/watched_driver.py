@@ -1,0 +1,131 @@
+"""The command line with points at which work stops, for the tests of lost nodes; run as a script.
+
+Classes and functions of a script travel to the workers by value, so that what is here runs there. The folder that
+WATCHED names holds
+
+    order-POINT       the node that is going to be lost; empty while nobody knows which
+    visits-POINT@NODE one byte for each time that work reached a point
+    caught-POINT      work has stopped on the node to be lost, and waits there until it dies
+
+While an order stands, work on other nodes waits until somebody was caught. So a node is lost in the middle of its work,
+however fast or slow the machine is.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rayprivacy.cli import main
+from rayprivacy.corpus import shards
+from rayprivacy.dpsgd import job
+from rayprivacy.teachers import pool
+
+POLL = 0.05
+
+
+class Points:
+    """What work does when it reaches a point."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._passed: dict[str, int] = {}
+
+    def reach(self, point: str, after: int = 0) -> None:
+        """Stop here if this node is to be lost, at the visit number `after` of a process; else wait for the others."""
+        node = self._visit(point)
+        order, caught = self._folder / f"order-{point}", self._folder / f"caught-{point}"
+        self._passed[point] = self._passed.get(point, 0) + 1
+        while order.exists():
+            doomed = order.read_text()
+            if doomed == node and self._passed[point] > after:
+                caught.touch()
+            elif doomed == node or caught.exists():
+                return
+            time.sleep(POLL)
+
+    def share(self, point: str, target: str) -> None:
+        """Wait until some work was done on the node that the order of a later point names."""
+        self._visit(point)
+        order = self._folder / f"order-{target}"
+        while order.exists() and not (self._folder / f"visits-{point}@{order.read_text()}").exists():
+            time.sleep(POLL)
+
+    def _visit(self, point: str) -> str:
+        node = str(ray.get_runtime_context().get_node_id())
+        with (self._folder / f"visits-{point}@{node}").open("a") as file:
+            file.write(".")
+        return node
+
+
+def _shared(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
+    def prepare(*args: Any, **kwargs: Any) -> Any:
+        points.share("preparing", "sharding")
+        return real(*args, **kwargs)
+
+    return prepare
+
+
+def _stopped(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
+    def finish(*args: Any, **kwargs: Any) -> Any:
+        replace = Path.replace
+
+        def stopping(path: Path, target: Path) -> Path:
+            points.reach("sharding")  # the part is written, and has not got its name yet
+            return replace(path, target)
+
+        Path.replace = stopping  # type: ignore[method-assign]
+        try:
+            return real(*args, **kwargs)
+        finally:
+            Path.replace = replace  # type: ignore[method-assign]
+
+    return finish
+
+
+def _watched_group(points: Points) -> type:
+    class Watched(pool._SealedGroup):
+        """A teacher group that finishes a stack, or answers for one, before it is caught at the next."""
+
+        def train(self, part: int) -> int:
+            points.reach("training", after=1)
+            return super().train(part)
+
+        def vote(self, *args: Any) -> tuple[int, ...]:
+            points.reach("voting", after=1)
+            return super().vote(*args)
+
+    return Watched
+
+
+def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[dict[str, Any]], None]:
+    def train_worker(config: dict[str, Any]) -> None:
+        from rayprivacy.dpsgd import loop
+
+        step = loop._Worker._step
+
+        def watched(self: Any, number: int) -> None:
+            if number == 3:  # the second step of the second chunk
+                points.reach("steps")
+            step(self, number)
+
+        loop._Worker._step = watched  # type: ignore[method-assign]
+        real(config)
+
+    return train_worker
+
+
+def _watch(points: Points) -> None:
+    shards.STALL_SECONDS = 15.0
+    shards._prepare_block = _shared(shards._prepare_block, points)
+    shards._finish_part = _stopped(shards._finish_part, points)
+    pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
+    job.train_worker = _watched_worker(job.train_worker, points)
+
+
+if __name__ == "__main__":
+    _watch(Points(Path(os.environ["WATCHED"])))
+    main()
