@@ -10,8 +10,7 @@ Everything right of the gate is post-processing, with as many texts as one likes
 text and is marked so in metrics.json.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,7 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.generation.codes import Codes
 from rayprivacy.generation.writing import Written, read_written, write_samples
-from rayprivacy.ledger.client import close_front_door, connect
-from rayprivacy.ledger.service import Address, find_door
+from rayprivacy.ledger.service import Address
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import generator_assumptions
 from rayprivacy.methods.certify import write_certificate
@@ -41,9 +39,9 @@ from rayprivacy.methods.generator_heldout import heldout_metrics
 from rayprivacy.methods.generator_plan import open_generator, planned_histogram, planned_steps
 from rayprivacy.methods.generator_recipe import PART_FILES, GeneratorRecipe
 from rayprivacy.methods.label_counts import label_sums
-from rayprivacy.methods.progress import ProgressGauges, progress_gauges
+from rayprivacy.methods.progress import ProgressGauges
 from rayprivacy.methods.run import Run
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.session import run_session
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.trainable import merged, trainable
@@ -68,7 +66,7 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[s
     recipe, key_path = run.recipe, Path(run.recipe.privacy.key).absolute()
     key, codes = load_or_create_key(key_path), Codes(recipe.codes, recipe.corpus.labels)
     reading = Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
-    with ray_session(recipe.resources.address), progress_gauges(recipe.release_id) as progress:
+    with run_session(run, recipe.resources.address) as progress:
         with run.stage(f"corpus by {recipe.privacy.unit}"):
             shards = shard_corpus(recipe.corpus, key_path, PART_FILES, 1, run.private("shards"), recipe.privacy.unit)
             verify_shards(run.private("shards"), key, recipe.privacy.unit)
@@ -158,24 +156,11 @@ def _trained(
         release=release,
         until=until,
     )
-    with _front_door(job.ledger):
-        run_training(job, run.console, progress.steps(recipe.training))
+    run_training(job, run.console, progress.steps(recipe.training))
     gate, weights = StepGate(ledger, release), load_file(job.weights)
     if until is None or until >= release.rungs:
         return gate.released(weights, digest_file(job.weights)), True
     return gate.partly(weights, until), False
-
-
-@contextmanager
-def _front_door(address: Address) -> Iterator[None]:
-    """The ledger's door, opened from here: a ledger that is a file is on this node, workers may not be."""
-    shared = find_door(address) is not None  # by a search, whose other trials go on using it
-    connect(address.url, address.key_path)
-    try:
-        yield
-    finally:
-        if not shared:
-            close_front_door(address.url, address.key_path)
 
 
 def _model(run: Run[GeneratorRecipe], backbone: Backbone, trained: Released[dict[str, torch.Tensor]]) -> Any:

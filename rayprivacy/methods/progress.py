@@ -44,14 +44,15 @@ _TAGS = ("release", "what")
 class ProgressGauges:
     """The gauges of one run, set by its driver."""
 
-    def __init__(self, release: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, release: str, clock: Callable[[], float] = time.monotonic, shown: bool = True) -> None:
         """Nothing is exported before the first figure.
 
         Args:
             release: the release id.
             clock: seconds, for rates.
+            shown: whether anything is exported; a trial of a selection must not be seen.
         """
-        self._release, self._clock = release, clock
+        self._release, self._clock, self._shown = release, clock, shown
         self._gauges: dict[str, Gauge] = {}
         self._values: dict[tuple[str, str], float] = {}
 
@@ -110,15 +111,17 @@ class ProgressGauges:
         self._export(gauge, what, value)
 
     def _export(self, gauge: str, what: str, value: float) -> None:
+        if not self._shown:
+            return
         with suppress(Exception):  # no gauge is worth a run
             self._gauges = self._gauges or {name: _gauge(name) for name in _GAUGES}
             self._gauges[gauge].set(float(value), tags={"release": self._release, "what": what})
 
 
 @contextmanager
-def progress_gauges(release: str) -> Iterator[ProgressGauges]:
+def progress_gauges(release: str, shown: bool = True) -> Iterator[ProgressGauges]:
     """The gauges of a run, kept alive until the block ends."""
-    gauges, over = ProgressGauges(release), threading.Event()
+    gauges, over = ProgressGauges(release, shown=shown), threading.Event()
 
     def keep() -> None:
         while not over.wait(REPEAT_SECONDS):

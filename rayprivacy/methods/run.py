@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.mirror import Mirror
 from rayprivacy.methods.recipe import Recipe
@@ -51,6 +51,7 @@ class Run(Generic[R]):
 
         Raises:
             ConfigError: it holds another recipe, or a run and `resume` was not asked for.
+            KeyFileError: the run has begun, and its key is not here.
         """
         run = Run(root.absolute(), recipe, console or Console(stderr=True), measured)
         stored, text = run.root / "recipe.yaml", dump_recipe(recipe)
@@ -62,6 +63,7 @@ class Run(Generic[R]):
                 raise ConfigError(
                     f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
                 )
+            _require_key(run)
         run.root.mkdir(parents=True, exist_ok=True)
         for name in ("public", "private"):
             private_directory(run.root / name)
@@ -138,3 +140,13 @@ class Run(Generic[R]):
             if "seconds" in entry:
                 total[entry["stage"]] = round(total.get(entry["stage"], 0.0) + entry["seconds"], 3)
         return total
+
+
+def _require_key(run: Run[R]) -> None:
+    """A new key would make another release of the same recipe, and another charge."""
+    key = Path(run.recipe.privacy.key)
+    if (run.root / "run.log").exists() and not key.exists():
+        raise KeyFileError(
+            f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or choose"
+            " another --out for a new release."
+        )

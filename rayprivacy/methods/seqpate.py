@@ -39,11 +39,11 @@ from rayprivacy.methods.ensemble import ensemble
 from rayprivacy.methods.heldout import heldout_metrics
 from rayprivacy.methods.phrase_metrics import phrase_metrics
 from rayprivacy.methods.planning import open_seqpate, planned_mechanism, planned_queries, round_mechanism
-from rayprivacy.methods.progress import ProgressGauges, progress_gauges
+from rayprivacy.methods.progress import ProgressGauges
 from rayprivacy.methods.public_side import Round, bases, pseudo_rows, round_queries, save_tensors, warm_students
 from rayprivacy.methods.run import Run
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.session import run_session
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.queries import Queries
@@ -68,7 +68,7 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
     prompts = load_prompts(recipe.prompts)
     key_path = Path(recipe.privacy.key).absolute()
     key = load_or_create_key(key_path)
-    with ray_session(recipe.resources.address), progress_gauges(recipe.release_id) as progress:
+    with run_session(run, recipe.resources.address) as progress:
         # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
         with run.stage(f"corpus by {recipe.privacy.unit}"):
             shards = shard_corpus(

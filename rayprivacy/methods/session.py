@@ -7,6 +7,10 @@ from contextlib import contextmanager
 
 import ray
 
+from rayprivacy.methods.door import ledger_door
+from rayprivacy.methods.progress import ProgressGauges, progress_gauges
+from rayprivacy.methods.run import R, Run
+
 
 @contextmanager
 def ray_session(address: str) -> Iterator[None]:
@@ -24,3 +28,11 @@ def ray_session(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def run_session(run: Run[R], address: str) -> Iterator[ProgressGauges]:
+    """Ray, the ledger's front door and the gauges of one run; a quiet run shows no gauges either."""
+    gauges = progress_gauges(run.recipe.release_id, shown=not run.console.quiet)
+    with ray_session(address), ledger_door(run.recipe.privacy), gauges as progress:
+        yield progress

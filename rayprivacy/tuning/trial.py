@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from rich.console import Console
 
 from rayprivacy.core.errors import BudgetRefusedError, CorpusError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
@@ -40,8 +39,8 @@ class Trial(tune.Trainable):
             home: the driver's working directory, which paths in recipes are relative to.
         """
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor = ray.remote(_Runner).options(num_cpus=0, scheduling_strategy=here)
-        self._runner = actor.remote(trials, config["values"], home)
+        actor: Any = ray.remote(_Runner).options(num_cpus=0, scheduling_strategy=here)
+        self._runner: Any = actor.remote(trials, config["values"], home)
 
     def step(self) -> dict[str, Any]:
         """Run the next chunk; the figures of the trial so far."""
@@ -77,7 +76,7 @@ def advance(trials: Trials, recipe: Recipe, rung: int) -> dict[str, Any]:
         `utility`, `epsilon` (the recipe's), and `done` when this is all of the trial.
     """
     rungs, method, folder = trials.rungs(recipe), trials.method(recipe), trials.folder(recipe)
-    run = Run.open(folder, trials.placed(recipe), resume=True, console=Console(quiet=True), measured=False)
+    run = Run.open(folder, trials.placed(recipe), resume=True, measured=False)
     if rung < rungs and method.run_until is not None:
         method.run_until(run, rung)
     else:
