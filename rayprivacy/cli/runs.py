@@ -46,6 +46,9 @@ def run(
     mirror_private: Annotated[
         bool, typer.Option("--mirror-private", help="Copy private files to the URI too: shards, features, teachers.")
     ] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Print no figure measured on private text: a job's log has many readers.")
+    ] = False,
 ) -> None:
     """Run a recipe: private text in, synthetic text, certificate and report out.
 
@@ -67,14 +70,15 @@ def run(
         write_report(opened.root)
     if mirror:
         mirror.publish()
-    _summary(mirror.uri if mirror else out, certificate, read_json(opened.root / "metrics.json"))
+    heldout = {} if public else read_json(opened.root / "metrics.json")["heldout"]
+    _summary(mirror.uri if mirror else out, certificate, heldout)
 
 
-def _summary(out: str, certificate: dict[str, Any], metrics: dict[str, Any]) -> None:
+def _summary(out: str, certificate: dict[str, Any], heldout: dict[str, Any]) -> None:
     console = Console()
     for warning in certificate["warnings"]:
         console.print(f"WARNING: {warning}", style="bold red")
-    request, heldout = certificate["run_request"], metrics["heldout"]
+    request = certificate["run_request"]
     console.print(
         f"\nepsilon = {request['epsilon']:g}, delta = {request['delta']:g}, unit = {certificate['unit']} "
         f"({certificate['relation']}); account cap: epsilon = {certificate['epsilon']:g}",

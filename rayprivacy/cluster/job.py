@@ -68,7 +68,7 @@ def run_job(recipe: Recipe, out: str, work: str) -> Job:
         "fingerprint": digest_json([out, joined.model_dump(mode="json", exclude={"resources"})]),
     }
     place = ("--out", out, "--work", work) if is_uri(out) else ("--out", out)
-    command = ("run", RECIPE_FILE, *place, "--resume")
+    command = ("run", RECIPE_FILE, *place, "--resume", "--public")
     return Job(joined.release_id, command, {RECIPE_FILE: dump_recipe(joined)}, metadata, out)
 
 

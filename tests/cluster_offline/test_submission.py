@@ -112,7 +112,7 @@ def test_the_job_is_the_release_and_joins_the_cluster() -> None:
     plain = recipe()
     job = run_job(plain, "/mnt/runs/a b", "/mnt/work")
     assert job.id == plain.release_id
-    assert job.entrypoint == f"python -m rayprivacy.cli run {RECIPE_FILE} --out '/mnt/runs/a b' --resume"
+    assert job.entrypoint == f"python -m rayprivacy.cli run {RECIPE_FILE} --out '/mnt/runs/a b' --resume --public"
     assert yaml.safe_load(job.files[RECIPE_FILE])["resources"]["address"] == "auto"
     assert set(job.metadata) == {"method", "account", "release", "version", "out", "fingerprint"}
     assert run_job(plain, "s3://b/x", "/mnt/work").command[2:6] == ("--out", "s3://b/x", "--work", "/mnt/work")
