@@ -124,7 +124,8 @@ def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str)
     state: State = "refused" if made < planned and ledger else "failed"
     if figures:
         rungs = trials.rungs(recipe)
-        state = "finished" if rungs == 1 or len(trial.intermediate_values) >= rungs else "pruned"
+        # Ray Tune tells a searcher of every report but the last one, which ends the trial.
+        state = "finished" if len(trial.intermediate_values) + 1 >= rungs else "pruned"
     utility = figures[0] if figures else None
     return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, planned, share, values)
 

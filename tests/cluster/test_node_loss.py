@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 import ray
 from node_loss import GENERATOR, SEQPATE, Driver, Job, Nodes
+from ray.exceptions import GetTimeoutError
 
-from rayprivacy.core.errors import LedgerError
+from rayprivacy.core.errors import CorpusError, LedgerError
+from rayprivacy.corpus import shards
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, front_door
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.recipes import load_recipe
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -80,8 +83,8 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     prepared = driver.visits("preparing")
     two_nodes.lose()
     driver.release("sharding")
-    shards = driver.out / "private" / "shards" / "manifest.json"
-    driver.until(shards.exists, "shards on the node that is left")
+    manifest = driver.out / "private" / "shards" / "manifest.json"
+    driver.until(manifest.exists, "shards on the node that is left")
     assert driver.visits("preparing") > prepared, "nothing was lost with the node"
 
     second = two_nodes.other()
@@ -156,24 +159,47 @@ def test_training_without_room_for_its_workers_gives_up(
     assert driver.finish() == 1
     assert "no room for resources.workers = 3" in driver.stderr.read_text()
     assert generator.book("crowded")[0] == ONE_CHARGE  # the shares of the codes
-    two_nodes.other()
-    drivers.append(generator.start("crowded", "--resume"))
-    _finished(drivers[-1])
-    _same_model(generator, "crowded")
 
 
-def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(two_nodes: Nodes, tmp_path: Path) -> None:
+@pytest.fixture
+def joined(two_nodes: Nodes) -> Iterator[Nodes]:
+    """The nodes, with this process as a driver."""
     if ray.is_initialized():  # by an earlier test of the session, on one node
         ray.shutdown()
+    ray.init(address=two_nodes.address, log_to_driver=False)
+    yield two_nodes
+    ray.shutdown()
+
+
+def test_a_shuffle_that_loses_blocks_again_and_again_gives_up(
+    joined: Nodes, seqpate: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined.other()
+    attempts: list[None] = []
+
+    def late() -> None:
+        raise GetTimeoutError("quoted-71ab")  # as the task that waits for a lost block does
+
+    class Reports:
+        def take_all(self) -> object:
+            attempts.append(None)
+            return ray.get(ray.remote(late).remote())
+
+    monkeypatch.setattr(shards, "_shuffle", lambda *_: Reports())
+    config = load_recipe(seqpate.recipe, ()).corpus
+    with pytest.raises(CorpusError, match="lost processes or blocks 3 times") as caught:
+        shards.shard_corpus(config, seqpate.folder / "secret.key", 4, 2, tmp_path / "shards")
+    assert len(attempts) == shards.ATTEMPTS
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert not (tmp_path / "shards" / "manifest.json").exists()
+
+
+def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()
-    ray.init(address=two_nodes.address, log_to_driver=False)
-    try:
-        front_door(Address.of(url), node=two_nodes.other())
-        client = connect(url)
-        assert client.accounts() == []
-        two_nodes.lose()
-        with pytest.raises(LedgerError, match="the node that keeps the ledger file has left the cluster"):
-            client.accounts()
-    finally:
-        ray.shutdown()
+    front_door(Address.of(url), node=joined.other())
+    client = connect(url)
+    assert client.accounts() == []
+    joined.lose()
+    with pytest.raises(LedgerError, match="the node that keeps the ledger file has left the cluster"):
+        client.accounts()
