@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from rayprivacy.core.artifacts import Released, digest_file
-from rayprivacy.core.files import write_json
+from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_or_create_key
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.shards import shard_corpus
@@ -156,11 +156,15 @@ def _trained(
         release=release,
         until=until,
     )
-    run_training(job, run.console, progress.steps(recipe.training))
-    gate, weights = StepGate(ledger, release), load_file(job.weights)
-    if until is None or until >= release.rungs:
-        return gate.released(weights, digest_file(job.weights)), True
-    return gate.partly(weights, until), False
+    # Kept beside what is public: another machine, whose last bits differ, could not train this model again.
+    gate, kept = StepGate(ledger, release), run.public(f"trained-{release.inputs[:16]}.safetensors")
+    if not kept.exists():
+        run_training(job, run.console, progress.steps(recipe.training))
+        if until is not None and until < release.rungs:
+            return gate.partly(load_file(job.weights), until), False
+        gate.released(None, digest_file(job.weights))
+        write_atomic(kept, job.weights.read_bytes())
+    return gate.released(load_file(kept), digest_file(kept)), True
 
 
 def _model(run: Run[GeneratorRecipe], backbone: Backbone, trained: Released[dict[str, torch.Tensor]]) -> Any:

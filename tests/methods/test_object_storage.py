@@ -101,12 +101,13 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
 
 
 @pytest.mark.timeout(900)
-def test_the_generator_trains_anew_to_the_model_that_was_committed(generator: Any, bucket: Bucket) -> None:
+def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(generator: Any, bucket: Bucket) -> None:
     uri = bucket.uri("generator")
     resumed = finished_elsewhere(generator, uri, GENERATOR)
-    weights = [generator.folder / f"machine-{number}/private/training/trained.safetensors" for number in (1, 2)]
-    first, second = (path.read_bytes() for path in weights)
+    public = [generator.folder / f"machine-{number}" / "public" for number in (1, 2)]
+    first, second = (next(folder.glob("trained-*.safetensors")).read_bytes() for folder in public)
     assert first == second
+    assert not (generator.folder / "machine-2/private/training").exists(), "it trained again"
     # Whoever reads the bucket finds what a run directory has, under the same names, and nothing private.
     assert "s3://runs/generator/synthetic.parquet" in resumed.stdout
     assert {"synthetic.parquet", "certificate.json", "report.html", "model/config.json"} <= bucket.names("generator")
