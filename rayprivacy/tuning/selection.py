@@ -33,7 +33,7 @@ from rich.console import Console
 from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.selection import select_event
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import ConfigError, RayPrivacyError, ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_key, load_or_create_key
 from rayprivacy.core.units import Budget, NeighbouringRelation
@@ -76,6 +76,7 @@ def run_selection(trials: Trials, console: Console) -> Path | None:
     Raises:
         ConfigError: trials of the space do not cost the same.
         BudgetRefusedError: the account cannot pay; nothing was charged.
+        ReleaseError: the search was made before, in another folder.
     """
     recipe = trials.placed(trials.recipe(_drawn(trials, random.Random(0))))
     trial = same_event(trials)
@@ -90,9 +91,19 @@ def run_selection(trials: Trials, console: Console) -> Path | None:
             ledger.commit_output(charge, winner.encode())
         winner = (ledger.output(charge) or b"").decode()
         if winner and not (trials.root / PUBLISHED).exists():
-            publish(trials, _folder(trials) / winner, ledger, selection.release_id, key)
+            publish(trials, _kept(trials, winner), ledger, selection.release_id, key)
         shutil.rmtree(_folder(trials), ignore_errors=True)
     return trials.root / PUBLISHED if winner else None
+
+
+def _kept(trials: Trials, winner: str) -> Path:
+    folder = _folder(trials) / winner
+    if not folder.is_dir():
+        raise ReleaseError(
+            "this search was made before, and its winner was published elsewhere: use that one, or change the seed of"
+            " the space, which is another search and another charge."
+        )
+    return folder
 
 
 def same_event(trials: Trials) -> DpEvent:

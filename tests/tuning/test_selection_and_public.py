@@ -13,6 +13,7 @@ from rich.console import Console
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import to_json
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.metric import utility
@@ -68,6 +69,8 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
         _nowhere(f"{loser:.6g}", haystacks)
     assert not (bench.folder / "out" / "private").exists()
     assert told.export_text().strip() == ""
+    with pytest.raises(ReleaseError, match="published elsewhere"):
+        start_search(space, (), bench.folder / "other", resume=False, console=Console(quiet=True))
 
 
 def _check_charge(bench: Any, space: Path) -> None:
