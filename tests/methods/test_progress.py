@@ -1,5 +1,6 @@
 """Progress gauges: what Prometheus is told of real runs, that it is public, and that a run does without it."""
 
+import io
 import re
 import time
 import urllib.request
@@ -68,7 +69,7 @@ def some_ray() -> Iterator[None]:
 
 def _run(job: Any, out: str, account: str) -> str:
     recipe = load_recipe(job.recipe, [f"privacy.account={account}"])
-    run = Run.open(job.folder / out, recipe, resume=False, console=Console(quiet=True), measured=False)
+    run = Run.open(job.folder / out, recipe, resume=False, console=Console(file=io.StringIO()), measured=False)
     method_of(recipe).run(run)
     return recipe.release_id
 
@@ -199,3 +200,9 @@ def test_only_the_counts_of_the_module_can_be_shown() -> None:
         gauges.show(what, 0, 1)
     with pytest.raises(AssertionError):
         gauges.show("users", 0, 1)
+
+
+def test_a_quiet_run_is_not_seen(told: list[tuple[str, str, float]]) -> None:
+    """Trials of a selection: their number is secret."""
+    ProgressGauges("a-release", shown=False).show("steps_done", 1, 2)
+    assert told == []
