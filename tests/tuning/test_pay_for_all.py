@@ -77,7 +77,8 @@ def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench: Any, local
 
 
 def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> None:
-    space = bench.space(search=RATES, trials=4, searcher="random", pruning={"grace": 1, "reduction": 2}, seed=3)
+    pruning, budget = {"grace": 1, "reduction": 2}, {"account": "search", "epsilon": 30.0}
+    space = bench.space(search=RATES, trials=4, searcher="random", pruning=pruning, budget=budget, seed=3)
     outcome = search(bench, space)
     states = [row.state for row in outcome.rows]
     assert set(states) == {"finished", "pruned"}
