@@ -27,7 +27,7 @@ from ray.train.torch import get_device
 from safetensors.torch import save
 
 from rayprivacy.core.artifacts import digest_bytes
-from rayprivacy.core.errors import CorpusError, RayPrivacyError
+from rayprivacy.core.errors import RayPrivacyError, ReleaseError
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import load_key
 from rayprivacy.core.sealing import Seal
@@ -46,7 +46,7 @@ from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import checkpointed, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
 
-SEAL = Seal(CorpusError, "what was charged stays charged once, so run again with --resume")
+SEAL = Seal(ReleaseError, "what was charged stays charged once, so run again with --resume")
 REFUSED, TRAINED, PARTLY, PROGRESS = "refused.json", "trained.safetensors", "partly.safetensors", "progress"
 
 

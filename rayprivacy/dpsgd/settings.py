@@ -7,6 +7,9 @@ from pydantic import Field, field_validator, model_validator
 from rayprivacy.core.config import Config
 
 
+MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
+
+
 class OptimizerConfig(Config):
     """How noisy gradients become steps; post-processing, but part of the release.
 
@@ -67,6 +70,15 @@ class DpSgdConfig(Config):
         if self.optimizer.warmup_steps >= self.steps:
             raise ValueError(
                 f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps: give fewer"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_chunks(self) -> "DpSgdConfig":
+        if self.steps > MAX_CHUNKS * self.chunk:
+            raise ValueError(
+                f"steps is {self.steps} and chunk is {self.chunk}, which is more than {MAX_CHUNKS} charges: give larger"
+                " chunks, or fewer steps"
             )
         return self
 

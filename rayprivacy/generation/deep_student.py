@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from rayprivacy.generation.student import StudentConfig, vote_loss
+from rayprivacy.generation.settings import StudentConfig
+from rayprivacy.generation.student import vote_loss
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.cut import cut_below
 from rayprivacy.models.features import Encoded

@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 import torch
 
-from rayprivacy.generation.student import StudentConfig, adapted_model, distill, fit_next_token
+from rayprivacy.generation.settings import StudentConfig
+from rayprivacy.generation.student import adapted_model, distill, fit_next_token
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded

@@ -6,7 +6,7 @@ before the noise or the student after it; so it is done here, where lambda can b
 
 import torch
 
-from rayprivacy.generation.student import StudentConfig
+from rayprivacy.generation.settings import StudentConfig
 from rayprivacy.models.queries import Queries
 
 

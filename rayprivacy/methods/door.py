@@ -13,14 +13,14 @@ from rayprivacy.ledger.settings import PrivacyConfig
 
 
 @contextmanager
-def ledger_door(privacy: PrivacyConfig) -> Iterator[Address]:
-    """Open the front door and close it again, unless it was open: a search's other trials go on using it then."""
+def ledger_door(privacy: PrivacyConfig) -> Iterator[None]:
+    """Open the front door and close it again, unless it was open: others go on using it then."""
     key_path = Path(privacy.ledger_key).absolute() if privacy.ledger_key else None
     address = Address.of(privacy.ledger, key_path)
     shared = find_door(address) is not None
     connect(address.url, key_path)
     try:
-        yield address
+        yield
     finally:
         if not shared:
             close_front_door(address.url, key_path)

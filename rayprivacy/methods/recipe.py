@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
+from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
@@ -54,6 +55,14 @@ class Recipe(Config):
         if url.password or "password" in url.query:
             raise ValueError(
                 "privacy.ledger holds a password: put it into a password file (PGPASSFILE, or ?passfile=... in the URL)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _no_credentials(self) -> "Recipe":
+        if has_credentials(self.corpus.source):
+            raise ValueError(
+                "corpus.source is a URI with credentials in it: give them by the environment, or by the machine's role"
             )
         return self
 

@@ -9,8 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.corpus.settings import check_unit
-from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.generation.student import StudentConfig
+from rayprivacy.generation.settings import SamplingConfig, StudentConfig
 from rayprivacy.methods.recipe import FREE, Recipe
 from rayprivacy.release.ballots import CLIP_RANGE
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import ray
 
+from rayprivacy.core.errors import ClusterError
 from rayprivacy.methods.door import ledger_door
 from rayprivacy.methods.progress import ProgressGauges, progress_gauges
 from rayprivacy.methods.run import R, Run
@@ -17,13 +18,23 @@ def ray_session(address: str) -> Iterator[None]:
     """Start Ray here (`local`) or join a cluster; leave it again at the end. A running session is used as it is.
 
     Logs stay on the workers: nothing that private code prints reaches the driver's terminal.
+
+    Raises:
+        ClusterError: Ray did not start, or there is none at the address.
     """
     if ray.is_initialized():
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises bare exceptions here, and nothing private has been read yet
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise ClusterError(
+            f"resources.address is '{address}' and Ray did not start there ({reason}): check the address, or how busy"
+            " this machine is, and run the same command again."
+        ) from error
     try:
         yield
     finally:

@@ -53,14 +53,12 @@ class Outcome:
     Attributes:
         rows: every trial.
         best: the best whole trial, or the best pruned one if there is no whole one.
-        recipe: the best recipe, as YAML.
         exhausted: why there are fewer trials than asked for; None if there are not.
         spent: part of the account's cap that is used in all; None where nobody pays.
     """
 
     rows: Sequence[TrialRow]
     best: TrialRow | None
-    recipe: str
     exhausted: str | None
     spent: float | None
 
@@ -75,16 +73,15 @@ def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Ou
     """
     rows = _rows(trials, ledger)
     best = _best(rows, trials.space.metric.mode)
-    recipe = trials.best(json.loads(best.values)) if best else ""
     pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows], _SCHEMA), trials.root / "trials.parquet")
     if best is not None:
-        write_atomic(trials.root / "best.yaml", recipe.encode())
+        write_atomic(trials.root / "best.yaml", trials.best(json.loads(best.values)).encode())
         ended = [row for row in rows if row.state == "finished" or row is best]
         shown = [(row.epsilon or 0.0, row.utility or 0.0, row is best) for row in ended]
         draw_frontier(shown, trials.space.metric, trials.root / "frontier.png")
     budget = trials.space.budget
     spent = ledger.status(budget.account).share if ledger and budget else None
-    return Outcome(rows, best, recipe, exhausted, spent)
+    return Outcome(rows, best, exhausted, spent)
 
 
 _SCHEMA = pa.schema(

@@ -12,12 +12,11 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from rich.console import Console
 
-from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError
 from rayprivacy.core.keys import load_key, load_or_create_key
 from rayprivacy.core.units import Budget, NeighbouringRelation
-from rayprivacy.ledger.client import close_front_door, connect
-from rayprivacy.ledger.service import Address
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.door import ledger_door
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.session import ray_session
 from rayprivacy.tuning.outcome import Outcome, conclude
@@ -45,7 +44,8 @@ def run_search(trials: Trials, example: Values, console: Console) -> Outcome:
         console: told how each trial ended.
 
     Raises:
-        RayPrivacyError: the account cannot pay one trial, or no trial gave a figure.
+        BudgetRefusedError: the account cannot pay one trial.
+        RayPrivacyError: every trial failed.
     """
     recipe = trials.placed(trials.recipe(example))
     load_or_create_key(Path(recipe.privacy.key))
@@ -73,7 +73,9 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
         raise searcher.failure
     outcome = conclude(trials, ledger, searcher.exhausted)
     if outcome.best is None:
-        raise RayPrivacyError(failures[0] if failures else f"no trial gave a figure: {searcher.exhausted}.")
+        if failures:
+            raise RayPrivacyError(failures[0])
+        raise BudgetRefusedError(f"no trial ran: {searcher.exhausted}; raise budget.epsilon, or open another account.")
     return outcome
 
 
@@ -96,8 +98,7 @@ def _tuner(trials: Trials, searcher: PayingSearch, samples: int) -> tune.Tuner:
 
 def _resources() -> tune.PlacementGroupFactory:
     """Next to nothing, on this node: what a trial starts asks for its own, and the search's files are here."""
-    here = next(name for name in ray.cluster_resources() if name == f"node:{ray.util.get_node_ip_address()}")
-    return tune.PlacementGroupFactory([{here: 0.001}])
+    return tune.PlacementGroupFactory([{f"node:{ray.util.get_node_ip_address()}": 0.001}])
 
 
 def _scheduler(space: Space) -> ASHAScheduler | None:
@@ -117,7 +118,6 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
     """The ledger of a search that pays, its account opened, and its front door held open for all trials."""
     privacy, budget = recipe.privacy, trials.space.budget
     ledger_key = Path(privacy.ledger_key) if privacy.ledger_key else None
-    address = Address.of(privacy.ledger, ledger_key)
     with closing(Ledger.open(privacy.ledger, key=load_key(ledger_key) if ledger_key else None)) as ledger:
         if budget is not None:
             ledger.ensure_account(
@@ -129,11 +129,8 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
                 corpus=privacy.corpus,
                 plan=trials.charges(example) * trials.space.trials,
             )
-        connect(address.url, ledger_key)
-        try:
+        with ledger_door(privacy):
             yield ledger if budget else None
-        finally:
-            close_front_door(address.url, ledger_key)
 
 
 def _line(values: Values, figures: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_json
+from rayprivacy.methods.catalogue import method_of
 from rayprivacy.tuning.metric import read_sentences
 from rayprivacy.tuning.outcome import Outcome
 from rayprivacy.tuning.search import run_search
@@ -40,11 +41,12 @@ def start_search(
     space = load_space(path, overrides)
     if space.metric.text is not None:
         read_sentences(space.metric)
-    trials = Trials.of(space, _folder(space, out, resume))
-    if space.charging == "select":
-        return run_selection(trials, console)
+    trials = Trials.of(space, out.absolute())
     example = feasible(trials)
     _check_pruning(trials, example)
+    _open_folder(space, trials.root, resume)  # last: a space with a password in it is refused before it is written
+    if space.charging == "select":
+        return run_selection(trials, console)
     return run_search(trials, example, console)
 
 
@@ -70,7 +72,7 @@ def _check_pruning(trials: Trials, example: Values) -> None:
     if trials.space.pruning is None:
         return
     recipe = trials.recipe(example)
-    if trials.method(recipe).run_until is None:
+    if method_of(recipe).run_until is None:
         raise ConfigError(f"pruning is set and method '{recipe.method}' cannot be stopped half-way: remove pruning.")
     if not trials.space.metric.of_model:
         raise ConfigError(
@@ -79,16 +81,15 @@ def _check_pruning(trials: Trials, example: Values) -> None:
         )
 
 
-def _folder(space: Space, out: Path, resume: bool) -> Path:
-    root, shape = out.absolute(), json.loads(space.model_dump_json(exclude={"trials", "concurrent"}))
+def _open_folder(space: Space, root: Path, resume: bool) -> None:
+    shape = json.loads(space.model_dump_json(exclude={"trials", "concurrent"}))
     stored = root / "space.json"
     if stored.exists():
         if not resume:
-            raise ConfigError(f"{out} holds a search already: add --resume to go on, or choose another --out.")
+            raise ConfigError(f"{root} holds a search already: add --resume to go on, or choose another --out.")
         if read_json(stored) != shape:
             raise ConfigError(
-                f"{out} holds a search of another space: resume it with its own, or choose another --out."
+                f"{root} holds a search of another space: resume it with its own, or choose another --out."
             )
     root.mkdir(parents=True, exist_ok=True)
     write_json(stored, shape)
-    return root

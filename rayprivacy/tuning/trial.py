@@ -12,15 +12,16 @@ import ray
 from ray import tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rayprivacy.core.errors import BudgetRefusedError, CorpusError, RayPrivacyError
+from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
 from rayprivacy.core.sealing import Seal
+from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.run import Run
 from rayprivacy.tuning.metric import utility
 from rayprivacy.tuning.trials import Trials, Values
 
 UTILITY, EPSILON, REFUSED, FAILED = "utility", "epsilon", "refused", "failed"
-SEAL = Seal(CorpusError, "what was charged stays charged once, so run the search again with --resume")
+SEAL = Seal(ReleaseError, "what was charged stays charged once, so run the search again with --resume")
 
 
 class Trial(tune.Trainable):
@@ -75,7 +76,7 @@ def advance(trials: Trials, recipe: Recipe, rung: int) -> dict[str, Any]:
     Returns:
         `utility`, `epsilon` (the recipe's), and `done` when this is all of the trial.
     """
-    rungs, method, folder = trials.rungs(recipe), trials.method(recipe), trials.folder(recipe)
+    rungs, method, folder = trials.rungs(recipe), method_of(recipe), trials.folder(recipe)
     run = Run.open(folder, trials.placed(recipe), resume=True, measured=False)
     if rung < rungs and method.run_until is not None:
         method.run_until(run, rung)

@@ -19,7 +19,7 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.service import Address
-from rayprivacy.methods.catalogue import Method, method_of
+from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import parse_recipe, read_mapping
 from rayprivacy.tuning.space import Space, assigned, merged
@@ -51,7 +51,7 @@ class Trials:
         """
         base = _recipe(space)
         if space.charging == "public":
-            base = merged(base, _public_side(space, root))
+            base = _public_side(base, space, root)
         elif space.budget is not None:
             base = merged(base, {"privacy": {"account": space.budget.account}})
         trials = Trials(space, root, base)
@@ -98,10 +98,6 @@ class Trials:
         """All that a trial will charge, as one event."""
         return ComposedDpEvent(self.charges(values))
 
-    def method(self, recipe: Recipe) -> Method:
-        """The method of a trial."""
-        return method_of(recipe)
-
     def rungs(self, recipe: Recipe) -> int:
         """How often a trial reports: after each chunk if trials are pruned, else once."""
         return method_of(recipe).chunks(recipe) if self.space.pruning else 1
@@ -128,8 +124,12 @@ def _recipe(space: Space) -> dict[str, Any]:
     return merged(read_mapping(Path(space.recipe), "recipe"), space.fixed)
 
 
-def _public_side(space: Space, root: Path) -> dict[str, Any]:
+def _public_side(base: Mapping[str, Any], space: Space, root: Path) -> dict[str, Any]:
+    """The recipe with the public corpus: whole blocks are replaced, so that no path of the private one is left."""
     assert space.public is not None
-    corpus = space.public.model_dump(mode="json")
     places = {"ledger": f"sqlite:///{root}/public.db", "ledger_key": None, "key": str(root / "public.key")}
-    return {"corpus": corpus, "privacy": {**places, "corpus": ""}}
+    data = merged(base, {"privacy": {**places, "corpus": ""}})
+    data["corpus"] = space.public.model_dump(mode="json")
+    if "resources" in data:
+        data["resources"] = {key: value for key, value in data["resources"].items() if key != "features"}
+    return data

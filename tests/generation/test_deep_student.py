@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.generation.deep_student import DeepStudent, _batches
-from rayprivacy.generation.student import StudentConfig, vote_loss
+from rayprivacy.generation.settings import StudentConfig
+from rayprivacy.generation.student import vote_loss
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries

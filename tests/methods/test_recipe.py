@@ -269,6 +269,13 @@ def test_a_password_in_the_recipe_is_refused_and_not_repeated(tmp_path: Path, ur
     assert _load(tmp_path, "privacy: {ledger: 'postgresql://ledger@host/db?passfile=/home/ledger/.pgpass'}")
 
 
+@pytest.mark.parametrize("uri", ["s3://AKIA:hunter2@bucket/chats", "s3://bucket/chats?region=eu&secret_key=hunter2"])
+def test_credentials_in_the_place_of_the_corpus_are_refused_and_not_repeated(tmp_path: Path, uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.source is a URI with credentials") as refused:
+        _load(tmp_path, "method: seqpate", f"corpus.source={uri}")
+    assert "hunter2" not in str(refused.value)
+
+
 @pytest.mark.parametrize("unit", ["users", 3])
 def test_an_unknown_unit_lists_the_known_ones(unit: object) -> None:
     with pytest.raises(ConfigError, match=r"'privacy\.unit' is .*'user', 'record' or 'phrase'"):

@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from rayprivacy.accounting import renyi
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.methods.recipes import load_recipe
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.start import start_search
@@ -74,6 +74,13 @@ def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench: Any, local
     assert outcome.best.utility == min(row.utility for row in outcome.rows if row.utility is not None)
     assert 0.9 < outcome.spent <= 1
     bench.ledger.verify()
+
+
+def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: Path) -> None:
+    budget = {"account": "search", "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(BudgetRefusedError, match=r"no trial ran.*raise budget\.epsilon"):
+        search(bench, bench.space(trials=2, budget=budget))
+    assert bench.charges() == []
 
 
 def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> None:

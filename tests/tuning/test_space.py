@@ -1,16 +1,19 @@
 """What a space file may say; every refusal names the key and the remedy, before anything is opened."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import Space, load_space
-from rayprivacy.tuning.start import feasible
+from rayprivacy.tuning.start import feasible, start_search
 from rayprivacy.tuning.trials import Trials
 
+QUERIES = {"votes.queries": {"choice": [20, 40]}}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
 
 
@@ -98,6 +101,27 @@ def test_a_public_search_never_holds_the_private_corpus(bench: Any) -> None:
     assert str(bench.folder / "ledger.db") not in repr(trials)
     assert str(bench.folder / "secret.key") not in repr(trials)
     assert private in trials.best({"training.clipping_norm": 1.0})
+
+
+def test_a_public_search_keeps_no_other_path_of_the_private_side(bench: Any) -> None:
+    fixed = {
+        "corpus": {"phrases": "private-phrases.txt", "labels": ["private_label"]},
+        "resources": {"features": "private-features"},
+    }
+    space = bench.space(
+        charging="public", public=PUBLIC, budget=None, recipe="seqpate.yaml", fixed=fixed, search=QUERIES
+    )
+    trials = Trials.of(load_space(space), bench.folder / "out")
+    assert "private" not in json.dumps({key: trials.base[key] for key in ("corpus", "resources")})
+    assert "private-phrases.txt" in trials.best({"votes.queries": 20})
+
+
+def test_a_password_is_refused_before_anything_is_written(bench: Any) -> None:
+    space = bench.space(fixed={"privacy": {"ledger": "postgresql://me:hunter2@db/ledger"}})
+    with pytest.raises(ConfigError) as refused:
+        start_search(space, (), bench.folder / "out", resume=False, console=Console(quiet=True))
+    assert "hunter2" not in str(refused.value)
+    assert not (bench.folder / "out").exists()
 
 
 def _select(bench: Any) -> dict[str, Any]:

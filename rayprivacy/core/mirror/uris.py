@@ -13,6 +13,7 @@ from pyarrow import fs
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import RayPrivacyError
 
+_SECRET = re.compile("key|secret|token|pass|credential|sig", re.IGNORECASE)
 _AWS = re.compile(r"AWS Error ([A-Z_]+)")
 
 
@@ -37,6 +38,18 @@ def shown(uri: str) -> str:
     place = re.split(r"[?#]", rest, maxsplit=1)[0]
     host, slash, path = place.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}".rstrip("/")
+
+
+def has_credentials(uri: str) -> bool:
+    """Whether a URI names a user, or has a query key that sounds like a secret.
+
+    >>> has_credentials("s3://key:secret@bucket/chats"), has_credentials("s3://bucket/chats?region=eu")
+    (True, False)
+    """
+    if not is_uri(uri):
+        return False
+    place, _, query = uri.partition("://")[2].partition("?")
+    return "@" in place.split("/", 1)[0] or any(_SECRET.search(key) for key in parse_qs(query, keep_blank_values=True))
 
 
 def identity(uri: str) -> str:
