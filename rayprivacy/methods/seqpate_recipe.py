@@ -38,7 +38,7 @@ class VotesConfig(Config):
 
     queries: int | Literal["auto"] = 1000
     noise_target: float = Field(default=0.015, gt=0)
-    rounds: int = Field(default=1, ge=1)
+    rounds: int = Field(default=1, ge=1, le=1000)
     top_k: int = Field(default=50, ge=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     select: Literal["any", "threshold", "entropy"] = "threshold"

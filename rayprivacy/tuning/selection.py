@@ -113,13 +113,13 @@ def same_event(trials: Trials) -> DpEvent:
         ConfigError: it depends on the searched values.
     """
     dice = random.Random(0)
-    events = [trials.whole(_drawn(trials, dice)) for _ in range(_TRIED)]
-    if any(to_json(event) != to_json(events[0]) for event in events):
+    first = trials.whole(_drawn(trials, dice))
+    if any(to_json(trials.whole(_drawn(trials, dice))) != to_json(first) for _ in range(_TRIED - 1)):
         raise ConfigError(
             "search holds keys that change what a trial costs, and charging is 'select', where all trials must cost the"
             " same: search keys such as the clipping norm or the learning rate, and fix sampling rate, steps and noise."
         )
-    return events[0]
+    return first
 
 
 def _selection(trials: Trials, recipe: Recipe, trial: DpEvent, key: Key) -> Selection:
