@@ -1,0 +1,70 @@
+"""Every bug of the list, put into the real code, turns a named test red."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mutations import MUTATIONS, Mutation
+
+import rayprivacy
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(rayprivacy.__file__).parent
+Run = Callable[[str, str, str, str], tuple[int, str]]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a test on a copy of the package in which a piece of a file is replaced; the exit code and what it said."""
+    folder = tmp_path_factory.mktemp("mutants")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    command = [sys.executable, str(Path(__file__).with_name("mutant_server.py"))]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=ours | {"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+
+        def run(file: str, old: str, new: str, test: str) -> tuple[int, str]:
+            copy, log = folder / "copy", folder / "log"
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(PACKAGE, copy / "rayprivacy")
+            source = copy / "rayprivacy" / file
+            source.write_text(source.read_text().replace(old, new))
+            arguments = [test, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder / 'tmp'}"]
+            order = {"package": str(copy), "arguments": arguments, "log": str(log)}
+            print(json.dumps(order), file=server.stdin, flush=True)
+            return int(server.stdout.readline()), log.read_text()
+
+        yield run
+        server.stdin.close()
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
+def test_the_bug_is_noticed(run: Run, mutation: Mutation) -> None:
+    assert (PACKAGE / mutation.file).read_text().count(mutation.old) == 1, "the code of the table is gone: rewrite it"
+    code, said = run(mutation.file, mutation.old, mutation.new, mutation.test)
+    assert code == pytest.ExitCode.TESTS_FAILED, said
+    assert " failed" in said.splitlines()[-1], said  # an error of a fixture, or of an import, proves nothing
+
+
+def test_a_copy_without_a_bug_passes(run: Run) -> None:
+    test = MUTATIONS[0].test
+    code, said = run(MUTATIONS[0].file, MUTATIONS[0].old, MUTATIONS[0].old, test)
+    assert code == pytest.ExitCode.OK, said
+    code, said = run("__init__.py", "", "raise OSError\n", test)
+    assert code != pytest.ExitCode.OK, "the copy is not what the test imports"
+
+
+def test_the_table_of_the_docs_is_this_one() -> None:
+    text = (ROOT / "docs" / "soundness.md").read_text()
+    for mutation in MUTATIONS:
+        assert f"| {mutation.bug} | `{mutation.file}` | `{mutation.test.rpartition('/')[2]}` |" in text
+    assert text.count("| `test_") == len(MUTATIONS)
