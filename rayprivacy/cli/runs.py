@@ -11,7 +11,10 @@ from rich.table import Table
 
 from rayprivacy.cli.mirrored import WorkFolder, mirror_of, pull_run
 from rayprivacy.cli.options import Overrides, RecipeFile
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json
+from rayprivacy.core.mirror import is_uri
+from rayprivacy.core.mirror.uris import shown
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.recipes import load_recipe, recipe_schema
 
@@ -102,16 +105,31 @@ def _summary(out: str, certificate: dict[str, Any], heldout: dict[str, Any]) -> 
 
 @app.command()
 def report(
-    directory: Annotated[str, typer.Argument(help="A run directory, or the URI of one.")],
+    directories: Annotated[
+        list[str], typer.Argument(help="A run directory, or the URI of one; or several to compare.")
+    ],
     public: Annotated[bool, typer.Option("--public", help="Leave out everything measured on private text.")] = False,
+    out: Annotated[Path, typer.Option(help="The page of a comparison.")] = Path("comparison.html"),
     work: WorkFolder = None,
 ) -> None:
-    """Write report.html again, for inside (default) or to share.
+    """Write report.html again, for inside (default) or to share; or compare several runs on one page.
 
     Example: rayprivacy report runs/chat --public
+
+    Example: rayprivacy report runs/epsilon-1 runs/epsilon-3 runs/epsilon-8 --out comparison.html
     """
+    from rayprivacy.report.compare import write_comparison
     from rayprivacy.report.page import write_report
 
+    if len(directories) > 1:
+        remote = [directory for directory in directories if is_uri(directory)]
+        if remote:
+            raise ConfigError(
+                f"{shown(remote[0])} is a URI, and a comparison reads local runs: copy the run here first."
+            )
+        typer.echo(write_comparison([Path(each) for each in directories], out, internal=not public))
+        return
+    directory = directories[0]
     mirror = mirror_of(directory, work)
     if mirror is None:
         typer.echo(write_report(Path(directory), internal=not public))

@@ -1,4 +1,4 @@
-"""Bars as inline SVG: the account's budget, and how long texts are.
+"""Figures as inline SVG: the account's budget, how long texts are, and runs between privacy and utility.
 
 Each figure is a string, coloured by classes of the page's style sheet (so it follows light and dark), with a title and
 a description for those who do not see it. `Markup.format` escapes whatever is filled in.
@@ -20,6 +20,8 @@ SVG = Markup(
 RECT = Markup('<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}">{inner}</rect>')
 TEXT = Markup('<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>')
 LINE = Markup('<line class="grid" x1="{x1}" x2="{x2}" y1="{y:.1f}" y2="{y:.1f}"/>')
+DOT = Markup('<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="5">{inner}</circle>')
+PATH = Markup('<polyline class="best" points="{}"/>')
 TIP = Markup("<title>{}</title>")
 NOTHING = Markup("")
 
@@ -98,3 +100,62 @@ def length_histogram(series: Sequence[Series]) -> Markup:
 
 def _in_words(names: Sequence[str], row: Sequence[float]) -> str:
     return ", ".join(f"{name} words {percent(share)}" for name, share in zip(names, row, strict=False))
+
+
+class Point(NamedTuple):
+    """One run between privacy and utility: `across` is its epsilon, `up` what it bought."""
+
+    name: str
+    across: float
+    up: float
+
+
+def frontier(points: Sequence[Point], across: str, up: str) -> Markup:
+    """Runs as dots, further left is more private and lower is better; those that no other run beats are joined."""
+    left, right, floor, top = 56, 480, 206, 16
+    spans = [_span([point.across for point in points]), _span([point.up for point in points])]
+
+    def place(point: Point) -> tuple[float, float]:
+        x, y = (
+            (value - low) / (high - low) for value, (low, high) in zip((point.across, point.up), spans, strict=True)
+        )
+        return left + x * (right - left), floor - y * (floor - top)
+
+    body = NOTHING
+    for mark in (0.0, 0.5, 1.0):
+        y = floor - mark * (floor - top)
+        value = spans[1][0] + mark * (spans[1][1] - spans[1][0])
+        body += LINE.format(x1=left, x2=right, y=y)
+        body += TEXT.format(css="tick", x=left - 6, y=y + 4, anchor="end", text=f"{value:.4g}")
+        x, value = left + mark * (right - left), spans[0][0] + mark * (spans[0][1] - spans[0][0])
+        body += TEXT.format(css="tick", x=x, y=floor + 18, anchor="middle", text=f"{value:.3g}")
+    body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text=across)
+    body += TEXT.format(css="tick", x=left, y=top - 4, anchor="start", text=up)
+    best = _unbeaten(points)
+    body += PATH.format(" ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, best)))
+    for point in points:
+        x, y = place(point)
+        tip = TIP.format(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}")
+        body += DOT.format(css="dot best" if point in best else "dot", x=x, y=y, inner=tip)
+    desc = "; ".join(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}" for point in points)
+    return svg("frontier", (right + 24, floor + 46), f"{up} against {across}", desc, body)
+
+
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """A range with room around the values, also where all are equal."""
+    low, high = min(values), max(values)
+    room = 0.1 * (high - low) or 0.1 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _unbeaten(points: Sequence[Point]) -> list[Point]:
+    """Those for which no other point is as good in both and better in one, from left to right.
+
+    >>> [point.name for point in _unbeaten([Point("a", 1, 9), Point("b", 3, 9), Point("c", 8, 5)])]
+    ['a', 'c']
+    """
+    best: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.across, point.up)):
+        if not best or point.up < best[-1].up:
+            best.append(point)
+    return best

@@ -43,7 +43,7 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
     heldout = metrics.heldout if metrics.heldout and (internal or metrics.heldout.releasable) else None
     method = read_method(run_dir / "recipe.yaml")
     way = road.ROADS[method]
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     html = page.render(
         certificate=certificate,
         claim=claim,
@@ -65,7 +65,8 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
     return path
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Jinja with the page's number formats; everything that is filled in is escaped."""
     templates = PackageLoader("rayprivacy.report")
     env = Environment(
         loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

@@ -1,6 +1,7 @@
-"""The page in a real browser: nothing sticks out sideways on a desk or on a phone."""
+"""The pages in a real browser: nothing sticks out sideways on a desk or on a phone, no error, nothing is fetched."""
 
 import html
+import json
 import re
 import shutil
 import subprocess
@@ -9,33 +10,72 @@ from pathlib import Path
 
 import pytest
 
+from rayprivacy.report.compare import write_comparison
 from rayprivacy.report.page import write_report
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
 PROBE = """<!doctype html><iframe id="f" width="{width}" height="900" style="border:0" srcdoc="{page}"></iframe>
 <script>onload = () => {{
   const d = document.getElementById("f").contentDocument, root = d.documentElement;
   document.body.dataset.found = [root.clientWidth, root.scrollWidth, d.querySelectorAll("section").length].join(" ");
 }}</script>"""
+QUIET = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
+SECTIONS = {"report": "7", "comparison": "2"}
 
 
-def chromium(*arguments: str) -> str:
-    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+class Browser:
+    """Headless Chromium with a profile of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *QUIET]
+        command += [f"--user-data-dir={self.folder / 'profile'}", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    return Browser(tmp_path)
+
+
+@pytest.fixture(params=list(SECTIONS))
+def page(request: pytest.FixtureRequest, make_run: Callable[..., Path], tmp_path: Path) -> Path:
+    if request.param == "report":
+        return write_report(make_run())
+    runs = [make_run({"run_request": {"epsilon": epsilon, "delta": 1e-6}}, name=f"run-{epsilon}") for epsilon in (1, 8)]
+    return write_comparison(runs, tmp_path / "comparison.html")
+
+
 @pytest.mark.parametrize("width", [1280, 390])
-def test_no_horizontal_overflow(make_run: Callable[..., Path], tmp_path: Path, width: int) -> None:
-    report = write_report(make_run())
+def test_no_horizontal_overflow(browser: Browser, page: Path, tmp_path: Path, width: int) -> None:
     probe = tmp_path / "probe.html"
-    probe.write_text(PROBE.format(width=width, page=html.escape(report.read_text())))
-    profile = f"--user-data-dir={tmp_path / 'profile'}"
-    dom = chromium(profile, "--dump-dom", probe.as_uri())
-    found = re.search(r'data-found="(\d+) (\d+) (\d+)"', dom)
+    probe.write_text(PROBE.format(width=width, page=html.escape(page.read_text())))
+    found = re.search(r'data-found="(\d+) (\d+) (\d+)"', browser("--dump-dom", probe.as_uri()).stdout)
     assert found
-    assert found.groups() == (str(width), str(width), "7")
+    assert found.groups() == (str(width), str(width), SECTIONS[page.stem])
     shot = tmp_path / "shot.png"
-    chromium(profile, f"--window-size={width},1600", f"--screenshot={shot}", report.as_uri())
+    browser(f"--window-size={width},1600", f"--screenshot={shot}", page.as_uri())
     assert shot.stat().st_size > 20_000
+
+
+def test_no_error_and_no_request(browser: Browser, page: Path, tmp_path: Path) -> None:
+    assert _looked_at(browser, page, tmp_path) == ([], [])
+    broken = tmp_path / "broken.html"  # the same test sees an error, and a request, where there is one
+    script = '<script>console.error("x")</script><img src="http://127.0.0.1:9/pixel.png">'
+    broken.write_text(page.read_text().replace("default-src 'none'", "default-src * 'unsafe-inline'") + script)
+    errors, requests = _looked_at(browser, broken, tmp_path)
+    assert errors
+    assert requests == ["http://127.0.0.1:9/pixel.png"]
+
+
+def _looked_at(browser: Browser, page: Path, tmp_path: Path) -> tuple[list[str], list[str]]:
+    """What a page wrote to the console, and which addresses it asked for."""
+    log = tmp_path / "net.json"
+    done = browser("--enable-logging=stderr", f"--log-net-log={log}", "--dump-dom", page.as_uri())
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    urls = {event.get("params", {}).get("url", "") for event in json.loads(log.read_text())["events"]}
+    own = re.compile(r"https?://(?!([\w-]+\.)*(google|googleapis|gstatic|gvt1)\.com)")  # the browser's own errands
+    return console, sorted(url for url in urls if own.match(url))
