@@ -21,7 +21,7 @@ RECT = Markup('<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" heigh
 TEXT = Markup('<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>')
 LINE = Markup('<line class="grid" x1="{x1}" x2="{x2}" y1="{y:.1f}" y2="{y:.1f}"/>')
 DOT = Markup('<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="5">{inner}</circle>')
-PATH = Markup('<polyline class="best" points="{}"/>')
+PATH = Markup('<polyline class="{}" points="{}"/>')
 TIP = Markup("<title>{}</title>")
 NOTHING = Markup("")
 
@@ -132,7 +132,7 @@ def frontier(points: Sequence[Point], across: str, up: str) -> Markup:
     body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text=across)
     body += TEXT.format(css="tick", x=left, y=top - 4, anchor="start", text=up)
     best = _unbeaten(points)
-    body += PATH.format(" ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, best)))
+    body += PATH.format("best", " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, best)))
     for point in points:
         x, y = place(point)
         tip = TIP.format(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}")

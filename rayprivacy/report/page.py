@@ -1,7 +1,8 @@
 """One self-contained HTML file per run: the claim first, then how it came about, what it bought, and its limits.
 
 No script, no network, no private text: the page reads the four files of `rayprivacy.report.inputs` and
-`rayprivacy.report.samples`, everything is escaped by the template, and a content security policy forbids the rest.
+`rayprivacy.report.samples`, in the internal copy also what an audit and an evaluation left (`audited`), everything is
+escaped by the template, and a content security policy forbids the rest.
 The same run directory gives the same bytes.
 """
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rayprivacy.core.files import write_atomic
-from rayprivacy.report import claim, format, road
+from rayprivacy.report import audited, claim, format, road
 from rayprivacy.report.figures import Series, length_histogram
 from rayprivacy.report.inputs import Certificate, Heldout, Metrics, read_method, read_model, read_recipe
 from rayprivacy.report.samples import draw_samples
@@ -42,6 +43,7 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
     metrics = read_model(run_dir / "metrics.json", Metrics)
     heldout = metrics.heldout if metrics.heldout and (internal or metrics.heldout.releasable) else None
     method = read_method(run_dir / "recipe.yaml")
+    audit = audited.read_audit(run_dir) if internal else None
     way = road.ROADS[method]
     page = environment().get_template("report.html.j2")
     html = page.render(
@@ -55,7 +57,11 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
             "across": road.road_across(way),
             "down": road.road_down(way),
             "account": claim.account_bar(certificate),
+            "roc": audited.roc(audit) if audit and audit.membership else None,
+            "exposures": audited.exposures(audit.canaries) if audit and audit.canaries else None,
         },
+        audit=audit,
+        evaluation=audited.read_evaluation(run_dir) if internal else None,
         histogram=length_histogram(_lengths(metrics, heldout)),
         samples=draw_samples(run_dir / "synthetic.parquet"),
         recipe=read_recipe(run_dir / "recipe.yaml"),

@@ -26,6 +26,28 @@ model: {base: smollm2-135m}
 note: "<script>alert('recipe')</script>"
 """
 
+POINTS = [
+    {"false_alarm_rate": rate, "hit_rate": hits, "interval": [0.0, 0.2], "admitted_by_claim": most}
+    for rate, hits, most in ((0.001, 0.0, 0.02), (0.01, 0.02, 0.2), (0.1, 0.125, 1.0))
+]
+SECRET = {"kind": "phone", "users": 1, "candidates": 1024, "rank": 512.0, "exposure": 1.0, "verbatim": False}
+AUDIT: dict[str, Any] = {
+    "releasable": False,
+    "membership": {"loss": {"auc": 0.51, "auc_interval": [0.47, 0.55], "points": POINTS}},
+    "canaries": [SECRET, SECRET | {"users": 100, "rank": 1.0, "exposure": 10.0, "verbatim": True}],
+    "verdict": {"flagged": False, "sentence": "Not flagged: no attack did better."},
+    "notes": {"membership": "Cheap attacks."},
+}
+EVALUATION = {
+    "releasable": False,
+    "rows": [
+        {"group": "fidelity", "name": "mauve", "better": "higher", "synthetic": 0.625, "reference": 0.94},
+        {"group": "words", "name": "distinct_2", "better": "near", "synthetic": 0.5, "reference": None}
+        | {"synthetic_interval": [0.475, 0.525]},
+    ],
+    "notes": ["fewer than 30 users: intervals are rough"],
+}
+
 
 def certificate() -> dict[str, Any]:
     return {

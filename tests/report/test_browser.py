@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_directory import AUDIT, EVALUATION
 
 from rayprivacy.report.compare import write_comparison
 from rayprivacy.report.page import write_report
@@ -21,7 +22,7 @@ PROBE = """<!doctype html><iframe id="f" width="{width}" height="900" style="bor
   document.body.dataset.found = [root.clientWidth, root.scrollWidth, d.querySelectorAll("section").length].join(" ");
 }}</script>"""
 QUIET = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
-SECTIONS = {"report": "7", "comparison": "2"}
+SECTIONS = {"report": "7", "audited": "9", "comparison": "2"}
 
 
 class Browser:
@@ -45,6 +46,10 @@ def browser(tmp_path: Path) -> Browser:
 def page(request: pytest.FixtureRequest, make_run: Callable[..., Path], tmp_path: Path) -> Path:
     if request.param == "report":
         return write_report(make_run())
+    if request.param == "audited":
+        (tmp_path / "audit.json").write_text(json.dumps(AUDIT))
+        (tmp_path / "evaluation.json").write_text(json.dumps(EVALUATION))
+        return write_report(make_run()).rename(tmp_path / "audited.html")
     runs = [make_run({"run_request": {"epsilon": epsilon, "delta": 1e-6}}, name=f"run-{epsilon}") for epsilon in (1, 8)]
     return write_comparison(runs, tmp_path / "comparison.html")
 
