@@ -62,7 +62,7 @@ def source_stamp(config: CorpusConfig) -> str:
 def _scan_chitchat(config: CorpusConfig, step: Step) -> ray.data.Dataset:
     _need_chitchat()
     check_columns(config, CHITCHAT_COLUMNS)
-    table = _chitchat_table().select(config.columns).rename_columns(["user", "text", *config.labels])
+    table = chitchat_table().select(config.columns).rename_columns(["user", "text", *config.labels])
     blocks = [table.slice(start, _BLOCK_ROWS) for start in range(0, len(table), _BLOCK_ROWS)]
     return ray.data.from_arrow(blocks).map_batches(step, batch_size=None, batch_format="pyarrow")
 
@@ -76,7 +76,7 @@ def _need_chitchat() -> None:
 
 
 @sealed("reading chitchat")
-def _chitchat_table() -> pa.Table:
+def chitchat_table() -> pa.Table:
     """Every message; its topic is the public question that its conversation was given, null for one without."""
     from chitchat_dataset import Dataset  # an optional package, imported only where it is wanted
 

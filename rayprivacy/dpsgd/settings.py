@@ -6,7 +6,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config
 
-
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
 
 

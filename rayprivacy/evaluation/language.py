@@ -44,16 +44,39 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], order: int) -> fl
     """
     if len(hypotheses) != len(references):
         raise ConfigError(f"bleu has {len(hypotheses)} hypotheses and {len(references)} references: pair them up.")
+    metric = _bleu_metric(order)
+    if not hypotheses:
+        return 0.0
+    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
+
+
+def _bleu_metric(order: int) -> Any:
     if order < 1:
         raise ConfigError(f"bleu order is {order}: give 1 or more, e.g. 4.")
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
         raise ConfigError("bleu needs sacrebleu: pip install 'rayprivacy[eval]'.") from None
-    if not hypotheses:
-        return 0.0
-    metric = BLEU(max_ngram_order=order, effective_order=True, smooth_method="exp", tokenize="13a", force=True)
-    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
+    return BLEU(max_ngram_order=order, effective_order=True, smooth_method="exp", tokenize="13a", force=True)
+
+
+def pool_bleu(hypotheses: Sequence[str], pool: Sequence[str], order: int, *, leave_one_out: bool = False) -> float:
+    """Mean sentence Bleu of each text against a whole pool of references, 0 to 100 (sacrebleu, as in `bleu`).
+
+    With the texts themselves as the pool, each left out in its turn, this is self-Bleu (Zhu et al., SIGIR 2018): high
+    where texts repeat each other. Both figures rise with the size of the pool: compare equal sizes only.
+
+    Raises:
+        ConfigError: the pool is not the texts that are left out, the order is below 1, or sacrebleu is missing.
+    """
+    if leave_one_out and list(hypotheses) != list(pool):
+        raise ConfigError("self-Bleu leaves each text out of the pool, and the pool is not the texts: give them twice.")
+    metric, found = _bleu_metric(order), []
+    for place, text in enumerate(hypotheses):
+        references = [each for other, each in enumerate(pool) if not (leave_one_out and other == place)]
+        if references:
+            found.append(float(metric.sentence_score(text, references).score))
+    return sum(found) / max(len(found), 1)
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:

@@ -13,6 +13,15 @@ import numpy as np
 WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
 
 
+def word_counts(texts: Sequence[str]) -> list[int]:
+    """How many words each text has.
+
+    >>> word_counts(["a b c", ""])
+    [3, 0]
+    """
+    return [len(text.split()) for text in texts]
+
+
 def length_summary(texts: Sequence[str]) -> dict[str, Any]:
     """Mean, percentiles and histogram of the words per text; the last bin is open. No texts: all zero.
 
@@ -21,7 +30,7 @@ def length_summary(texts: Sequence[str]) -> dict[str, Any]:
     >>> length_summary(["a b c", ""])["histogram"]["counts"]
     [1, 1, 0, 0, 0, 0, 0, 0, 0]
     """
-    words = [len(text.split()) for text in texts]
+    words = word_counts(texts)
     p5, p50, p95 = np.percentile(words or [0], [5, 50, 95])
     counts = [0] * len(WORD_EDGES)
     for length in words:

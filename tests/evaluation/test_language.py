@@ -7,7 +7,7 @@ import sacrebleu
 import torch
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.language import bleu, distinct_n, perplexity, synthetic_metrics
+from rayprivacy.evaluation.language import bleu, distinct_n, perplexity, pool_bleu, synthetic_metrics
 
 HYPOTHESES = ["the cat sat on the mat", "hello there, how are you ?", "I like tea"]
 REFERENCES = ["the cat sat on a mat", "hello, how are you today ?", "I like green tea"]
@@ -59,6 +59,22 @@ def test_bleu_refuses_unpaired_lists_and_order_zero() -> None:
         bleu(["a", "b"], ["a"], 4)
     with pytest.raises(ConfigError, match="order is 0"):
         bleu(["a"], ["a"], 0)
+
+
+def test_bleu_against_a_pool_is_that_of_sacrebleu_with_many_references() -> None:
+    one = sacrebleu.sentence_bleu(HYPOTHESES[0], REFERENCES, smooth_method="exp").score
+    assert pool_bleu(HYPOTHESES[:1], REFERENCES, 4) == pytest.approx(one)
+    assert pool_bleu(["a b c d", "x y z w"], ["a b c d"], 4) == pytest.approx(100 / 2, abs=3)
+
+
+def test_self_bleu_leaves_each_text_out() -> None:
+    assert pool_bleu(["a b c d"] * 3, ["a b c d"] * 3, 4, leave_one_out=True) == pytest.approx(100)
+    alone = ["a b c d", "e f g h", "i j k l"]
+    assert pool_bleu(alone, alone, 4) == pytest.approx(100)
+    assert pool_bleu(alone, alone, 4, leave_one_out=True) < 10
+    assert pool_bleu(alone[:1], alone[:1], 4, leave_one_out=True) == 0
+    with pytest.raises(ConfigError, match="leaves each text out"):
+        pool_bleu(alone, alone[:2], 4, leave_one_out=True)
 
 
 def test_distinct_by_hand() -> None:

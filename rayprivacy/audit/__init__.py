@@ -1,0 +1,1 @@
+"""Can a run that claims an epsilon be caught leaking? Attacks, and what their success says about the claim."""

@@ -1,0 +1,115 @@
+"""Command: attack a finished run, and compare what comes out with its certificate."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.mirror import is_uri
+from rayprivacy.methods.generator_recipe import GeneratorRecipe
+from rayprivacy.methods.recipe import Recipe
+from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
+
+app = typer.Typer()
+
+
+@app.command()
+def audit(
+    directory: Annotated[str, typer.Argument(help="The directory of a finished run, not yet cleaned.")],
+    users: Annotated[
+        int, typer.Option(min=1, help="Training users that are attacked, at most, and held-out ones.")
+    ] = 400,
+    as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of tables.")] = False,
+) -> None:
+    """Attack a finished run: membership, verbatim overlap, canaries. The figures are internal.
+
+    Example: rayprivacy audit runs/chat
+    """
+    from rayprivacy.audit.directory import RunAudit, audit_run  # torch takes seconds to import
+
+    if is_uri(directory):
+        raise ConfigError(f"{directory} is a URI: audit the run in its local folder, where its private shards are.")
+    root = Path(directory)
+    if not (root / "recipe.yaml").is_file():
+        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
+    recipe = load_recipe(root / "recipe.yaml")
+    prefix, max_tokens = _reading(recipe)
+    key = load_key(Path(recipe.privacy.key))
+    found = audit_run(RunAudit(root, recipe.model, recipe.privacy.unit, prefix, max_tokens, key, users))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        _show(found, Console(), root)
+
+
+def _reading(recipe: Recipe) -> tuple[Callable[[Mapping[str, Any]], str], int]:
+    """How the run read a row: the control code in front of it, and how many tokens of its text."""
+    if isinstance(recipe, GeneratorRecipe):
+        from rayprivacy.generation.codes import Codes
+
+        codes = Codes(recipe.codes, recipe.corpus.labels)
+        return lambda row: codes.text(codes.index(row)), recipe.training.max_tokens
+    if isinstance(recipe, SeqPateRecipe):
+        return lambda row: "", recipe.teachers.max_tokens
+    raise ConfigError(f"'method' is {recipe.method!r}: audit takes runs of generator and seqpate.")
+
+
+def _show(found: dict[str, Any], console: Console, root: Path) -> None:
+    claim, sample = found["claim"], found["sample"]
+    people = f"{sample['members']} training and {sample['others']} held-out {claim['unit']}s"
+    console.print(_membership(found, f"membership inference, {people}; internal"))
+    overlap = found["overlap"]
+    console.print(
+        f"synthetic texts that share {overlap['words']} words in a row with all training users: "
+        f"{overlap['training']:.1%}; with as many of them as were held out: {overlap['training_as_many_users']:.1%};"
+        f" with held-out users: {overlap['heldout']:.1%}",
+        highlight=False,
+    )
+    if found["canaries"]:
+        console.print(_canaries(found["canaries"]))
+    for note in found["notes"].values():
+        console.print(f"- {note}", highlight=False)
+    style = "bold red" if found["verdict"]["flagged"] else None
+    console.print(found["verdict"]["sentence"], highlight=False, style=style)
+    console.print(f"{'audit':<16}{root / 'audit.json'}", highlight=False, soft_wrap=True)
+
+
+def _membership(found: dict[str, Any], title: str) -> Table:
+    table = Table("attack", "AUC (95%)", "false alarms", "hits (95%)", "events admit", "claim admits", title=title)
+    for name, attack in found["membership"].items():
+        low, high = attack["auc_interval"]
+        area = f"{attack['auc']:.3f} ({low:.3f}-{high:.3f})"
+        for number, point in enumerate(attack["points"]):
+            events = point["admitted_by_events"]
+            table.add_row(
+                "" if number else name,
+                "" if number else area,
+                f"{point['false_alarm_rate']:.1%}",
+                f"{point['hit_rate']:.1%} ({point['interval'][0]:.1%}-{point['interval'][1]:.1%})",
+                "" if events is None else f"{events:.1%}",
+                f"{point['admitted_by_claim']:.1%}",
+            )
+    return table
+
+
+def _canaries(figures: list[dict[str, Any]]) -> Table:
+    table = Table("secret", "users", "trained", "rank", "exposure", "verbatim", "claim admits", title="canaries")
+    for each in figures:
+        chance = each["chance_admitted"]
+        table.add_row(
+            each["kind"],
+            str(each["users"]),
+            str(each["trained_users"]),
+            f"{each['rank']:g} of {each['candidates']}",
+            f"{each['exposure']:.1f} bits",
+            "yes" if each["verbatim"] else "no",
+            "" if chance is None else f"chance {chance:.2g}",
+        )
+    return table

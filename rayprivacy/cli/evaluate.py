@@ -1,0 +1,78 @@
+"""Command: compare synthetic text with real text."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import write_atomic, write_json
+
+app = typer.Typer()
+_EXTRA = ("sklearn", "sacrebleu")
+
+
+@app.command()
+def evaluate(
+    real: Annotated[str, typer.Option(help="The private texts: a Parquet, JSONL or CSV file, or a folder of them.")],
+    synthetic: Annotated[str, typer.Option(help="The synthetic texts.")],
+    holdout: Annotated[
+        str | None, typer.Option(help="Real texts of users that no generator has seen: the control of memorisation.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json and evaluation.md.")] = None,
+    text: Annotated[str, typer.Option(help="The column that holds the text, in every file.")] = "text",
+    user: Annotated[str | None, typer.Option(help="The column that names the author; 'user' if there is one.")] = None,
+    label: Annotated[str | None, typer.Option(help="A column of labels in every file, for a classifier.")] = None,
+    embedding: Annotated[
+        list[str] | None, typer.Option(help="tfidf, or a base model as in model.base; may be repeated.")
+    ] = None,
+    max_texts: Annotated[int, typer.Option(help="Compare at most so many texts of each file.")] = 5000,
+    max_words: Annotated[int | None, typer.Option(help="The bound on words that the generator had.")] = None,
+    seed: Annotated[int, typer.Option(help="Of samples, clusters and intervals; public.")] = 0,
+) -> None:
+    """Measure how useful synthetic text is, and whether it repeats private text. The figures are internal.
+
+    Example: rayprivacy evaluate --real chats.parquet --synthetic runs/chat/synthetic.parquet --out runs/evaluation
+    """
+    from rayprivacy.evaluation.settings import EvaluationConfig
+    from rayprivacy.evaluation.summary import markdown
+    from rayprivacy.evaluation.texts import read_texts
+
+    given = {"text": text, "user": user, "label": label, "max_texts": max_texts, "max_words": max_words, "seed": seed}
+    config = EvaluationConfig.parse(given | ({"embeddings": tuple(embedding)} if embedding else {}))
+    sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
+    texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
+    measure, console = _measure(), Console()
+    with console.status("reading") as status:
+        found = measure(texts["--real"], texts["--synthetic"], texts.get("--holdout"), config, say=status.update)
+    _show(found, console)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "evaluation.json", found)
+        write_atomic(out / "evaluation.md", markdown(found).encode())
+        console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _measure() -> Any:
+    try:
+        from rayprivacy.evaluation.evaluate import evaluate as measure  # torch and scikit-learn take seconds to import
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA:
+            raise
+        raise ConfigError(f"evaluate needs {error.name}: pip install 'rayprivacy[eval]'.") from None
+    return measure
+
+
+def _show(found: dict[str, Any], console: Console) -> None:
+    from rayprivacy.evaluation.summary import COLUMNS, tables
+
+    for title, cells in tables(found):
+        table = Table(*COLUMNS, title=title, title_justify="left")
+        for row in cells:
+            table.add_row(*row)
+        console.print(table)
+    for note in found["notes"]:
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"not releasable: {found['why']}", style="bold", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,176 @@
+"""Is synthetic text useful, and does it repeat private text? All figures of two (or three) corpora, in one dictionary.
+
+Each figure stands beside what real text of other users scores (see `drawn`).
+
+Everything here reads private text without noise. The figures are internal: they are not covered by a certificate, and a
+setting chosen by them has seen the private text.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.sealing import Seal
+from rayprivacy.evaluation.bootstrap import LEVEL, REPLICATES
+from rayprivacy.evaluation.distances import has_mauve
+from rayprivacy.evaluation.downstream import downstream
+from rayprivacy.evaluation.drawn import Drawn, draw
+from rayprivacy.evaluation.embeddings import DIMENSIONS, LAYERS, TOKENS, Matrix, embed, is_base, open_base
+from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows
+from rayprivacy.evaluation.fluency import BLEU_TEXTS, SCORED
+from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
+from rayprivacy.evaluation.rows import Better, Row, paired
+from rayprivacy.evaluation.settings import EvaluationConfig
+from rayprivacy.evaluation.texts import MAX_CHARS, Indexes, Texts, halves, sample
+from rayprivacy.evaluation.words import word_rows
+from rayprivacy.models.backbone import Backbone
+
+SCHEMA_VERSION = 1
+WHY = "these figures were measured on private text without noise: internal, and covered by no certificate"
+NO_HALVES = "the users of the real text do not split into two halves, so there is no reference"
+NO_HOLDOUT = "no held-out text was given, so memorisation has no control"
+NO_USERS = "no user column: intervals take each text for a user of its own, and are too narrow if users wrote several"
+NO_MAUVE = "mauve-text is not installed, so there is no MAUVE: pip install 'rayprivacy[mauve]'"
+FEW_USERS = "fewer than 30 users: intervals are rough"
+_FEW = 30
+DOWNSTREAM: Mapping[str, Better] = {
+    "accuracy": "higher",
+    "macro_f1": "higher",
+    "most_frequent_label_accuracy": "near",
+}
+Say = Callable[[str], None]
+_SEAL = Seal(RayPrivacyError, "report it, with the sizes of the files and the settings")
+
+
+@_SEAL.around("the evaluation")
+def evaluate(
+    real: Texts,
+    synthetic: Texts,
+    holdout: Texts | None = None,
+    config: EvaluationConfig | None = None,
+    say: Say = lambda stage: None,
+) -> dict[str, Any]:
+    """Measure everything.
+
+    Args:
+        real: the private texts.
+        synthetic: the synthetic texts.
+        holdout: real texts of users whom no generator has seen: the control of memorisation, and what classifiers are
+            tested on.
+        config: columns, embeddings, sizes and seed; the defaults if absent.
+        say: told the name of each stage as it begins.
+
+    Returns:
+        Sizes, settings, notes and a list of rows (see `Row.plain`), marked `releasable: False`.
+
+    Raises:
+        ConfigError: an embedding cannot be loaded, or `neighbours` is too large for the texts.
+        CorpusError: the label column has nothing to learn.
+    """
+    config = config or EvaluationConfig()
+    drawn = draw(real, synthetic, holdout, config)
+    bases = {name: open_base(name) if is_base(name) else None for name in dict.fromkeys(config.embeddings)}
+    say("embeddings")
+    features = _features(drawn, bases, config.seed)
+    say("fidelity")
+    rows = _fidelity_rows(drawn, features, config)
+    say("words")
+    rows += word_rows(drawn, next((base for base in bases.values() if base), None), config)
+    say("memorisation")
+    rows += run_rows(real.texts, drawn.synthetic, drawn.holdout, config.seed)
+    rows += distance_rows(features, drawn.synthetic, drawn.holdout, config.seed)
+    sizes: dict[str, int] = {}
+    if config.label is not None:
+        say("downstream")
+        found, sizes = _downstream_rows(real, synthetic, holdout, config)
+        rows += found
+    return _answer(rows, sizes, drawn, (real, synthetic, holdout), config)
+
+
+def _features(drawn: Drawn, bases: Mapping[str, Backbone | None], seed: int) -> dict[str, Features]:
+    found = {}
+    for name, base in bases.items():
+        corpora = [
+            drawn.real.texts,
+            drawn.synthetic.texts,
+            *([drawn.holdout.texts] if drawn.holdout is not None else []),
+        ]
+        real, synthetic, *held = embed(corpora, base, seed)
+        found[name] = Features(real, synthetic, held[0] if held else None)
+    return found
+
+
+def _fidelity_rows(drawn: Drawn, features: Mapping[str, Features], config: EvaluationConfig) -> list[Row]:
+    target = {name: each.real[drawn.target] for name, each in features.items()}
+
+    def against(other: dict[str, Matrix], texts: Texts, places: Indexes) -> Any:
+        users = drawn.real.users[drawn.target], texts.users[places]
+        return fidelity(target, other, users, config.neighbours, config.seed)
+
+    synthetic = {name: each.synthetic[drawn.compared] for name, each in features.items()}
+    ours = against(synthetic, drawn.synthetic, drawn.compared)
+    if drawn.reference is None:
+        return fidelity_rows(ours, None)
+    reference = {name: each.real[drawn.reference] for name, each in features.items()}
+    return fidelity_rows(ours, against(reference, drawn.real, drawn.reference))
+
+
+def _downstream_rows(
+    real: Texts, synthetic: Texts, holdout: Texts | None, config: EvaluationConfig
+) -> tuple[list[Row], dict[str, int]]:
+    """Tested on the held-out texts, or without them on the second half of the real users."""
+    train, test = real, holdout
+    if test is None:
+        parts = halves(real.users, config.seed)
+        if parts is None:
+            return [], {}
+        train, test = real.take(parts[0]), real.take(parts[1])
+    test = test.take(sample(len(test), config.max_texts, config.seed))
+    limit = sample(len(train), config.max_texts, config.seed), sample(len(synthetic), config.max_texts, config.seed)
+    ours, theirs, sizes = downstream(train.take(limit[0]), synthetic.take(limit[1]), test, config.seed)
+    return paired("downstream", DOWNSTREAM, ours, theirs), sizes
+
+
+def _answer(
+    rows: list[Row],
+    sizes: dict[str, int],
+    drawn: Drawn,
+    given: tuple[Texts, Texts, Texts | None],
+    config: EvaluationConfig,
+) -> dict[str, Any]:
+    names = ("real", "synthetic", "holdout")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "releasable": False,
+        "why": WHY,
+        "inputs": {name: texts.summary() for name, texts in zip(names, given, strict=True) if texts is not None},
+        "compared": {
+            "real_target": len(drawn.target),
+            "synthetic": len(drawn.compared),
+            "reference": 0 if drawn.reference is None else len(drawn.reference),
+            **sizes,
+        },
+        "settings": {
+            **config.model_dump(mode="json"),
+            "max_chars": MAX_CHARS,
+            "embedding": {"tokens": TOKENS, "layers": LAYERS, "dimensions": DIMENSIONS},
+            "intervals": {"level": LEVEL, "replicates": REPLICATES, "resampled": "users"},
+            "samples": {"perplexity": SCORED, "bleu": BLEU_TEXTS},
+        },
+        "notes": _notes(drawn, given[0]),
+        "rows": [row.plain() for row in rows],
+    }
+
+
+def _notes(drawn: Drawn, real: Texts) -> list[str]:
+    few = len(np.unique(drawn.real.users)) < _FEW
+    said = {
+        NO_HALVES: drawn.reference is None,
+        NO_HOLDOUT: drawn.holdout is None,
+        NO_USERS: not real.authored,
+        FEW_USERS: few,
+        NO_MAUVE: not has_mauve(),
+    }
+    return [note for note, true in said.items() if true]

@@ -1,0 +1,42 @@
+"""How text reads to the public base model, and how much it repeats itself and the words of real text.
+
+Perplexity under the public model is a check, not a goal: text that says one common sentence over and over is the
+least surprising of all. It should be near that of real text, which is the reference. The model scores a sample, since
+its full depth takes a second for about 2,000 tokens on two cores.
+"""
+
+from rayprivacy.evaluation.language import distinct_n, perplexity, pool_bleu
+from rayprivacy.evaluation.likelihood import total_nll
+from rayprivacy.evaluation.texts import sample
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import encode
+
+SCORED = 250
+ROW_TOKENS = 64
+BLEU_TEXTS = 100
+
+
+def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> float:
+    """Perplexity of at most `SCORED` texts under the base model, each cut to fit a row of `ROW_TOKENS` tokens."""
+    drawn = [texts[place] for place in sample(len(texts), SCORED, seed)]
+    documents = [backbone.document(text, ROW_TOKENS - 2) for text in drawn]
+    rows = encode(backbone, documents, ROW_TOKENS, len(documents))
+    return perplexity(*total_nll(rows.hidden, rows, backbone.head))
+
+
+def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, float]:
+    """Distinct n-grams, repeated texts, self-Bleu, and Bleu against real texts as references.
+
+    Both kinds of Bleu are of at most `BLEU_TEXTS` texts, against as many.
+    """
+    drawn = [texts[place] for place in sample(len(texts), BLEU_TEXTS, seed)]
+    pool = [real[place] for place in sample(len(real), BLEU_TEXTS, seed + 1)]
+    return {
+        "distinct_1": distinct_n(texts, 1),
+        "distinct_2": distinct_n(texts, 2),
+        "distinct_3": distinct_n(texts, 3),
+        "duplicate_share": 1 - len(set(texts)) / max(len(texts), 1),
+        "self_bleu_4": pool_bleu(drawn, drawn, 4, leave_one_out=True),
+        "bleu_3": pool_bleu(drawn, pool, 3),
+        "bleu_4": pool_bleu(drawn, pool, 4),
+    }

@@ -1,0 +1,198 @@
+"""Texts to be compared, with their users and labels; half of the real users stand in for a perfect generator.
+
+The files are read with the corpus layer's readers, in this process: an evaluation is one table, not a distributed job.
+Texts are cut to `MAX_CHARS` characters, as a corpus is by default. Users matter in two places: the halves of the real
+corpus have no user in common, and intervals resample users (see `bootstrap`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayprivacy.core.errors import CorpusError
+from rayprivacy.core.sealing import Seal
+from rayprivacy.corpus.listing import columns_of, filesystem_of, locate
+from rayprivacy.corpus.readers import read_pieces
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.users import canonical_strings, canonical_users, stripped_texts
+from rayprivacy.evaluation.settings import EvaluationConfig
+
+MAX_CHARS = 2000
+LEAST_TEXTS = 20
+LEAST_OF_HALF = 10
+_OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of one file; printing one shows sizes only.
+
+    Attributes:
+        texts: the texts, none of them empty.
+        users: who wrote each, numbered from 0.
+        labels: the label of each, if there is a label column; None where a text has none.
+        authored: whether users were named; if not, each text has a user of its own.
+        left_out: rows without text.
+        cut: texts that were longer than `MAX_CHARS`.
+    """
+
+    texts: list[str] = field(repr=False)
+    users: Indexes = field(repr=False)
+    labels: list[str | None] | None = field(default=None, repr=False)
+    authored: bool = False
+    left_out: int = 0
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: Indexes) -> "Texts":
+        """The texts at these places."""
+        labels = None if self.labels is None else [self.labels[row] for row in rows]
+        users = np.unique(self.users[rows], return_inverse=True)[1]
+        return Texts([self.texts[row] for row in rows], users, labels, self.authored)
+
+    def summary(self) -> dict[str, int | bool]:
+        """Sizes: private where the texts are."""
+        return {
+            "texts": len(self),
+            "users": len(np.unique(self.users)),
+            "users_named": self.authored,
+            "left_out_without_text": self.left_out,
+            "cut_to_max_chars": self.cut,
+        }
+
+
+def plain(texts: list[str], users: list[str] | None = None, labels: list[str | None] | None = None) -> Texts:
+    """Texts from lists, for callers that have them in memory.
+
+    >>> plain(["a b", "c"], ["ann", "ann"])
+    Texts(authored=True, left_out=0, cut=0)
+    """
+    codes = np.arange(len(texts)) if users is None else np.unique(np.array(users, dtype=object), return_inverse=True)[1]
+    return Texts(list(texts), codes, labels, users is not None)
+
+
+def sample(count: int, most: int, seed: int) -> Indexes:
+    """At most `most` places of `count`, drawn without replacement by a public seed, in order."""
+    if count <= most:
+        return np.arange(count)
+    return np.sort(np.random.default_rng([seed, count, most]).choice(count, most, replace=False))
+
+
+def halves(users: Indexes, seed: int) -> tuple[Indexes, Indexes] | None:
+    """Split texts in two so that no user is in both: shuffled users fill the first half, then the second.
+
+    Returns:
+        The places of both, or None if one would have fewer than `LEAST_OF_HALF` texts: a few users wrote nearly all.
+    """
+    counts = np.bincount(users)
+    order = np.random.default_rng([seed, len(users), 2]).permutation(len(counts))
+    # A user goes to the first half if the middle of their texts lies in it: the cut that is nearest to even.
+    before = np.cumsum(counts[order]) - counts[order] / 2
+    first = np.isin(users, order[before < len(users) / 2])
+    parts = np.flatnonzero(first), np.flatnonzero(~first)
+    return parts if min(map(len, parts)) >= LEAST_OF_HALF else None
+
+
+def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
+    """Read a Parquet, JSONL or CSV file, a directory of them, or the URI of one.
+
+    Args:
+        source: where it is.
+        option: how errors name it, e.g. `--real`.
+        config: the columns; a label column must be there, a user column in real text only.
+
+    Raises:
+        CorpusError: the file or a column is missing, it cannot be read as UTF-8 text, or it has too few texts.
+    """
+    seal = Seal(CorpusError, f"check that {option} is well-formed Parquet, JSONL or CSV, in UTF-8")
+    with _named(option):
+        texts = seal.around(f"reading {option}")(_read)(source, option, config)
+    if len(texts) < LEAST_TEXTS:
+        raise CorpusError(f"{option} has {len(texts)} texts that are not empty: give at least {LEAST_TEXTS}.")
+    return texts
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Errors of the corpus layer name keys of a recipe: here they name the options of the command."""
+    try:
+        yield
+    except CorpusError as error:
+        message = str(error).replace("corpus.source", option)
+        for key, name in _OPTIONS.items():
+            message = message.replace(key, name)
+        raise CorpusError(message) from None
+
+
+def _read(source: str, option: str, config: EvaluationConfig) -> Texts:
+    where = CorpusConfig.parse({"source": source})
+    files = locate(where)
+    wanted = _columns(columns_of(where, files), option, config)
+    filesystem, _ = filesystem_of(source)
+    pieces = []
+    for path in files.paths:
+        with filesystem.open_input_file(path) as stream:
+            pieces += [_cleaned(piece, wanted) for piece in read_pieces(stream, files.kind, list(set(wanted.values())))]
+    if not pieces:
+        return Texts([], np.arange(0))
+    return _texts(pa.concat_tables(pieces))
+
+
+def _columns(names: list[str], option: str, config: EvaluationConfig) -> dict[str, str]:
+    """Which column of the file holds what; synthetic text has no users to name."""
+    wanted = {"text": config.text}
+    if config.label is not None:
+        wanted["label"] = config.label
+    if config.user is not None and (option != "--synthetic" or config.user in names):
+        wanted["user"] = config.user
+    elif config.user is None and "user" in names and "user" not in wanted.values():
+        wanted["user"] = "user"
+    for role, name in wanted.items():
+        if name not in names:
+            raise CorpusError(f"--{role} is '{name}', which is not a column of {option}: choose of {', '.join(names)}.")
+    return wanted
+
+
+def _cleaned(piece: pa.Table, wanted: dict[str, str]) -> pa.Table:
+    piece.validate(full=True)  # Parquet may carry bytes that are no UTF-8
+    texts = stripped_texts(piece[wanted["text"]])
+    columns = {
+        "text": pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, MAX_CHARS)),
+        "long": pc.fill_null(pc.greater(pc.utf8_length(texts), MAX_CHARS), False),
+        "user": canonical_users(piece[wanted["user"]]) if "user" in wanted else _nothing(len(piece)),
+        "label": canonical_strings(piece[wanted["label"]], "label") if "label" in wanted else _nothing(len(piece)),
+        "authored": pa.array(["user" in wanted] * len(piece)),
+        "labelled": pa.array(["label" in wanted] * len(piece)),
+    }
+    return pa.table(columns)
+
+
+def _nothing(rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.nulls(rows, pa.string())])
+
+
+def _texts(table: pa.Table) -> Texts:
+    kept = table.filter(pc.is_valid(table["text"]))
+    authored, labelled = pc.any(kept["authored"]).as_py(), pc.any(kept["labelled"]).as_py()
+    return Texts(
+        kept["text"].to_pylist(),
+        _codes(kept["user"].to_pylist()),
+        kept["label"].to_pylist() if labelled else None,
+        bool(authored),
+        len(table) - len(kept),
+        pc.sum(kept["long"]).as_py() or 0,
+    )
+
+
+def _codes(names: list[str | None]) -> Indexes:
+    """Users numbered; a text without a user is its own."""
+    known: dict[str | int, int] = {}
+    return np.array([known.setdefault(row if name is None else name, len(known)) for row, name in enumerate(names)])

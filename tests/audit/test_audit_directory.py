@@ -1,0 +1,316 @@
+"""`rayprivacy audit` on run directories: one whose model knows its users by heart, one whose model never saw them."""
+
+import json
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from rayprivacy.audit.canaries import CanaryPlan, canaries, plant, record_plan
+from rayprivacy.audit.claim import read_claim
+from rayprivacy.audit.directory import NOTES, RunAudit, audit_run
+from rayprivacy.audit.population import Population
+from rayprivacy.audit.profile import Profile
+from rayprivacy.cli import app
+from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
+from rayprivacy.core.files import write_atomic, write_json
+from rayprivacy.core.keys import Key, create_key, load_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.parts import read_holdout, read_part, write_part
+from rayprivacy.methods.recipes import dump_recipe, parse_recipe
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.save import save_model
+from rayprivacy.models.settings import ModelConfig
+
+USERS, TEXTS, PARTS = 150, 2, 3
+WORDS = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905
+PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)
+EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5
+
+
+def _corpus() -> pa.Table:
+    draw = np.random.default_rng(11)
+    rows = [(f"user-{user}", " ".join(draw.choice(WORDS, size=10))) for user in range(USERS) for _ in range(TEXTS)]
+    table = pa.table({"user": [user for user, _ in rows], "text": pa.array([t for _, t in rows], pa.large_string())})
+    return table.append_column("topic", pa.array([("sun", "soup")[n % 2] for n in range(len(rows))]))
+
+
+def _shard(table: pa.Table, key: Key, recipe: Any, out: Path) -> None:
+    """What `shard_corpus` writes, without Ray."""
+    out.mkdir(parents=True)
+    layout = Layout(recipe.corpus, PARTS, 1, recipe.privacy.unit)
+    prepared, dropped = prepare(table, key, layout)
+    entries = {}
+    for part in (HOLDOUT, *range(PARTS)):
+        rows, _ = finish(prepared.filter(pa.compute.equal(prepared["part"], part)), part, key, layout)
+        entries[part] = write_part(rows, part, key, out, layout.unit)
+    ShardManifest(
+        config="",
+        shards=PARTS,
+        per_part=1,
+        max_records_per_user=recipe.corpus.max_records_per_user,
+        holdout_share=recipe.corpus.holdout,
+        parts=tuple(entries[part] for part in range(PARTS)),
+        holdout=entries[HOLDOUT],
+        dropped=dropped + Dropped(),
+        unit=recipe.privacy.unit,
+    ).write(out)
+
+
+def _fitted(base: Path, tokenizer: Backbone, texts: list[str], steps: int) -> Any:
+    """The tiny model after many passes over the private texts, behind their control codes."""
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    rows = [tokenizer.document(text, 60) for text in texts]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [tokenizer.end] * (width - len(row)) for row in rows])
+    labels = torch.tensor([row + [-100] * (width - len(row)) for row in rows])
+    order = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        chosen = torch.randperm(len(rows), generator=order)[:48]
+        optimizer.zero_grad()
+        model(input_ids=ids[chosen], labels=labels[chosen]).loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+class Directory:
+    """A finished run of the generator with planted canaries."""
+
+    def __init__(self, root: Path, base: Path, backbone: Backbone, *, steps: int) -> None:
+        self.root, self.key_path = root / "run", root / "secret.key"
+        write_atomic(self.key_path, b"7" * 32, 0o600)  # who is held out must not change from day to day
+        self.key = load_key(self.key_path)
+        settings = {
+            "method": "generator",
+            "corpus": {"source": "talk.parquet", "labels": ["topic"], "holdout": 0.35},
+            "privacy": {"key": str(self.key_path), "ledger": "sqlite:///ledger.db"},
+            "codes": {"values": {"topic": ["sun", "soup"]}},
+            "training": {"sampling_rate": 0.5, "expected_batch": 10, "steps": 5, "max_tokens": 60},
+            "model": {"base": str(base), "dtype": "float32"},
+        }
+        recipe = parse_recipe(settings)
+        self.planted = plant(_corpus(), PLAN, self.key)
+        shards = self.root / "private" / "shards"
+        _shard(self.planted, self.key, recipe, shards)
+        record_plan(self.root, PLAN, self.key)
+        (self.root / "recipe.yaml").write_text(dump_recipe(recipe))
+        self.training = [row for part in range(PARTS) for row in read_part(shards, part).to_pylist()]
+        self.heldout = read_holdout(shards).to_pylist()
+        texts = [f"topic: {row['topic'] or 'other'}\n{row['text']}" for row in self.training]
+        model = _fitted(base, backbone, texts, steps) if steps else backbone.model
+        save_model(model, backbone.tokenizer, self.root / "model", "release", "A test.")
+        body = {"epsilon": 3.0, "delta": 1e-6, "unit": "user", "events": EVENTS}
+        write_json(self.root / "certificate.json", body)
+        self.write(["good morning to all of you"])
+
+    def write(self, texts: list[str]) -> None:
+        pq.write_table(pa.table({"text": texts}), self.root / "synthetic.parquet")
+
+    def call(self, *options: str) -> str:
+        done = CliRunner().invoke(app, ["audit", str(self.root), *options], env={"COLUMNS": "200"})
+        if done.exception:
+            raise done.exception
+        return done.stdout
+
+    def audit(self) -> dict[str, Any]:
+        self.call()
+        return json.loads((self.root / "audit.json").read_text())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread(one_thread: None) -> None:
+    """Tiny matrices."""
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
+    """A run whose model learnt its users by heart, noise or no noise."""
+    return Directory(tmp_path_factory.mktemp("leaking"), tiny_base, tiny_backbone, steps=80)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, tiny_backbone: Backbone) -> Directory:
+    """A run whose model is the public base."""
+    return Directory(tmp_path_factory.mktemp("sound"), tiny_base, tiny_backbone, steps=0)
+
+
+def test_a_model_that_knows_its_users_by_heart_is_flagged(leaking: Directory) -> None:
+    found = leaking.audit()
+    assert found["verdict"]["flagged"]
+    assert "FLAGGED by membership" in found["verdict"]["sentence"]
+    for name in ("loss", "calibrated"):
+        attack = found["membership"][name]
+        assert attack["auc"] > 0.95
+        assert attack["points"][2]["interval"][0] > attack["points"][2]["admitted_by_events"]
+
+
+def test_the_public_base_is_not_flagged(sound: Directory) -> None:
+    found = sound.audit()
+    assert not found["verdict"]["flagged"]
+    assert found["verdict"]["sentence"].startswith("Not flagged")
+    low, high = found["membership"]["loss"]["auc_interval"]
+    assert low < 0.5 < high
+    assert found["membership"]["calibrated"]["auc"] == 0.5  # its own reference: no user is above another
+
+
+def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
+    found = sound.audit()
+    planted = {user for canary in canaries(PLAN, sound.key) for user in canary.users}
+    members, others = ({row["user"] for row in rows} - planted for rows in (sound.training, sound.heldout))
+    assert found["sample"] == {"members": len(members), "others": len(others), "records_at_most": 4}
+    assert len(members) + len(others) == USERS
+    assert found["claim"] == {"epsilon": 3.0, "delta": 1e-6, "unit": "user"}
+    point = found["membership"]["loss"]["points"][2]
+    assert point["admitted_by_claim"] > 0.9
+    assert point["admitted_by_events"] == pytest.approx(0.217, abs=0.03)  # Phi(Phi^-1(0.1) + 1/2)
+    fewer = json.loads(sound.call("--users", "20", "--json"))
+    assert (fewer["sample"]["members"], fewer["sample"]["others"]) == (20, 20)
+
+
+def test_canaries_of_the_leaking_model_come_first_and_those_of_the_base_do_not(
+    leaking: Directory, sound: Directory
+) -> None:
+    shared = [each for each in leaking.audit()["canaries"] if each["users"] == 8]
+    assert [each["rank"] for each in shared] == [1.0, 1.0]
+    assert all(each["exposure"] == pytest.approx(np.log2(199), abs=1e-3) for each in shared)
+    assert all(each["chance_admitted"] is None for each in shared)  # a group of eight is not what the claim is about
+    assert np.mean([each["rank"] for each in sound.audit()["canaries"]]) > 10
+    for run in (leaking, sound):
+        trained = {row["user"] for row in run.training}
+        for each, canary in zip(run.audit()["canaries"], canaries(PLAN, run.key), strict=True):
+            assert each["trained_users"] == len(trained & set(canary.users))
+
+
+def test_overlap_and_leaks_of_synthetic_text_are_counted(sound: Directory) -> None:
+    ordinary = [row["text"] for row in sound.training if not row["user"].startswith("canary")]
+    secret = canaries(PLAN, sound.key)[1].secret
+    held_out = next(row["text"] for row in sound.heldout if not row["user"].startswith("canary"))
+    sound.write([ordinary[0], ordinary[1], held_out, f"call me: {secret.part}", "hello"])
+    try:
+        found = sound.audit()
+    finally:
+        sound.write(["good morning to all of you"])
+    assert [each["verbatim"] for each in found["canaries"]] == [False, True, False, False]
+    overlap = found["overlap"]
+    assert (overlap["synthetic_texts"], overlap["long_enough"]) == (5, 3)
+    assert overlap["training"] == pytest.approx(0.4)  # texts are ten words drawn at random: no two share eight
+    assert overlap["heldout"] == pytest.approx(0.2)
+    assert overlap["training_as_many_users"] <= 0.4
+
+
+def test_no_private_text_and_no_user_is_written_or_printed(leaking: Directory) -> None:
+    printed = leaking.call() + leaking.call("--json")
+    stored = (leaking.root / "audit.json").read_text()
+    for row in leaking.training + leaking.heldout:
+        assert row["text"] not in printed + stored
+        assert not re.search(rf"\b{row['user']}\b", printed + stored)
+    for canary in canaries(PLAN, leaking.key):
+        assert canary.secret.part not in printed + stored
+
+
+def test_the_file_is_internal_and_the_page_says_what_figures_cannot_show(sound: Directory) -> None:
+    printed = " ".join(sound.call().split())
+    found = json.loads((sound.root / "audit.json").read_text())
+    assert found["releasable"] is False
+    assert stat.S_IMODE((sound.root / "audit.json").stat().st_mode) == 0o600
+    assert found["verdict"]["sentence"] in printed
+    assert all(note in printed for note in NOTES.values())
+    assert "internal" in printed
+
+
+@pytest.fixture
+def copied(sound: Directory, tmp_path: Path) -> Path:
+    """A copy of the sound run, to be broken."""
+    return shutil.copytree(sound.root, tmp_path / "run")
+
+
+def _gone(root: Path, name: str) -> None:
+    path = root / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("recipe.yaml", ConfigError, "no run directory"),
+        ("certificate.json", ConfigError, "no certificate.json"),
+        ("model", ConfigError, "has no model"),
+        ("synthetic.parquet", ConfigError, "has no synthetic.parquet"),
+        ("private/shards", ConfigError, "audit it before `rayprivacy clean`"),
+        ("private/shards/holdout.parquet", ShardError, "holdout.parquet is missing"),
+    ],
+)
+def test_what_is_missing_is_named(copied: Path, name: str, error: type[RayPrivacyError], message: str) -> None:
+    _gone(copied, name)
+    done = CliRunner().invoke(app, ["audit", str(copied)])
+    assert isinstance(done.exception, error)
+    assert message in str(done.exception)
+
+
+def test_other_keys_and_uris_are_refused(copied: Path, tmp_path: Path) -> None:
+    create_key(tmp_path / "other.key")
+    recipe = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(re.sub(r"key: .*secret.key", f"key: {tmp_path}/other.key", recipe))
+    for argument, error, message in (
+        (str(copied), KeyFileError, "of another key"),
+        ("s3://bucket/run", ConfigError, "is a URI"),
+    ):
+        done = CliRunner().invoke(app, ["audit", argument])
+        assert isinstance(done.exception, error)
+        assert message in str(done.exception)
+
+
+def test_a_run_that_protects_phrases_is_refused(sound: Directory, tiny_base: Path) -> None:
+    base = ModelConfig(base=str(tiny_base))
+    with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase'"):
+        audit_run(RunAudit(sound.root, base, PrivacyUnit.PHRASE, lambda row: "", 60, sound.key))
+
+
+def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> None:
+    sampled = EVENTS[0] | {"kind": "poisson-sampled-gaussian", "q": 0.1, "sigma_eff": 1.0, "count": 10}
+    selected = EVENTS[0] | {"kind": "repeat-and-select", "sigma_eff": None}
+    body = {"epsilon": 3.0, "delta": 1e-6, "unit": "user"}
+    write_json(tmp_path / "certificate.json", body | {"events": [EVENTS[0], sampled]})
+    both = read_claim(tmp_path).events
+    step = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))
+    assert both == Profile.of([SelfComposedDpEvent(GaussianDpEvent(10.0), 25), SelfComposedDpEvent(step, 10)])
+    write_json(tmp_path / "certificate.json", body | {"events": [EVENTS[0], selected]})
+    partly = read_claim(tmp_path)
+    assert partly.events is None
+    assert partly.strictest == Profile.claimed(3.0, 1e-6)
+    write_json(tmp_path / "certificate.json", {"epsilon": 3.0})
+    with pytest.raises(ConfigError, match="is no certificate"):
+        read_claim(tmp_path)
+
+
+def test_records_are_units_of_their_own(sound: Directory) -> None:
+    shards = sound.root / "private" / "shards"
+    by_record = Population(shards, PrivacyUnit.RECORD, sound.key).members(10_000, 8)
+    assert len(by_record) == len(sound.training)
+    assert {len(drawn.rows) for drawn in by_record} == {1}
+    by_user = Population(shards, PrivacyUnit.USER, sound.key).members(10_000, 1)
+    assert len(by_user) == len({row["user"] for row in sound.training})
+
+
+def test_who_is_drawn_depends_on_the_key_and_not_on_the_others(sound: Directory) -> None:
+    shards = sound.root / "private" / "shards"
+    drawn, fewer, other = (
+        [unit.rows[0]["user"] for unit in Population(shards, PrivacyUnit.USER, key).members(most, 8)]
+        for key, most in ((sound.key, 30), (sound.key, 10), (Key.for_tests(), 30))
+    )
+    assert drawn[:10] == fewer
+    assert set(drawn) != set(other)

@@ -1,0 +1,201 @@
+"""Canaries: alike but distinct candidates, one drawn by key, users of their own; rank, exposure and leaks."""
+
+import copy
+import json
+import math
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from scipy import stats
+
+from rayprivacy.audit.canaries import PLAN_FILE, CanaryPlan, canaries, plant, read_plan, record_plan
+from rayprivacy.audit.exposure import exposure, leaked, rank, ranks
+from rayprivacy.audit.scoring import ModelLoss
+from rayprivacy.audit.secrets import CANDIDATES, KINDS, Kind, candidates, squeezed
+from rayprivacy.core.errors import ConfigError, KeyFileError
+from rayprivacy.core.keys import Key
+from rayprivacy.models.backbone import Backbone
+
+KEY = Key.for_tests()
+OTHER = Key(b"x" * 32)
+PLAN = CanaryPlan(repetitions=(1, 3), candidates=200)
+CORPUS = pa.table({"user": ["ada", "bob"], "text": ["good morning", "good night"], "topic": ["a", "b"]})
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(one_thread: None) -> None:
+    """Tiny matrices."""
+
+
+def _plan(**change: object) -> CanaryPlan:
+    return CanaryPlan.parse(PLAN.model_dump() | change)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_thousand_candidates_are_distinct_alike_and_drawn_by_key(kind: Kind) -> None:
+    found = candidates(kind, KEY)
+    assert len({squeezed(secret.part) for secret in found}) == CANDIDATES
+    assert all(secret.is_in(squeezed(secret.sentence)) for secret in found)
+    few = candidates(kind, KEY, 50)
+    assert [secret.whole for secret in few] == [secret.whole for secret in found[:50]]
+    assert not {secret.whole for secret in few} & {secret.whole for secret in candidates(kind, OTHER, 50)}
+    frame = few[0].sentence.removesuffix(few[0].whole)
+    assert len(frame) > 20
+    assert all(secret.sentence == frame + secret.whole for secret in few)
+
+
+def test_the_planted_candidate_is_uniform_over_the_candidates() -> None:
+    keys = [Key(number.to_bytes(32, "big")) for number in range(1, 301)]
+    plan = _plan(kinds=("plate",), repetitions=(1, 1), candidates=10)
+    places = np.array([[canary.place for canary in canaries(plan, key)] for key in keys])
+    assert (places[:, 0] != places[:, 1]).all()
+    for column in places.T:
+        assert stats.chisquare(np.bincount(column, minlength=10)).pvalue > 1e-4
+
+
+def test_each_repetition_is_a_user_of_its_own_and_the_corpus_stays() -> None:
+    planted = plant(CORPUS, PLAN, KEY)
+    added = planted.slice(len(CORPUS))
+    assert planted.slice(0, len(CORPUS)).equals(CORPUS)
+    assert len(added) == len(KINDS) * 4
+    assert len(set(added["user"].to_pylist())) == len(added)
+    assert added["topic"].null_count == len(added)
+    for canary in canaries(PLAN, KEY):
+        assert added["text"].to_pylist().count(canary.secret.sentence) == len(canary.users)
+    with pytest.raises(ConfigError, match="canaries of this plan"):
+        plant(planted, PLAN, KEY)
+    with pytest.raises(ConfigError, match="no column 'text'"):
+        plant(CORPUS.drop_columns(["text"]), PLAN, KEY)
+
+
+def test_columns_keep_their_types() -> None:
+    wide = pa.table({"user": ["ada"], "text": pa.array(["hello"], pa.large_string())})
+    assert plant(wide, PLAN, KEY).schema == wide.schema
+
+
+def test_the_recorded_plan_holds_no_secret_and_needs_the_key(tmp_path: Path) -> None:
+    assert read_plan(tmp_path, KEY) is None
+    path = record_plan(tmp_path, PLAN, KEY)
+    assert path == tmp_path / "private" / PLAN_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not any(leaked([canary.secret for canary in canaries(PLAN, KEY)], [path.read_text()]))
+    assert read_plan(tmp_path, KEY) == PLAN
+    with pytest.raises(KeyFileError, match="another key"):
+        read_plan(tmp_path, OTHER)
+    for broken in ("[]", "no json", json.dumps({"schema_version": 2})):
+        path.write_text(broken)
+        with pytest.raises(ConfigError, match="no plan of canaries"):
+            read_plan(tmp_path, KEY)
+
+
+def test_secrets_and_canaries_do_not_print_themselves() -> None:
+    for canary in canaries(PLAN, KEY):
+        assert canary.secret.whole not in repr(canary) + repr(canary.secret)
+        assert canary.users[0] not in repr(canary)
+
+
+def test_rank_and_exposure() -> None:
+    losses = np.array([5.0, 1.0, 2.0, 2.0, 9.0])
+    assert [rank(losses, place) for place in range(5)] == [4, 1, 2.5, 2.5, 5]
+    assert exposure(losses, 1) == pytest.approx(math.log2(5))
+    assert exposure(losses, 4) == 0
+    assert rank(np.zeros(101), 7) == 51  # a model that cannot tell anything gives the middle, not the first place
+
+
+def test_a_leak_is_found_in_other_spellings_and_nothing_else_is() -> None:
+    secrets = [canary.secret for canary in canaries(_plan(repetitions=(1,)), KEY)]
+    assert not any(leaked(secrets, ["hello there", "by the way, the person who helped me", ""]))
+    for place, secret in enumerate(secrets):
+        for text in (
+            f"so, {secret.whole.upper()}!",
+            f"it was {secret.part}",
+            f"-{'-'.join(secret.part)}-",
+            secret.whole.replace(" ", "\n"),
+        ):
+            assert leaked(secrets, ["first", text]) == [other == place for other in range(len(secrets))]
+        half = secret.part[: len(secret.part) // 2]
+        assert not any(leaked(secrets, [f"only {half} of it"]))
+
+
+@pytest.mark.parametrize("prefix", ["", "topic: food | mood: good and very hungry\n"])
+def test_losses_agree_with_one_text_at_a_time_without_a_cache(tiny_backbone: Backbone, prefix: str) -> None:
+    texts = [secret.sentence for secret in candidates("email", KEY, 40)] + [
+        "it is easier",
+        "it is easier to write " * 9,
+    ]
+    scorer = ModelLoss(tiny_backbone, max_tokens=40, batch_tokens=300)
+    found = scorer.per_token(texts, [prefix] * len(texts))
+    lengths = np.array([len(tiny_backbone.document(text, 40)) - 1 for text in texts])
+    for text, loss in zip(texts, found, strict=True):
+        context = tiny_backbone.prefix(prefix)
+        ids = torch.tensor(context + tiny_backbone.document(text, 40)[1:])
+        with torch.no_grad():
+            logits = tiny_backbone.model(input_ids=ids[None]).logits[0]
+        expected = torch.nn.functional.cross_entropy(logits[len(context) - 1 : -1], ids[len(context) :])
+        assert loss == pytest.approx(float(expected), rel=1e-5)
+    assert replace(scorer, prefix=prefix)(texts) == pytest.approx(
+        scorer.per_token(texts, [prefix] * len(texts)) * lengths
+    )
+    assert scorer(texts[:1]) == pytest.approx(scorer(texts)[:1], rel=1e-5)  # one text has nothing to share
+
+
+def test_texts_of_different_beginnings_and_different_prefixes(tiny_backbone: Backbone) -> None:
+    scorer = ModelLoss(tiny_backbone, batch_tokens=64)
+    texts, prefixes = ["hello", "the weather is nice", "hello"], ["", "topic: sun\n", "topic: sun\n"]
+    both = scorer.per_token(texts, prefixes)
+    alone = [float(scorer.per_token([t], [p])[0]) for t, p in zip(texts, prefixes, strict=True)]
+    assert both.tolist() == pytest.approx(alone, rel=1e-5)
+    assert both[0] != pytest.approx(both[2], rel=1e-3)
+
+
+def _fitted(backbone: Backbone, sentence: str, times: int) -> Backbone:
+    model = copy.deepcopy(backbone.model).requires_grad_(True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    ids = torch.tensor([backbone.document(sentence, 100)])
+    for _ in range(times):
+        optimizer.zero_grad()
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+    return replace(backbone, model=model.requires_grad_(False))
+
+
+def test_a_model_fitted_to_a_canary_100_times_ranks_it_first_of_10_000(tiny_backbone: Backbone) -> None:
+    plan = CanaryPlan(kinds=("plate",), repetitions=(100,))
+    (canary,) = canaries(plan, KEY)
+    among = candidates("plate", KEY, plan.candidates)
+    fitted = ModelLoss(_fitted(tiny_backbone, canary.secret.sentence, 100), batch_tokens=8192)
+    assert ranks(fitted, among, [canary.place]) == [1.0]
+
+
+@pytest.mark.parametrize("kind", ["name", "phone"])
+def test_an_untouched_model_ranks_planted_secrets_uniformly(tiny_backbone: Backbone, kind: Kind) -> None:
+    """Forty secrets, planted by forty keys among the same candidates: no rank is more likely than another."""
+    among = candidates(kind, KEY, 500)
+    losses = ModelLoss(tiny_backbone, batch_tokens=8192)([secret.sentence for secret in among])
+    assert len(np.unique(losses.round(6))) > 400  # the ranks are not those of ties
+    drawn = [Key(bytes([number]) * 32) for number in range(1, 41)]
+    places = [canaries(_plan(kinds=(kind,), repetitions=(1,), candidates=500), key)[0].place for key in drawn]
+    found = [rank(losses, place) / 500 for place in places]
+    assert stats.kstest(found, stats.uniform.cdf).pvalue > 1e-3
+    assert sum(share <= 0.01 for share in found) <= 4
+
+
+def test_other_planted_secrets_do_not_take_the_first_place() -> None:
+    losses = np.array([1.0, 2.0, 3.0, 4.0])
+    among = candidates("phone", KEY, 4)
+    assert ranks(lambda texts: losses, among, [0, 1]) == [1.0, 1.0]
+    assert ranks(lambda texts: losses, among, [0, 3]) == [1.0, 3.0]
+
+
+def test_wrong_plans_are_named() -> None:
+    with pytest.raises(ConfigError, match="repetitions is"):
+        canaries(_plan(repetitions=(0,)), KEY)
+    with pytest.raises(ConfigError, match="kinds"):
+        CanaryPlan.parse({"kinds": ["passport"]})
+    with pytest.raises(ConfigError, match="from 2 to 10000"):
+        candidates("phone", KEY, 1)

@@ -1,0 +1,184 @@
+"""Attacks on synthetic populations whose separation is known in closed form."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from rayprivacy.audit.membership import calibrated, likelihood_ratio, offline_ratio, plain, shadow_attack
+from rayprivacy.audit.profile import Profile
+from rayprivacy.audit.roc import auc, auc_interval, curve, operating_points
+from rayprivacy.core.errors import ConfigError
+
+Array = np.ndarray[Any, Any]
+EXAMPLES, SHADOWS, EFFECT, SPREAD = 4000, 64, 0.3, 0.2
+
+
+class Population:
+    """Losses = difficulty of the example - EFFECT if it was in + noise of the training."""
+
+    def __init__(self, seed: int, difficulty: float = 1.0, effect: float = EFFECT, uneven: float = 0.5) -> None:
+        draw = np.random.default_rng(seed)
+        self.members = draw.random(EXAMPLES) < 0.5
+        self.difficulty = draw.normal(3, difficulty, size=EXAMPLES)
+        spread = SPREAD * draw.uniform(1 - uneven, 1 + uneven, size=EXAMPLES)
+
+        def losses(members: Array) -> Array:
+            return self.difficulty - effect * members + spread * draw.normal(size=members.shape)
+
+        self.losses, self.reference = losses(self.members), self.difficulty + 0.1 * draw.normal(size=EXAMPLES)
+        # Each example is in half of every 16 shadow models, as Carlini et al. sample them.
+        turns = draw.random((SHADOWS // 16, 16, EXAMPLES)).argsort(1)
+        self.shadow_members = turns.reshape(SHADOWS, EXAMPLES) < 8
+        self.shadow_losses = losses(self.shadow_members)
+
+    def auc(self, scores: Array) -> float:
+        return auc(scores[self.members], scores[~self.members])
+
+
+@pytest.fixture(scope="module")
+def hard() -> Population:
+    return Population(1)
+
+
+@pytest.mark.parametrize("distance", [0.0, 0.5, 1.0, 2.0])
+def test_the_auc_of_two_gaussians_is_that_of_the_closed_form(distance: float) -> None:
+    draw = np.random.default_rng(0)
+    members, others = draw.normal(distance, size=20_000), draw.normal(size=20_000)
+    expected = float(stats.norm.cdf(distance / math.sqrt(2)))
+    assert auc(members, others) == pytest.approx(expected, abs=0.01)
+    low, high = auc_interval(members, others)
+    assert low < expected < high
+    assert high - low < 0.02
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.lists(st.integers(0, 5), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_the_auc_counts_pairs_and_is_the_area_under_the_curve(first: list[int], second: list[int]) -> None:
+    members, others = np.array(first, float), np.array(second, float)
+    pairs = (members[:, None] > others).mean() + (members[:, None] == others).mean() / 2
+    assert auc(members, others) == pytest.approx(pairs)
+    false, hits = curve(members, others)
+    assert (false[0], hits[0], false[-1], hits[-1]) == (0, 0, 1, 1)
+    assert np.trapezoid(hits, false) == pytest.approx(pairs)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.floats(0.01, 0.99))
+@settings(deadline=None)
+def test_false_alarms_stay_within_the_rate(scores: list[int], rate: float) -> None:
+    others = np.array(scores, float)
+    (point,) = operating_points(np.arange(10.0), others, (rate,))
+    assert point.false_alarms <= rate * len(others) + 1e-9
+    assert point.hits == sum(score > sorted(scores)[::-1][int(rate * len(scores) + 1e-9)] for score in range(10))
+
+
+def test_hits_at_small_rates_of_false_alarms_are_those_of_the_closed_form() -> None:
+    draw = np.random.default_rng(5)
+    points = operating_points(draw.normal(1.5, size=50_000), draw.normal(size=200_000))
+    for point in points:
+        expected = float(stats.norm.cdf(stats.norm.ppf(point.rate) + 1.5))
+        assert point.hit_rate == pytest.approx(expected, rel=0.1)
+        low, high = point.interval
+        assert low < point.hit_rate < high
+    assert [point.rate for point in points] == [0.001, 0.01, 0.1]
+
+
+def test_an_exact_gaussian_mechanism_is_within_what_its_claim_admits() -> None:
+    """Scores whose best attack is that of mu = 1: the admitted rate is above every interval's lower end."""
+    draw, claim = np.random.default_rng(6), Profile.claimed(1.0, 0.126937)  # delta of mu = 1 at epsilon = 1
+    for point in operating_points(draw.normal(1, size=20_000), draw.normal(size=20_000)):
+        assert point.interval[0] <= point.admitted(claim) <= 1
+    louder = operating_points(draw.normal(3, size=20_000), draw.normal(size=20_000))
+    assert louder[-1].interval[0] > louder[-1].admitted(claim)
+
+
+def test_the_likelihood_ratio_beats_the_plain_loss_where_examples_differ_in_difficulty(hard: Population) -> None:
+    shadows = (hard.losses, hard.shadow_losses, hard.shadow_members)
+    found = {
+        "plain": hard.auc(plain(hard.losses)),
+        "calibrated": hard.auc(calibrated(hard.losses, hard.reference)),
+        "online": hard.auc(likelihood_ratio(*shadows)),
+        "offline": hard.auc(offline_ratio(*shadows)),
+    }
+    assert found["plain"] == pytest.approx(stats.norm.cdf(EFFECT / math.sqrt(2 * (1 + SPREAD**2))), abs=0.03)
+    assert found["plain"] + 0.1 < found["calibrated"] < found["online"]
+    assert found["plain"] + 0.1 < found["offline"] <= found["online"] + 0.01
+
+
+def test_at_few_false_alarms_the_likelihood_ratio_finds_many_times_more(hard: Population) -> None:
+    online = likelihood_ratio(hard.losses, hard.shadow_losses, hard.shadow_members)
+    rates = {}
+    for name, scores in (("plain", plain(hard.losses)), ("online", online)):
+        rates[name] = operating_points(scores[hard.members], scores[~hard.members], (0.01,))[0].hit_rate
+    assert rates["online"] > 5 * rates["plain"]
+
+
+def test_with_few_shadow_models_one_variance_for_all_is_better() -> None:
+    population = Population(2, uneven=0.0)
+    few = (population.losses, population.shadow_losses[:16], population.shadow_members[:16])
+    own, shared = (population.auc(likelihood_ratio(*few, shared_variance=shared)) for shared in (False, True))
+    assert shared > own
+
+
+def test_equal_difficulty_leaves_nothing_to_calibrate() -> None:
+    population = Population(3, difficulty=0.0)
+    assert population.auc(plain(population.losses)) == pytest.approx(
+        population.auc(likelihood_ratio(population.losses, population.shadow_losses, population.shadow_members)),
+        abs=0.03,
+    )
+
+
+def test_no_attack_finds_members_who_left_no_trace() -> None:
+    population = Population(4, effect=0.0)
+    shadows = (population.losses, population.shadow_losses, population.shadow_members)
+    features = np.column_stack([population.losses, population.reference])
+    scores = [
+        plain(population.losses),
+        calibrated(population.losses, population.reference),
+        likelihood_ratio(*shadows),
+        offline_ratio(*shadows),
+        shadow_attack(features, population.shadow_members[0], features),
+    ]
+    for score in scores:
+        assert population.auc(score) == pytest.approx(0.5, abs=0.04)
+
+
+def test_the_shadow_attack_learns_to_calibrate(hard: Population) -> None:
+    """From loss and reference it learns their difference, which no single feature holds."""
+
+    def features(losses: Array) -> Array:
+        return np.column_stack([losses, hard.reference])
+
+    learnt = shadow_attack(features(hard.shadow_losses[0]), hard.shadow_members[0], features(hard.losses))
+    alone = shadow_attack(hard.shadow_losses[0][:, None], hard.shadow_members[0], hard.losses[:, None])
+    assert hard.auc(learnt) == pytest.approx(hard.auc(calibrated(hard.losses, hard.reference)), abs=0.02)
+    assert hard.auc(alone) == pytest.approx(hard.auc(plain(hard.losses)), abs=0.01)
+
+
+def test_the_log_odds_of_the_shadow_attack_are_those_of_the_gaussians() -> None:
+    draw = np.random.default_rng(7)
+    members = draw.random(50_000) < 0.5
+    losses = draw.normal(size=50_000) - members  # log-odds: -loss - 1/2
+    odds = shadow_attack(losses[:, None], members, np.array([[-1.0], [0.0], [1.0]]), ridge=0.0)
+    assert odds.tolist() == pytest.approx([0.5, -0.5, -1.5], abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: auc(np.zeros(0), np.zeros(2)), "0 members and 2 others"),
+        (lambda: operating_points(np.zeros(2), np.zeros(2), (1.0,)), "rate of false alarms is 1.0"),
+        (lambda: likelihood_ratio(np.zeros(3), np.zeros((4, 2)), np.ones((4, 2), bool)), "3 examples"),
+        (lambda: likelihood_ratio(np.zeros(2), np.zeros((4, 2)), np.ones((4, 2), bool)), "0 shadow models"),
+        (lambda: shadow_attack(np.zeros((2, 1)), np.ones(2, bool), np.zeros((3, 1))), "same for all rows"),
+        (lambda: shadow_attack(np.zeros((2, 1)), np.ones(2, bool), np.zeros((3, 2))), "2 features"),
+    ],
+)
+def test_wrong_arrays_are_named(wrong: Callable[[], object], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        wrong()

@@ -1,0 +1,79 @@
+"""Embeddings: a text's point depends on its words, not on its batch or its place."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.evaluation.embeddings import DIMENSIONS, TOKENS, embed, mean_states, open_base
+from rayprivacy.evaluation.nearest import nearest_distances
+
+if TYPE_CHECKING:
+    from rayprivacy.models.backbone import Backbone
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEA = ["i like green tea", "green tea with milk", "a cup of black tea", "milk in my black tea", "tea or milk or both"]
+RAIN = ["it rains all day", "rain and wind today", "the wind brings rain", "a day of heavy rain", "no rain and no wind"]
+
+
+def test_a_mean_state_is_the_mean_over_a_texts_own_tokens(tiny_backbone: "Backbone") -> None:
+    texts = ["hello how are you today", "soup", "the weather is nice and the sun is out this morning" * 5]
+    found = mean_states(tiny_backbone, texts, 1)
+    for text, state in zip(texts, found, strict=True):
+        ids = torch.tensor([tiny_backbone.prefix(text)[: TOKENS + 1]])
+        with torch.no_grad():
+            layers = tiny_backbone.model.base_model(input_ids=ids, output_hidden_states=True).hidden_states
+        np.testing.assert_allclose(state, layers[1][0, 1:].mean(0).numpy(), atol=1e-5)  # less the separator
+
+
+def test_a_base_with_fewer_layers_is_used_whole(tiny_backbone: "Backbone") -> None:
+    np.testing.assert_array_equal(mean_states(tiny_backbone, TEA, 10), mean_states(tiny_backbone, TEA, 2))
+
+
+@pytest.mark.parametrize("neural", [False, True])
+def test_equal_texts_are_one_point_and_points_have_length_one(tiny_backbone: "Backbone", neural: bool) -> None:
+    first, second = embed([[*TEA, *RAIN, TEA[0]], [RAIN[2], *TEA]], tiny_backbone if neural else None)
+    assert first.shape[0] == 11
+    assert second.shape == (6, first.shape[1])
+    assert first.shape[1] <= DIMENSIONS
+    np.testing.assert_array_equal(first[0], first[10])
+    np.testing.assert_array_equal(first[7], second[0])
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1, atol=1e-5)
+    assert nearest_distances(second, first).tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("neural", [False, True])
+def test_they_are_the_same_each_time(tiny_backbone: "Backbone", neural: bool) -> None:
+    backbone = tiny_backbone if neural else None
+    np.testing.assert_array_equal(embed([TEA, RAIN], backbone)[0], embed([TEA, RAIN], backbone)[0])
+
+
+def test_words_in_common_are_nearness() -> None:
+    tea, rain = embed([TEA * 3, RAIN * 3], None)
+    draw = embed([TEA, RAIN, ["black tea and milk", "heavy wind and rain"]], None)
+    assert nearest_distances(draw[2][:1], draw[0])[0] < nearest_distances(draw[2][:1], draw[1])[0]
+    assert nearest_distances(draw[2][1:], draw[1])[0] < nearest_distances(draw[2][1:], draw[0])[0]
+    assert len(tea) == len(rain) == 15
+
+
+@pytest.mark.parametrize("neural", [False, True])
+def test_texts_without_letters_and_a_single_text_are_points(tiny_backbone: "Backbone", neural: bool) -> None:
+    backbone = tiny_backbone if neural else None
+    odd, same = embed([["!!!", "?", "\u200b\U0001f600"], ["!!!"] * 4], backbone)
+    assert np.isfinite(odd).all()
+    assert np.isfinite(embed([["ok"] * 9], backbone)[0]).all()
+    np.testing.assert_array_equal(same[0], odd[0])
+
+
+def test_nearest_distances_by_hand() -> None:
+    real = np.array([[1.0, 0.0], [0.0, 1.0]])
+    texts = np.array([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0], [0.0, 0.0]])
+    assert nearest_distances(texts, real).tolist() == [0, 0.2, 1, 1]
+
+
+def test_a_base_that_is_not_there_is_named_by_its_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--embedding is .*there is no such directory"):
+        open_base(str(tmp_path / "none"))

@@ -1,0 +1,190 @@
+"""The whole evaluation tells good, bad and copied synthetic text apart; its reference is what real text scores."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.evaluation.drawn import draw
+from rayprivacy.evaluation.evaluate import FEW_USERS, NO_HALVES, NO_HOLDOUT, NO_USERS, evaluate
+from rayprivacy.evaluation.settings import EvaluationConfig
+from rayprivacy.evaluation.summary import markdown
+from rayprivacy.evaluation.texts import Texts, plain
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WHO = ["my friend", "the doctor", "a neighbour", "our teacher", "the old man", "her sister", "the driver", "a student"]
+DOES = ["walks to", "looks at", "talks about", "comes from", "dreams of", "waits near", "lives behind", "runs around"]
+WHERE = ["the station", "a green park", "the small shop", "our school", "the harbour", "the market", "the bridge"]
+WHEN = ["every morning", "on sundays", "after work", "in the rain", "at night", "all summer", "now and then"]
+LSA_ONLY = EvaluationConfig(embeddings=("tfidf",))
+
+
+def sentence(draw: random.Random) -> str:
+    count = draw.randint(1, 3)
+    parts = (" ".join(map(draw.choice, (WHO, DOES, WHERE, WHEN))) for _ in range(count))
+    return f"{draw.randint(0, 999)} {', and '.join(parts)}"
+
+
+def people(seed: int, users: int = 40, each: int = 5) -> Texts:
+    draw = random.Random(seed)
+    names = [f"{seed}-{user}" for user in range(users) for _ in range(each)]
+    texts = [sentence(draw) for _ in names]
+    return plain(texts, names, ["rain" if "rain" in text else "dry" for text in texts])
+
+
+def anonymous(texts: Texts) -> Texts:
+    return plain(texts.texts, labels=texts.labels)
+
+
+def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in found["rows"]}
+
+
+@pytest.fixture(scope="module")
+def good(tiny_base: Path) -> dict[str, Any]:
+    """Synthetic text of the same distribution, with everything that can be measured."""
+    config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), label="label", max_words=20)
+    return evaluate(people(1), anonymous(people(2)), people(3), config)
+
+
+def test_nothing_of_it_is_releasable_and_all_of_it_is_json(good: dict[str, Any]) -> None:
+    assert good["releasable"] is False
+    assert "private text" in good["why"]
+    assert json.loads(json.dumps(good, allow_nan=False)) == good
+
+
+def test_no_text_user_or_label_is_in_it(good: dict[str, Any]) -> None:
+    written = json.dumps(good) + markdown(good)
+    for piece in (*WHO, *WHERE, *WHEN, "1-0", "dry"):
+        assert piece not in written
+
+
+def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str, Any]) -> None:
+    rows = by_name(good)
+    for name in ("precision", "recall", "coverage", "topic_total_variation", "distinct_2", "nearest_distance_p50"):
+        assert rows[name]["synthetic"] == pytest.approx(rows[name]["reference"], abs=0.2), name
+    for name in ("perplexity", "words_mean", "longest_run_mean", "self_bleu_4"):
+        assert rows[name]["synthetic"] == pytest.approx(rows[name]["reference"], rel=0.25), name
+    assert 0.35 < rows["nearer_to_real"]["synthetic"] < 0.65
+    assert rows["accuracy"]["synthetic"] == pytest.approx(rows["accuracy"]["reference"], abs=0.15)
+
+
+def test_both_sides_are_compared_in_equal_numbers(good: dict[str, Any]) -> None:
+    compared = good["compared"]
+    assert compared["real_target"] == compared["synthetic"] == compared["reference"] == 100
+    assert good["inputs"]["real"] == {
+        "texts": 200,
+        "users": 40,
+        "users_named": True,
+        "left_out_without_text": 0,
+        "cut_to_max_chars": 0,
+    }
+
+
+def test_fidelity_is_the_mean_over_embeddings(good: dict[str, Any], tiny_base: Path) -> None:
+    for name in ("precision", "recall", "f1", "density", "coverage", "frechet", "mauve"):
+        row = by_name(good)[name]
+        assert set(row["by_embedding"]) == {str(tiny_base), "tfidf"}
+        for side in ("synthetic", "reference"):
+            mean = sum(each[side] for each in row["by_embedding"].values()) / 2
+            assert row[side] == pytest.approx(mean), name
+
+
+def test_means_over_texts_carry_intervals_and_distances_of_distributions_none(good: dict[str, Any]) -> None:
+    rows = by_name(good)
+    for name in ("precision", "recall", "density", "coverage", "words_mean", "longest_run_mean", "accuracy"):
+        low, high = rows[name]["synthetic_interval"]
+        assert low <= rows[name]["synthetic"] <= high
+        assert "reference_interval" in rows[name]
+    for name in ("f1", "frechet", "mauve", "topic_total_variation", "distinct_1", "word_type_overlap", "macro_f1"):
+        assert "synthetic_interval" not in rows[name]
+
+
+def test_the_same_evaluation_gives_the_same_figures(good: dict[str, Any], tiny_base: Path) -> None:
+    config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), label="label", max_words=20)
+    assert evaluate(people(1), anonymous(people(2)), people(3), config) == good
+
+
+def test_copies_of_private_text_are_found() -> None:
+    real, copies = people(1), anonymous(people(1))
+    rows = by_name(evaluate(real, copies, people(3), LSA_ONLY))
+    assert rows["copied_texts"]["synthetic"] == 1
+    assert rows["copied_texts"]["reference"] < 0.1
+    assert rows["shared_8gram_texts"]["synthetic"] == 1
+    assert rows["nearest_distance_p50"]["synthetic"] == 0
+    assert rows["nearest_distance_p50_ratio"]["synthetic"] == 0
+    assert rows["nearer_to_real"]["synthetic"] > 0.95
+
+
+def test_one_copied_text_of_two_hundred_is_found_whatever_the_sample() -> None:
+    real = people(1, users=100)
+    mixed = plain([*people(2).texts[:-1], max(real.texts, key=len)])
+    config = EvaluationConfig(embeddings=("tfidf",), max_texts=200)
+    rows = by_name(evaluate(real, mixed, people(3), config))
+    most = max(len(text.split()) for text in real.texts)
+    assert rows["longest_run_max"]["synthetic"] >= most - 5 > rows["longest_run_max"]["reference"]
+
+
+def test_a_generator_of_one_sentence_fails_where_it_should() -> None:
+    real = people(1)
+    rows = by_name(evaluate(real, plain([real.texts[0]] * 200), None, LSA_ONLY))
+    assert rows["duplicate_share"]["synthetic"] > 0.9
+    assert rows["self_bleu_4"]["synthetic"] == pytest.approx(100)
+    assert rows["coverage"]["synthetic"] < 0.2 < rows["coverage"]["reference"]
+    assert rows["recall"]["synthetic"] < 0.2
+    assert rows["mauve"]["synthetic"] < rows["mauve"]["reference"]
+    assert rows["frechet"]["synthetic"] > 2 * rows["frechet"]["reference"]
+    assert rows["topic_total_variation"]["synthetic"] > 0.5
+
+
+def test_text_of_another_kind_fails_where_it_should() -> None:
+    other = plain([f"error {row}: disk {row % 7} failed with code {row % 11}" for row in range(200)])
+    rows = by_name(evaluate(people(1), other, None, LSA_ONLY))
+    assert rows["precision"]["synthetic"] < 0.2 < rows["precision"]["reference"]
+    assert rows["word_type_overlap"]["synthetic"] < rows["word_type_overlap"]["reference"]
+    assert rows["new_word_share"]["synthetic"] > 0.5
+
+
+def test_what_is_missing_is_said() -> None:
+    one = plain(people(1).texts, ["ann"] * 200)
+    assert evaluate(one, anonymous(people(2)), None, LSA_ONLY)["notes"] == [NO_HALVES, NO_HOLDOUT, FEW_USERS]
+    alone = evaluate(anonymous(people(1)), anonymous(people(2)), None, LSA_ONLY)
+    assert alone["notes"] == [NO_HOLDOUT, NO_USERS]
+    assert "perplexity" not in by_name(alone)  # no base model among the embeddings
+    assert "accuracy" not in by_name(alone)
+    assert "nearer_to_real" not in by_name(alone)
+
+
+def test_without_held_out_text_classifiers_are_tested_on_the_other_half() -> None:
+    config = EvaluationConfig(embeddings=("tfidf",), label="label")
+    found = evaluate(people(1), anonymous(people(2)), None, config)
+    assert found["compared"]["tested_on_texts"] == 100
+    assert found["compared"]["trained_on_texts"] == 100
+    assert by_name(found)["accuracy"]["reference"] > 0.7
+
+
+def test_the_halves_of_a_drawing_share_no_user() -> None:
+    drawn = draw(people(1), anonymous(people(2, users=10)), None, LSA_ONLY)
+    assert drawn.reference is not None
+    assert not set(drawn.real.users[drawn.target]) & set(drawn.real.users[drawn.reference])
+    assert len(drawn.compared) == len(drawn.reference) == 50
+
+
+def test_texts_that_are_all_the_same_can_be_compared() -> None:
+    same = plain(["ok"] * 60, [f"u{row % 40}" for row in range(60)])
+    rows = by_name(evaluate(same, anonymous(same), same, LSA_ONLY))
+    assert rows["precision"]["synthetic"] == rows["coverage"]["synthetic"] == rows["mauve"]["synthetic"] == 1
+    assert rows["frechet"]["synthetic"] == pytest.approx(0, abs=1e-9)
+
+
+def test_errors_carry_no_text() -> None:
+    secret = plain(["swordfish"] * 5)
+    with pytest.raises(ConfigError, match="neighbours is 5, and one side has 5 texts") as caught:
+        evaluate(secret, secret, None, LSA_ONLY)
+    assert "swordfish" not in str(caught.value)
+    config = EvaluationConfig(embeddings=("tfidf",), label="topic")
+    with pytest.raises(CorpusError, match="fewer than two labels"):
+        evaluate(people(1), plain(people(2).texts, labels=["x"] * 200), None, config)

@@ -1,0 +1,181 @@
+"""Reading what is compared: every bad input is one sentence that names the option and quotes no text."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+from rayprivacy.core.errors import CorpusError
+from rayprivacy.evaluation.settings import EvaluationConfig
+from rayprivacy.evaluation.texts import LEAST_TEXTS, MAX_CHARS, Texts, halves, plain, read_texts, sample
+
+SECRET = "the launch code is swordfish"
+CONFIG = EvaluationConfig()
+COLUMNS = {"text": [f"{SECRET} {row}" for row in range(30)], "user": [f"u{row % 6}" for row in range(30)]}
+
+
+def write(path: Path, columns: dict[str, list[Any]]) -> str:
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(pa.table(columns), path)
+        case ".csv":
+            csv.write_csv(pa.table(columns), path)
+        case ".jsonl":
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def refused(source: str, option: str = "--real", **config: Any) -> str:
+    with pytest.raises(CorpusError) as caught:
+        read_texts(source, option, EvaluationConfig(**config))
+    message = str(caught.value)
+    assert "swordfish" not in message
+    assert "corpus." not in message  # keys of a recipe mean nothing here
+    assert message.endswith(".")
+    assert message.count(". ") == 0
+    return message
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_every_format_gives_the_same_texts(tmp_path: Path, kind: str) -> None:
+    found = read_texts(write(tmp_path / f"a.{kind}", COLUMNS), "--real", CONFIG)
+    assert found.texts == COLUMNS["text"]
+    assert found.users.tolist() == [row % 6 for row in range(30)]
+    assert found.authored
+    assert found.labels is None
+
+
+def test_a_folder_is_one_corpus(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        write(tmp_path / name, COLUMNS)
+    assert len(read_texts(str(tmp_path), "--real", CONFIG)) == 60
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    columns = {"message": COLUMNS["text"], "author": COLUMNS["user"], "topic": ["tea", None, "", *["x"] * 27]}
+    config = EvaluationConfig(text="message", user="author", label="topic")
+    found = read_texts(write(tmp_path / "a.parquet", columns), "--real", config)
+    assert len(set(found.users)) == 6
+    assert found.labels is not None
+    assert found.labels[:2] == ["tea", None]
+
+
+def test_texts_without_a_user_are_users_of_their_own(tmp_path: Path) -> None:
+    users = ["ann", None, None, "", "ann", *["bob"] * 25]
+    found = read_texts(write(tmp_path / "a.parquet", {"text": COLUMNS["text"], "user": users}), "--real", CONFIG)
+    assert len(set(found.users[:5])) == 4
+    assert found.users[0] == found.users[4]
+    assert not read_texts(write(tmp_path / "b.parquet", {"text": COLUMNS["text"]}), "--real", CONFIG).authored
+
+
+def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
+    columns = {"text": [*COLUMNS["text"], "", "  \n", None]}
+    found = read_texts(write(tmp_path / "a.parquet", columns), "--synthetic", CONFIG)
+    assert (len(found), found.left_out) == (30, 3)
+
+
+def test_a_text_of_a_million_characters_is_cut(tmp_path: Path) -> None:
+    columns = {"text": [*COLUMNS["text"], "a long one " * 100_000]}
+    found = read_texts(write(tmp_path / "a.jsonl", columns), "--real", CONFIG)
+    assert max(map(len, found.texts)) == MAX_CHARS
+    assert found.cut == 1
+
+
+def test_files_with_different_columns_are_told_apart(tmp_path: Path) -> None:
+    other = write(tmp_path / "b.parquet", {"message": COLUMNS["text"]})
+    assert refused(other, "--synthetic").startswith("--text is 'text', which is not a column of --synthetic")
+    assert "message" in refused(other, "--synthetic")
+    same = write(tmp_path / "a.parquet", COLUMNS)
+    assert "--label is 'topic', which is not a column of --synthetic" in refused(same, "--synthetic", label="topic")
+    assert "--user is 'author', which is not a column of --real" in refused(same, "--real", user="author")
+
+
+def test_synthetic_text_needs_no_user_column(tmp_path: Path) -> None:
+    source = write(tmp_path / "b.parquet", {"text": COLUMNS["text"]})
+    assert not read_texts(source, "--synthetic", EvaluationConfig(user="author")).authored
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_a_file_without_rows_is_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    source = write(path, {"text": []})
+    if kind == "parquet":
+        assert refused(source) == f"--real has 0 texts that are not empty: give at least {LEAST_TEXTS}."
+    assert refused(source).startswith("--real")
+
+
+def test_a_file_of_no_bytes_is_refused(tmp_path: Path) -> None:
+    for kind in ("parquet", "csv", "jsonl"):
+        (tmp_path / f"a.{kind}").touch()
+        assert "--real" in refused(str(tmp_path / f"a.{kind}"))
+
+
+def test_one_text_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.csv", {"text": [SECRET]})
+    assert refused(source, "--holdout").startswith("--holdout has 1 texts")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_another_encoding_is_refused(tmp_path: Path, kind: str, encoding: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    write(path, {"text": [f"{SECRET} café {row}" for row in range(30)]})
+    body = path.read_text().replace("\\u00e9", "é")
+    path.write_bytes(body.encode(encoding))
+    assert "--real" in refused(str(path))
+
+
+def test_parquet_with_bytes_that_are_no_text_is_refused(tmp_path: Path) -> None:
+    bad = pa.array([SECRET.encode() + b"\xff\xfe"] * 30, pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": bad}), tmp_path / "a.parquet")
+    assert "UTF-8" in refused(str(tmp_path / "a.parquet"))
+
+
+def test_what_is_not_there_and_what_is_no_corpus_is_refused(tmp_path: Path) -> None:
+    assert "does not exist" in refused(str(tmp_path / "none.parquet"))
+    (tmp_path / "a.txt").write_text(SECRET)
+    assert "no known extension" in refused(str(tmp_path / "a.txt"))
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "{SECRET}"\n')
+    assert "well-formed" in refused(str(tmp_path / "a.jsonl"))
+    assert "type" in refused(write(tmp_path / "a.parquet", {"text": list(range(30))}))
+
+
+def test_printing_texts_shows_none() -> None:
+    assert "swordfish" not in repr(plain([SECRET] * 3, ["swordfish"] * 3, ["swordfish"] * 3))
+
+
+def test_halves_share_no_user_and_are_about_equal() -> None:
+    users = np.repeat(np.arange(100), np.arange(100) % 7 + 1)
+    parts = halves(users, 0)
+    assert parts is not None
+    first, second = parts
+    assert not set(users[first]) & set(users[second])
+    assert sorted([*first, *second]) == list(range(len(users)))
+    assert abs(len(first) - len(second)) <= 7
+    again = halves(users, 1)
+    assert again is not None
+    assert again[0].tolist() != first.tolist()
+
+
+def test_one_user_has_no_halves() -> None:
+    assert halves(np.zeros(100, int), 0) is None
+    assert halves(np.array([0] * 100 + [1] * 3), 0) is None
+
+
+def test_a_sample_is_drawn_once_per_seed() -> None:
+    assert sample(5, 9, 0).tolist() == [0, 1, 2, 3, 4]
+    drawn = sample(1000, 50, 3)
+    assert len(set(drawn)) == 50
+    assert drawn.tolist() == sample(1000, 50, 3).tolist() != sample(1000, 50, 4).tolist()
+
+
+def test_taking_some_numbers_the_users_anew() -> None:
+    texts: Texts = plain(["a", "b", "c", "d"], ["x", "y", "z", "z"], ["l", None, "m", "n"])
+    part = texts.take(np.array([1, 3, 2]))
+    assert (part.texts, part.users.tolist(), part.labels) == (["b", "d", "c"], [0, 1, 1], [None, "n", "m"])
