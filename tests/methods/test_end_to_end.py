@@ -108,12 +108,17 @@ def test_another_corpus_is_another_charge(job: Any) -> None:
     created = job.call([*job.command("run")[:3], *book])
     assert created.returncode == 0, created.stderr
     assert job.run("first").returncode == 0
+    before = job.certificate("first")
     table = pq.read_table(job.folder / "talk.parquet")
     # Half of the users go: one alone might be a held-out user, whose absence changes no vote and costs nothing.
     pq.write_table(table.slice(60), job.folder / "talk.parquet")
     grown = job.run("first", "--resume")
     assert grown.returncode == 0, grown.stderr
     assert commits(job) == ["commit", "commit"]
+    # No parameter follows the corpus: with half of the users, the certificate differs in digests and spending alone.
+    after, changed = job.certificate("first"), {"corpus_digest", "ledger_head", "spent_diagnostic", "events"}
+    assert {name for name in before if before[name] != after[name]} == changed
+    assert after["events"] == before["events"] * 2  # one for each corpus
     assert len(list((job.folder / "first" / "public").glob("student-*.safetensors"))) == 2
 
 
