@@ -8,7 +8,7 @@ greatest rate that the claimed (epsilon, delta) admits.
 >>> round(auc(members, others), 3)
 0.778
 >>> operating_points(members, others, rates=(0.34,))[0].hits
-2
+3
 """
 
 from collections.abc import Sequence
