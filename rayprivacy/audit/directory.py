@@ -23,9 +23,10 @@ from rayprivacy.audit.planted import canary_figures, least_chance, planted_users
 from rayprivacy.audit.population import Drawn, Population
 from rayprivacy.audit.roc import Point, auc, auc_interval, operating_points
 from rayprivacy.audit.scoring import ModelLoss
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
+from rayprivacy.core.sealing import Seal
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
@@ -34,6 +35,7 @@ Array = npt.NDArray[np.float64]
 Scores = tuple[Array, Array]  # of members and of others
 
 AUDIT_FILE = "audit.json"
+_SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
 CONFIDENCE = 0.999
 WHY = "measured on private text of training users and of held-out users"
 NOTES = {
@@ -75,6 +77,7 @@ class RunAudit:
     candidates: int = 1000
 
 
+@_SEAL.around("the audit")
 def audit_run(audit: RunAudit) -> dict[str, Any]:
     """Attack the run, write `audit.json` into it, and return what it says.
 
