@@ -4,9 +4,9 @@
 
 Secrets (names, addresses, phone numbers, e-mail addresses, number plates) are planted in chat, each as rows of 1, 10
 or 100 users of their own. A generator is trained twice on it: with epsilon 8, and with next to no noise and clipping,
-which its certificate calls meaningless. `rayprivacy audit` then looks for the secrets: how the model ranks a planted
-one among other candidates of its kind (rank 1 of 1,000: it knows it), and whether the synthetic text holds it word for
-word.
+which its certificate calls meaningless. The recipe's `audit` block plants them and looks for them at the end: how the
+model ranks a planted one among other candidates of its kind (rank 1 of 1,000: it knows it), and whether the synthetic
+text holds it word for word.
 
 A secret of 100 users is not protected by epsilon 8: as many users may well teach a model something. What the table
 shows is that little is left of it where the noise is meant for one user.
@@ -19,12 +19,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
-
-from rayprivacy.audit.canaries import CanaryPlan, plant, record_plan
-from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.corpus.sources import chitchat_table
 
 RECIPE = Path(__file__).parent.parent / "generator" / "chat.yaml"
 SHARED = ["privacy.composition=rdp", "evaluation={users: 20}"]
@@ -41,29 +35,22 @@ def main() -> None:
 
 
 def demo(out: Path, repetitions: tuple[int, ...] = (1, 10, 100), overrides: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Plant, train twice, audit twice; what `side_by_side` says, which is also written to canaries.json.
+    """Two runs with planted secrets, each audited; what `side_by_side` says, which is also written to canaries.json.
 
     Args:
         out: folder of both runs; a demo that was killed goes on there.
         repetitions: users who carry a secret.
         overrides: settings of both runs, over those of jobs/generator/chat.yaml.
     """
-    plan, out = CanaryPlan(repetitions=repetitions), out.absolute()
+    out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    key = load_or_create_key(out / "key")
-    pq.write_table(plant(chitchat_table(), plan, key), out / "planted.parquet")
     found = {}
     for name, own in ARMS.items():
         run = out / name
-        places = [
-            f"corpus.source={out}/planted.parquet",
-            f"privacy.key={out}/key",
-            f"privacy.ledger=sqlite:///{run}.db",
-        ]
-        settings = [*SHARED, *places, f"privacy.account=canaries-{name}", *overrides, *own]
-        record_plan(run, plan, key)
+        planted = f"audit.canaries.repetitions={list(repetitions)}"
+        places = [f"privacy.key={out}/key", f"privacy.ledger=sqlite:///{run}.db", f"privacy.account=canaries-{name}"]
+        settings = [*SHARED, planted, *places, *overrides, *own]
         _call("run", str(RECIPE), "--out", str(run), "--resume", *(part for each in settings for part in ("-o", each)))
-        _call("audit", str(run))
         found[name] = json.loads((run / "audit.json").read_text())["canaries"]
     figures = side_by_side(found)
     (out / "canaries.json").write_text(json.dumps(figures, indent=1))

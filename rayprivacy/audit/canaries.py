@@ -5,13 +5,12 @@ epsilon of the certificate, and one that k users share by that of a group of k: 
 memorisation looks like, and their leak refutes nothing.
 
 The plan is a small file without any secret: with the key that planted them, the secrets are computed again. Planting
-changes the corpus, so a run on a planted corpus is a run of its own, with an account of its own.
+changes the corpus, so a run on a planted corpus is a run of its own, and never the release: see `AuditConfig`.
 
 >>> from rayprivacy.core.keys import Key
 >>> plan = CanaryPlan(kinds=("phone",), repetitions=(1, 10))
->>> table = pa.table({"user": ["a"], "text": ["hello"]})
->>> plant(table, plan, Key.for_tests()).num_rows
-12
+>>> canary_rows(plan, Key.for_tests()).num_rows
+11
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from rayprivacy.audit.secrets import CANDIDATES, KINDS, Kind, Secret, candidates
@@ -72,22 +70,11 @@ def canaries(plan: CanaryPlan, key: Key) -> list[Canary]:
     return [canary for kind in plan.kinds for canary in _of_kind(kind, plan, key)]
 
 
-def plant(table: pa.Table, plan: CanaryPlan, key: Key) -> pa.Table:
-    """Add the rows of the canaries to a table with the columns `user` and `text`; other columns of them are null.
-
-    Raises:
-        ConfigError: a column is missing, or the table holds one of these canary users already.
-    """
-    for name in ("user", "text"):
-        if name not in table.column_names:
-            raise ConfigError(f"the table has no column '{name}': rename its columns to user and text.")
+def canary_rows(plan: CanaryPlan, key: Key) -> pa.Table:
+    """The rows that are planted, one for each user, with the columns `user` and `text`."""
     rows = [(user, canary.secret.sentence) for canary in canaries(plan, key) for user in canary.users]
-    added = pa.table({"user": [user for user, _ in rows], "text": [text for _, text in rows]})
-    present = pc.is_in(table["user"].cast(pa.string()), added["user"].combine_chunks())
-    if pc.any(present).as_py():
-        raise ConfigError("the table holds canaries of this plan and key already: plant into the original corpus.")
-    both = [table, added.cast(pa.schema([table.schema.field(name) for name in ("user", "text")]))]
-    return pa.concat_tables(both, promote_options="default")
+    texts = pa.array([text for _, text in rows], pa.large_string())
+    return pa.table({"user": pa.array([user for user, _ in rows], pa.string()), "text": texts})
 
 
 def record_plan(run: Path, plan: CanaryPlan, key: Key) -> Path:

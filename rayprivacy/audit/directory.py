@@ -23,6 +23,7 @@ from rayprivacy.audit.planted import canary_figures, least_chance, planted_users
 from rayprivacy.audit.population import Drawn, Population
 from rayprivacy.audit.roc import Point, auc, auc_interval, operating_points
 from rayprivacy.audit.scoring import ModelLoss
+from rayprivacy.audit.shadows import Shadow, inside_of, shadow_scores
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
@@ -64,6 +65,7 @@ class RunAudit:
         users: members that are scored, at most, and others.
         records: texts of each.
         candidates: of each kind of canary, that are scored.
+        shadows: models for the stronger attacks; none leaves these out.
     """
 
     root: Path
@@ -75,6 +77,22 @@ class RunAudit:
     users: int = 400
     records: int = 4
     candidates: int = 1000
+    shadows: Sequence[Shadow] = ()
+
+    def population(self) -> Population:
+        """The run's users, canaries left out.
+
+        Raises:
+            KeyFileError: the canaries were planted with another key.
+        """
+        hidden = planted_users(read_plan(self.root, self.key), self.key)
+        return Population(self.root / "private" / "shards", self.unit, self.key, hidden)
+
+    def check(self) -> None:
+        """Refuse a run that `audit_run` would refuse, before shadow models are trained for it."""
+        read_claim(self.root)
+        _synthetic(self)
+        self.population().check()
 
 
 @_SEAL.around("the audit")
@@ -87,7 +105,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         KeyFileError: its canaries were planted with another key.
     """
     claim, synthetic, plan = read_claim(audit.root), _synthetic(audit), read_plan(audit.root, audit.key)
-    population = Population(audit.root / "private" / "shards", audit.unit, audit.key, planted_users(plan, audit.key))
+    population = audit.population()
     population.check()
     members = population.members(audit.users, audit.records)
     others = population.others(audit.users, audit.records)
@@ -95,9 +113,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         raise ConfigError(
             "the shards hold no training users, or no held-out ones, besides canaries: audit a larger run."
         )
-    backbone = load_backbone(ModelConfig(base=str(audit.root / "model"), dtype=audit.base.dtype))
-    # Canaries have no labels, and are read as the run read them.
-    model = ModelLoss(backbone, audit.max_tokens, prefix=audit.prefix({}))
+    model = _tuned(audit, audit.root / "model")
     attacks = _scores(audit, model, members, others)
     planted = canary_figures(model, plan, population, synthetic, claim.strictest, audit.candidates) if plan else []
     body = {
@@ -105,7 +121,12 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "releasable": False,
         "why": WHY,
         "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "unit": claim.unit},
-        "sample": {"members": len(members), "others": len(others), "records_at_most": audit.records},
+        "sample": {
+            "members": len(members),
+            "others": len(others),
+            "records_at_most": audit.records,
+            "shadows": len(audit.shadows),
+        },
         "membership": {name: _membership(claim, *scores) for name, scores in attacks.items()},
         "overlap": _overlap(synthetic, population, members, others),
         "canaries": planted,
@@ -131,7 +152,16 @@ def _scores(audit: RunAudit, model: ModelLoss, members: Sequence[Drawn], others:
     own = _unit_losses(audit, model, units)
     public = _unit_losses(audit, ModelLoss(load_backbone(audit.base), audit.max_tokens), units)
     scores = {"loss": plain(own), "calibrated": calibrated(own, public)}
+    if audit.shadows:
+        losses = np.stack([_unit_losses(audit, _tuned(audit, shadow.model), units) for shadow in audit.shadows])
+        scores |= shadow_scores(own, public, losses, inside_of(audit.shadows, [unit.user for unit in units]))
     return {name: (values[:size], values[size:]) for name, values in scores.items()}
+
+
+def _tuned(audit: RunAudit, model: Path) -> ModelLoss:
+    """A model that was trained from the base; canaries have no labels, and are read as the run read them."""
+    backbone = load_backbone(ModelConfig(base=str(model), dtype=audit.base.dtype))
+    return ModelLoss(backbone, audit.max_tokens, prefix=audit.prefix({}))
 
 
 def _unit_losses(audit: RunAudit, scorer: ModelLoss, units: Sequence[Drawn]) -> Array:

@@ -7,11 +7,12 @@ membership test needs. Which units are drawn depends on the key alone; nothing h
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
@@ -31,6 +32,11 @@ class Drawn:
     """
 
     rows: tuple[Row, ...]
+
+    @property
+    def user(self) -> str:
+        """Whose it is."""
+        return str(self.rows[0]["user"])
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +85,13 @@ class Population:
         for part in self._parts():
             for row in self._kept(read_part(self.shards, part)):
                 yield str(row["text"])
+
+    def everybody(self) -> Iterator[pa.Table]:
+        """The rows of held-out and of training users, file by file: user, text and labels, without canaries."""
+        hidden = pa.array(sorted(self.left_out), pa.string())
+        for table in chain([read_holdout(self.shards)], (read_part(self.shards, part) for part in self._parts())):
+            rows = table.drop_columns(["shard", "record"])
+            yield rows.filter(pc.invert(pc.is_in(rows["user"].cast(pa.string()), hidden)))
 
     def training_users(self, among: Set[str]) -> set[str]:
         """Which of some users took part in the training."""

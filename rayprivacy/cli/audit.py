@@ -1,7 +1,8 @@
 """Command: attack a finished run, and compare what comes out with its certificate."""
 
 import json
-from collections.abc import Callable, Mapping
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rayprivacy.audit.settings import check_shadows
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.keys import load_key
 from rayprivacy.core.mirror import is_uri
-from rayprivacy.methods.generator_recipe import GeneratorRecipe
-from rayprivacy.methods.recipe import Recipe
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 
 app = typer.Typer()
 
@@ -26,39 +23,34 @@ def audit(
     users: Annotated[
         int, typer.Option(min=1, help="Training users that are attacked, at most, and held-out ones.")
     ] = 400,
+    shadows: Annotated[
+        int, typer.Option(min=0, help="Shadow models to train first, each as long as the run took; an even number.")
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of tables.")] = False,
 ) -> None:
     """Attack a finished run: membership, verbatim overlap, canaries. The figures are internal.
 
     Example: rayprivacy audit runs/chat
+
+    Example: rayprivacy audit runs/chat --shadows 8
     """
-    from rayprivacy.audit.directory import RunAudit, audit_run  # torch takes seconds to import
+    from rayprivacy.methods.audited import audit_finished  # torch takes seconds to import
 
     if is_uri(directory):
         raise ConfigError(f"{directory} is a URI: audit the run in its local folder, where its private shards are.")
     root = Path(directory)
     if not (root / "recipe.yaml").is_file():
         raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
-    recipe = load_recipe(root / "recipe.yaml")
-    prefix, max_tokens = _reading(recipe)
-    key = load_key(Path(recipe.privacy.key))
-    found = audit_run(RunAudit(root, recipe.model, recipe.privacy.unit, prefix, max_tokens, key, users))
+    try:
+        check_shadows(shadows)
+    except ValueError as error:
+        raise ConfigError(f"--shadows is {shadows}: {error}.") from None
+    with redirect_stdout(sys.stderr):  # libraries print to it, and JSON must stand alone there
+        found = audit_finished(root, users, shadows, Console(stderr=True))
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
         _show(found, Console(), root)
-
-
-def _reading(recipe: Recipe) -> tuple[Callable[[Mapping[str, Any]], str], int]:
-    """How the run read a row: the control code in front of it, and how many tokens of its text."""
-    if isinstance(recipe, GeneratorRecipe):
-        from rayprivacy.generation.codes import Codes
-
-        codes = Codes(recipe.codes, recipe.corpus.labels)
-        return lambda row: codes.text(codes.index(row)), recipe.training.max_tokens
-    if isinstance(recipe, SeqPateRecipe):
-        return lambda row: "", recipe.teachers.max_tokens
-    raise ConfigError(f"'method' is {recipe.method!r}: audit takes runs of generator and seqpate.")
 
 
 def _show(found: dict[str, Any], console: Console, root: Path) -> None:

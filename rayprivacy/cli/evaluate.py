@@ -7,11 +7,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import write_atomic, write_json
+from rayprivacy.evaluation.extra import require_extra
 
 app = typer.Typer()
-_EXTRA = ("sklearn", "sacrebleu")
 
 
 @app.command()
@@ -37,32 +35,23 @@ def evaluate(
     Example: rayprivacy evaluate --real chats.parquet --synthetic runs/chat/synthetic.parquet --out runs/evaluation
     """
     from rayprivacy.evaluation.settings import EvaluationConfig
-    from rayprivacy.evaluation.summary import markdown
+    from rayprivacy.evaluation.summary import write_evaluation
     from rayprivacy.evaluation.texts import read_texts
 
+    require_extra("evaluate")
     given = {"text": text, "user": user, "label": label, "max_texts": max_texts, "max_words": max_words, "seed": seed}
     config = EvaluationConfig.parse(given | ({"embeddings": tuple(embedding)} if embedding else {}))
     sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
     texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
-    measure, console = _measure(), Console()
+    from rayprivacy.evaluation.evaluate import evaluate as measure  # torch and scikit-learn take seconds to import
+
+    console = Console()
     with console.status("reading") as status:
         found = measure(texts["--real"], texts["--synthetic"], texts.get("--holdout"), config, say=status.update)
     _show(found, console)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "evaluation.json", found)
-        write_atomic(out / "evaluation.md", markdown(found).encode())
+        write_evaluation(out, found)
         console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _measure() -> Any:
-    try:
-        from rayprivacy.evaluation.evaluate import evaluate as measure  # torch and scikit-learn take seconds to import
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        raise ConfigError(f"evaluate needs {error.name}: pip install 'rayprivacy[eval]'.") from None
-    return measure
 
 
 def _show(found: dict[str, Any], console: Console) -> None:

@@ -57,6 +57,7 @@ def run(
 
     Example: rayprivacy run jobs/seqpate/chat.yaml --out runs/chat -o privacy.epsilon=8
     """
+    from rayprivacy.methods.audited import audit_finished
     from rayprivacy.methods.catalogue import method_of
     from rayprivacy.methods.run import Run
     from rayprivacy.report.page import write_report
@@ -69,6 +70,9 @@ def run(
         Run.open_mirrored(mirror, settings, resume=resume) if mirror else Run.open(Path(out), settings, resume=resume)
     )
     certificate = method.run(opened)
+    if settings.audit:
+        with opened.stage("audit"):
+            audit_finished(opened.root, settings.audit.users, settings.audit.shadows, opened.console)
     with opened.stage("report"):
         write_report(opened.root)
     if mirror:

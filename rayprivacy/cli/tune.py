@@ -26,11 +26,13 @@ def tune(
 
     Example: rayprivacy tune tune_spaces/generator.yaml --out runs/search -o trials=6
     """
+    from rayprivacy.report.cards import write_cards
     from rayprivacy.tuning.start import start_search  # torch and ray take seconds to import
 
     console = Console()
     found = start_search(space, override or (), out, resume=resume, console=console)
     if isinstance(found, Path):
+        write_cards(found)
         console.print(f"the winner: {found}", highlight=False, soft_wrap=True)
     elif found is None:
         console.print("no trial was drawn, and nothing was released: use the recipe's own defaults.")

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -53,6 +53,6 @@ def _sentence(root: type[Config], error: ErrorDetails) -> str:
 def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
         field = model.model_fields.get(part)
-        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            model = field.annotation
+        kinds = (field.annotation, *get_args(field.annotation)) if field is not None else ()  # also of `Block | None`
+        model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
     return sorted(model.model_fields)

@@ -56,10 +56,20 @@ def shard_corpus(
     per_part: int,
     out: Path,
     unit: PrivacyUnit = PrivacyUnit.USER,
+    planted: pa.Table | None = None,
 ) -> ShardManifest:
     """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`; reuse them if they are there.
 
     Ray must be started. An intact result of the same settings, key and source is returned as it is.
+
+    Args:
+        config: the corpus.
+        key_path: the key, on a filesystem that all nodes see.
+        shards: how many there are.
+        per_part: shards of a file.
+        out: the folder.
+        unit: of privacy.
+        planted: rows of user and text that an audit adds to the corpus; they have no labels.
 
     Raises:
         ConfigError: the settings, or the secret phrases, break the rule of the unit.
@@ -70,13 +80,14 @@ def shard_corpus(
     key, out = load_key(key_path), out.absolute()
     phrases = PhraseFile.of(config.phrases, key) if config.phrases else None
     # Unit 'user' adds nothing, so that shards of the first version are found again.
-    more = () if unit is PrivacyUnit.USER else (unit, phrases.digest if phrases else "")
+    more = [] if unit is PrivacyUnit.USER else [unit, phrases.digest if phrases else ""]
+    more += [] if planted is None else [json.dumps(planted.to_pydict())]
     stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source_stamp(config), *more)
     finished = _finished(out, stamp)
     if finished is not None:
         return finished
     clear_parts(private_directory(out))
-    manifest = _manifest(layout, stamp, _run(layout, key_path.absolute(), phrases, out), key, out)
+    manifest = _manifest(layout, stamp, _run(layout, key_path.absolute(), phrases, out, planted), key, out)
     check_size(manifest, out)
     _drop_scratch(out)
     manifest.write(out)
@@ -99,14 +110,16 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
     return manifest
 
 
-def _run(layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path) -> list[dict[str, Any]]:
+def _run(
+    layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path, planted: pa.Table | None
+) -> list[dict[str, Any]]:
     failure: RayPrivacyError = CorpusError(
         f"{_STEP} lost processes or blocks {ATTEMPTS} times: check the machines and their memory, and run again with"
         " --resume."
     )
     with _quiet():
         for _ in range(ATTEMPTS):
-            reports = _shuffle(layout, key_path, phrases, out)
+            reports = _shuffle(layout, key_path, phrases, out, planted)
             try:
                 return [json.loads(row["report"]) for row in reports.take_all()]
             except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private rows
@@ -116,9 +129,11 @@ def _run(layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path) 
     raise failure
 
 
-def _shuffle(layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path) -> ray.data.Dataset:
+def _shuffle(
+    layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path, planted: pa.Table | None
+) -> ray.data.Dataset:
     prepared = partial(_prepare_block, layout=layout, key_path=key_path, phrases=phrases)
-    blocks = scan(layout.config, prepared)
+    blocks = scan(layout.config, prepared, planted)
     groups = blocks.groupby("part", num_partitions=min(layout.parts + 2, _MAX_PARTITIONS))
     finished = partial(_finish_part, layout=layout, key_path=key_path, out=out)
     return groups.map_groups(finished, batch_format="pyarrow")

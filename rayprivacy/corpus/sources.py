@@ -39,16 +39,19 @@ def read_source(config: CorpusConfig) -> ray.data.Dataset:
     return scan(config, partial(_clean_block, max_chars=config.max_chars))
 
 
-def scan(config: CorpusConfig, step: Step) -> ray.data.Dataset:
+def scan(config: CorpusConfig, step: Step, planted: pa.Table | None = None) -> ray.data.Dataset:
     """Apply a step to every piece of the corpus as it is read, with its columns renamed to user, text and the labels.
 
-    The step sees each file's end as a piece without rows: it is called even when the corpus is empty.
+    The step sees each file's end as a piece without rows: it is called even when the corpus is empty. Planted rows, of
+    user and text, are a piece of their own.
     """
     if config.source == CHITCHAT:
-        return _scan_chitchat(config, step)
-    files = locate(config)
-    check_columns(config, columns_of(config, files))
-    return _scan_files(config, files, step)
+        pieces = _scan_chitchat(config, step)
+    else:
+        files = locate(config)
+        check_columns(config, columns_of(config, files))
+        pieces = _scan_files(config, files, step)
+    return pieces if planted is None else pieces.union(_stepped([_labelled(planted, config.labels)], step))
 
 
 def source_stamp(config: CorpusConfig) -> str:
@@ -64,7 +67,17 @@ def _scan_chitchat(config: CorpusConfig, step: Step) -> ray.data.Dataset:
     check_columns(config, CHITCHAT_COLUMNS)
     table = chitchat_table().select(config.columns).rename_columns(["user", "text", *config.labels])
     blocks = [table.slice(start, _BLOCK_ROWS) for start in range(0, len(table), _BLOCK_ROWS)]
+    return _stepped(blocks, step)
+
+
+def _stepped(blocks: list[pa.Table], step: Step) -> ray.data.Dataset:
     return ray.data.from_arrow(blocks).map_batches(step, batch_size=None, batch_format="pyarrow")
+
+
+def _labelled(rows: pa.Table, labels: tuple[str, ...]) -> pa.Table:
+    for name in labels:
+        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+    return rows
 
 
 def _need_chitchat() -> None:

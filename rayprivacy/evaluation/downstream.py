@@ -39,16 +39,15 @@ def downstream(
     Raises:
         CorpusError: a side has no two labels to learn, or nothing to be tested on.
     """
-    sides = {"--real": labelled(real), "--synthetic": labelled(synthetic)}
-    tested = labelled(test)
-    for option, side in sides.items():
+    sides, tested = {"--real": labelled(real), "--synthetic": labelled(synthetic)}, labelled(test)
+    size = min(map(len, sides.values()))
+    drawn = {option: side.take(sample(len(side), size, seed)) for option, side in sides.items()}
+    for option, side in (*sides.items(), *drawn.items()):  # a rare label may be in none of the drawn texts
         if len(set(side.labels or ())) < 2:
             raise CorpusError(f"--label names a column with fewer than two labels in {option}: choose another column.")
     if not len(tested):
         raise CorpusError("--label names a column without labels in the real texts to test on: choose another column.")
-    size = min(map(len, sides.values()))
-    trained = {option: _fit(side.take(sample(len(side), size, seed))) for option, side in sides.items()}
-    ours, theirs = (_figures(trained[option], tested, seed) for option in ("--synthetic", "--real"))
+    ours, theirs = (_figures(_fit(drawn[option]), tested, seed) for option in ("--synthetic", "--real"))
     frequent = Counter(sides["--real"].labels or ()).most_common(1)[0][0]
     guess = np.array([label == frequent for label in tested.labels or ()])
     theirs["most_frequent_label_accuracy"] = mean_figure(guess, tested.users, seed)

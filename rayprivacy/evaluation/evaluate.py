@@ -51,6 +51,7 @@ def evaluate(
     holdout: Texts | None = None,
     config: EvaluationConfig | None = None,
     say: Say = lambda stage: None,
+    opened: Mapping[str, Backbone] | None = None,
 ) -> dict[str, Any]:
     """Measure everything.
 
@@ -61,6 +62,7 @@ def evaluate(
             tested on.
         config: columns, embeddings, sizes and seed; the defaults if absent.
         say: told the name of each stage as it begins.
+        opened: base models that are in memory already, by the name that `config.embeddings` gives them.
 
     Returns:
         Sizes, settings, notes and a list of rows (see `Row.plain`), marked `releasable: False`.
@@ -71,7 +73,7 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     drawn = draw(real, synthetic, holdout, config)
-    bases = {name: open_base(name) if is_base(name) else None for name in dict.fromkeys(config.embeddings)}
+    bases = _bases(config, opened or {})
     say("embeddings")
     features = _features(drawn, bases, config.seed)
     say("fidelity")
@@ -87,6 +89,11 @@ def evaluate(
         found, sizes = _downstream_rows(real, synthetic, holdout, config)
         rows += found
     return _answer(rows, sizes, drawn, (real, synthetic, holdout), config)
+
+
+def _bases(config: EvaluationConfig, opened: Mapping[str, Backbone]) -> dict[str, Backbone | None]:
+    names = dict.fromkeys(config.embeddings)
+    return {name: (opened.get(name) or open_base(name)) if is_base(name) else None for name in names}
 
 
 def _features(drawn: Drawn, bases: Mapping[str, Backbone | None], seed: int) -> dict[str, Features]:

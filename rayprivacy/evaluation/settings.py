@@ -10,6 +10,7 @@ from pydantic import Field
 from rayprivacy.core.config import Config
 
 LSA = "tfidf"
+LEAST_COMPARED = 40
 
 
 class EvaluationConfig(Config):
@@ -34,6 +35,6 @@ class EvaluationConfig(Config):
     label: str | None = Field(None, min_length=1)
     embeddings: tuple[str, ...] = Field(("smollm2-135m", LSA), min_length=1)
     neighbours: int = Field(5, ge=1, le=100)
-    max_texts: int = Field(5000, ge=40)
+    max_texts: int = Field(5000, ge=LEAST_COMPARED)
     max_words: int | None = Field(None, ge=1)
     seed: int = Field(0, ge=0)

@@ -1,8 +1,12 @@
-"""The evaluation as a page of Markdown, and the cells of its tables."""
+"""The evaluation as a page of Markdown, the cells of its tables, and the two files it is kept in."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from rayprivacy.core.files import write_atomic, write_json
+
+JSON_FILE, PAGE_FILE = "evaluation.json", "evaluation.md"
 COLUMNS = ("figure", "synthetic", "real, other users", "better")
 BETTER = {"higher": "higher", "lower": "lower", "near": "near the real one"}
 TITLES = {
@@ -39,6 +43,19 @@ def markdown(found: dict[str, Any]) -> str:
     lines += ["", f"Brackets are {level:.0%} intervals over users. Figures without brackets carry none."]
     lines.append(f"Fidelity is the mean over the embeddings {', '.join(found['settings']['embeddings'])}.")
     return "\n".join(lines) + "\n"
+
+
+def write_evaluation(folder: Path, found: dict[str, Any]) -> None:
+    """Write `evaluation.json` and `evaluation.md`, for their owner only: the figures are internal."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / JSON_FILE, found, 0o600)
+    write_atomic(folder / PAGE_FILE, markdown(found).encode(), 0o600)
+
+
+def delete_evaluation(folder: Path) -> None:
+    """Delete both files, if they are there."""
+    for name in (JSON_FILE, PAGE_FILE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:

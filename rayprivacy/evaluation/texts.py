@@ -5,7 +5,7 @@ Texts are cut to `MAX_CHARS` characters, as a corpus is by default. Users matter
 corpus have no user in common, and intervals resample users (see `bootstrap`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -77,6 +77,16 @@ def plain(texts: list[str], users: list[str] | None = None, labels: list[str | N
     """
     codes = np.arange(len(texts)) if users is None else np.unique(np.array(users, dtype=object), return_inverse=True)[1]
     return Texts(list(texts), codes, labels, users is not None)
+
+
+def texts_of(table: pa.Table, columns: Mapping[str, str]) -> Texts:
+    """Texts of a table, treated as those of a file: stripped, cut to `MAX_CHARS`, rows without text left out.
+
+    Args:
+        table: the rows.
+        columns: which column is the `text`, and where there are such, the `user` and the `label`.
+    """
+    return _texts(_cleaned(table, dict(columns)))
 
 
 def sample(count: int, most: int, seed: int) -> Indexes:

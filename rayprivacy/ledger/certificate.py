@@ -25,6 +25,7 @@ from rayprivacy.ledger.chain import Entry
 from rayprivacy.ledger.charges import fold
 from rayprivacy.ledger.store import Ledger
 
+AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
 DIAGNOSTIC = "diagnostic, not the claim"
 TEST_KEY_WARNING = "not private: test key"
 EXPOSED_WARNING = (
@@ -128,6 +129,7 @@ def build_certificate(
     versions: Mapping[str, str],
     stages: Sequence[Mapping[str, Any]],
     as_published: Mapping[str, Any] | None = None,
+    audit: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
@@ -142,6 +144,7 @@ def build_certificate(
         versions: of the software.
         stages: the run's stages, as JSON objects without clock times.
         as_published: the method's own figure where the paper's analysis differs from ours.
+        audit: what was planted, if this is an audit run.
 
     Raises:
         LedgerError: the release has no commit entry.
@@ -172,9 +175,10 @@ def build_certificate(
         other_accounts=_neighbours(ledger, terms, book[-1].seq),
         assumptions=list(assumptions),
         as_published=dict(as_published) if as_published else None,
+        audit=dict(audit) if audit else None,
         ledger_head=book[-1].hash,
         ledger_keyed=bool(book[-1].mac),
-        warnings=[TEST_KEY_WARNING] * test_key + [EXPOSED_WARNING] * bool(exposures),
+        warnings=[TEST_KEY_WARNING] * test_key + [EXPOSED_WARNING] * bool(exposures) + [AUDIT_WARNING] * bool(audit),
         versions=dict(versions),
         stages=[dict(stage) for stage in stages],
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-_MEANING = {
+MEANING = {
     "central": "differentially private",
     "selective": "selectively differentially private (what its policy calls sensitive, and nothing else)",
     "metric-local": "metric-local private, token by token,",
@@ -17,7 +17,7 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
     lines += [f"> **Warning: {warning}.**\n" for warning in certificate["warnings"]]
     lines += [
         f"**Claim.** All that is ever released from account `{certificate['account']}`, taken together, is"
-        f" {_MEANING[certificate['kind']]} with {claim}.",
+        f" {MEANING[certificate['kind']]} with {claim}.",
         f"Protected unit: {certificate['unit']}. Neighbouring relation: {certificate['relation']}.",
         "",
         *_table(("Fact", "Value"), _facts(certificate)),
@@ -51,18 +51,24 @@ def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _corpus(certificate: Mapping[str, Any]) -> list[str]:
-    runs = [
-        f"- Release `{run['release_id']}` of account `{run['account']}` is {run['kind']}: for plain differential"
-        " privacy it counts as non-private."
-        for run in certificate["exposures"]
-    ]
+def caveats(certificate: Mapping[str, Any], quote: str = "`") -> list[str]:
+    """What else was done with the corpus, and adds to the claim or voids it; names stand between quotes."""
     accounts = [
-        f"- Account `{other['account']}` ({other['kind']}, {other['unit']}, {other['relation']}) may release at"
-        f" epsilon = {other['epsilon']:g}, delta = {other['delta']:g} from the same corpus, on top of this claim."
+        f"Account {quote}{other['account']}{quote} ({other['kind']}, {other['unit']}, {other['relation']}) may release"
+        f" at epsilon = {other['epsilon']:g}, delta = {other['delta']:g} from the same corpus, on top of this claim."
         for other in certificate["other_accounts"]
     ]
-    return ["## What else was done with this corpus", "", *accounts, *runs, ""] if runs or accounts else []
+    runs = [
+        f"Release {quote}{run['release_id']}{quote} of account {quote}{run['account']}{quote} is {run['kind']}: for"
+        " plain differential privacy it counts as non-private."
+        for run in certificate["exposures"]
+    ]
+    return accounts + runs
+
+
+def _corpus(certificate: Mapping[str, Any]) -> list[str]:
+    found = caveats(certificate)
+    return ["## What else was done with this corpus", "", *[f"- {one}" for one in found], ""] if found else []
 
 
 def _published(certificate: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.comparison import check_comparison
 from rayprivacy.methods.generator import run_generator
 from rayprivacy.methods.generator_plan import chunk_events, chunks_of, open_generator, outline_generator
 from rayprivacy.methods.outline import Outline
@@ -38,10 +39,21 @@ class Method:
     chunks: Callable[[Any], int] = lambda _: 1
 
 
-_METHODS = {
-    "seqpate": Method(open_seqpate, outline_seqpate, planned_events, run_seqpate),
-    "generator": Method(open_generator, outline_generator, chunk_events, run_generator, run_generator, chunks_of),
-}
+def _comparable(open_account: Callable[[Any], Ledger]) -> Callable[[Any], Ledger]:
+    """Refuse a comparison that cannot be made before there is even an account."""
+
+    def checked(recipe: Any) -> Ledger:
+        check_comparison(recipe)
+        return open_account(recipe)
+
+    return checked
+
+
+_SEQPATE = Method(_comparable(open_seqpate), outline_seqpate, planned_events, run_seqpate)
+_GENERATOR = Method(
+    _comparable(open_generator), outline_generator, chunk_events, run_generator, run_generator, chunks_of
+)
+_METHODS = {"seqpate": _SEQPATE, "generator": _GENERATOR}
 
 
 def method_of(recipe: Recipe) -> Method:

@@ -53,6 +53,7 @@ def write_certificate(
         | {"base model": f"{recipe.model.base} {backbone.digest[:16]}"},
         stages=stages,
         as_published=as_published,
+        audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
     )
     write_atomic(run.root / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode())
     write_atomic(run.root / "certificate.md", to_markdown(certificate).encode())

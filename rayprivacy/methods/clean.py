@@ -9,12 +9,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from rayprivacy.audit.canaries import PLAN_FILE
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.models.chunks import delete_chunks
 from rayprivacy.models.store import FeatureStore
 
-COMPUTED = ("shards", "teachers", "features", "training")
+COMPUTED = ("shards", "teachers", "features", "training", "shadows")
 STORES = "features_store"
 
 
@@ -45,7 +46,7 @@ def remember_store(private: Path, store: FeatureStore) -> None:
 
 
 def clean_run(root: Path) -> Cleaned:
-    """Delete shards, teachers, cached features and training states of a run, also where it keeps features elsewhere.
+    """Delete what a run computed from private text (`COMPUTED`), also where it keeps features elsewhere.
 
     Interrupted, it can be repeated. A run whose features others share takes them from the others too: they compute
     them anew.
@@ -63,6 +64,7 @@ def clean_run(root: Path) -> Cleaned:
             raise ConfigError(f"{folder} is a link: delete what it leads to yourself, then the link.")
     outside = [store for store in _noted(private) if store.is_dir() and not store.is_relative_to(private)]
     freed = sum(delete_chunks(store) for store in outside) + sum(_delete(folder) for folder in inside)
+    (private / PLAN_FILE).unlink(missing_ok=True)
     (private / STORES).unlink(missing_ok=True)  # last, so that a second try still knows the stores
     return Cleaned((*outside, *inside), freed, tuple(sorted(private.iterdir())))
 

@@ -35,10 +35,12 @@ from rayprivacy.ledger.service import Address
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import generator_assumptions
 from rayprivacy.methods.certify import write_certificate
+from rayprivacy.methods.comparison import check_comparison, compare_with_private
 from rayprivacy.methods.generator_heldout import heldout_metrics
 from rayprivacy.methods.generator_plan import open_generator, planned_histogram, planned_steps
 from rayprivacy.methods.generator_recipe import PART_FILES, GeneratorRecipe
 from rayprivacy.methods.label_counts import label_sums
+from rayprivacy.methods.planted import planted_rows
 from rayprivacy.methods.progress import ProgressGauges
 from rayprivacy.methods.run import Run
 from rayprivacy.methods.session import run_session
@@ -58,6 +60,8 @@ def run_generator(run: Run[GeneratorRecipe], until: int | None = None) -> dict[s
         run: the run.
         until: chunks of steps after which to stop and to save the model alone, without a certificate (empty).
     """
+    if run.measured:
+        check_comparison(run.recipe)
     with closing(open_generator(run.recipe, run.ledger_head())) as ledger:
         return _run(run, ledger, until)
 
@@ -68,7 +72,15 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[s
     reading = Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
     with run_session(run, recipe.resources.address) as progress:
         with run.stage(f"corpus by {recipe.privacy.unit}"):
-            shards = shard_corpus(recipe.corpus, key_path, PART_FILES, 1, run.private("shards"), recipe.privacy.unit)
+            shards = shard_corpus(
+                recipe.corpus,
+                key_path,
+                PART_FILES,
+                1,
+                run.private("shards"),
+                recipe.privacy.unit,
+                planted_rows(run, key),
+            )
             verify_shards(run.private("shards"), key, recipe.privacy.unit)
             progress.show("parts_sharded", PART_FILES, PART_FILES)
         with run.stage("base model"):
@@ -94,6 +106,7 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[s
     )
     if run.measured:
         _measure(run, backbone, reading, model, written)
+        compare_with_private(run, backbone, codes)
     return certificate
 
 

@@ -15,6 +15,7 @@ from rayprivacy.generation.codes import Codes
 from rayprivacy.ledger.filters.noise import least_noise
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.account import open_account
+from rayprivacy.methods.comparison import comparison_stages
 from rayprivacy.methods.generator_recipe import GeneratorRecipe
 from rayprivacy.methods.outline import Outline
 from rayprivacy.release.histogram import HistogramMechanism
@@ -99,6 +100,7 @@ def outline_generator(recipe: GeneratorRecipe) -> Outline:
             (training, "private text", cost),
             (f"{recipe.generation.texts} synthetic texts, report", "the model", "free"),
             ("evaluation (internal)", "held-out private text", "not released"),
+            *comparison_stages(recipe),
         ),
         f"noise multiplier {steps.noise_multiplier:.4g} on clipping norm {steps.clipping_norm:g}, sampling rate "
         f"{steps.sampling_rate:g} per {privacy.unit} (Poisson); noise on a mean gradient "

@@ -8,6 +8,7 @@ from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.ledger.filters.noise import gaussian_noise, laplace_noise
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.account import open_account
+from rayprivacy.methods.comparison import comparison_stages
 from rayprivacy.methods.outline import Outline
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.release.planning import most_queries, noise_on_mean, widest_clip
@@ -102,6 +103,7 @@ def outline_seqpate(recipe: SeqPateRecipe) -> Outline:
             (f"votes: {mechanism.queries} queries, {mechanism.candidates} candidates", "teachers", cost),
             ("student, synthetic text, report", "released votes", "free"),
             ("evaluation (internal)", "held-out private text", "not released"),
+            *comparison_stages(recipe),
         ),
         f"noise multiplier {mechanism.sigma:.2f} per query; votes {how}, noise on a mean vote "
         f"{noise_on_mean(mechanism):.4f}; unit {privacy.unit}, account {privacy.account} of {privacy.ledger}; "

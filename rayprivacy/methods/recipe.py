@@ -7,14 +7,17 @@ left out of it, so changing them re-serves the stored release for nothing.
 
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from rayprivacy.audit.settings import AuditConfig
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.mirror.uris import has_credentials
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.evaluation.settings import LEAST_COMPARED
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 
@@ -28,11 +31,21 @@ class EvaluationConfig(Config):
         users: held-out users that are read, at most.
         completions: held-out texts whose first four words the models continue, for Bleu.
         nonprivate_steps: AdamW steps of the non-private upper bound; 0 leaves it out.
+        compare: training texts, held-out texts and synthetic texts, at most so many of each, that are compared after
+            the run as `rayprivacy evaluate` does, with the extra `eval`; 0 leaves it out.
     """
 
     users: int = Field(default=150, ge=1)
     completions: int = Field(default=64, ge=1)
     nonprivate_steps: int = Field(default=100, ge=0)
+    compare: int = Field(default=0, ge=0)
+
+    @field_validator("compare")
+    @classmethod
+    def _enough_or_nothing(cls, compare: int) -> int:
+        if 0 < compare < LEAST_COMPARED:
+            raise ValueError(f"fewer say nothing: give at least {LEAST_COMPARED}, or 0 to leave the comparison out")
+        return compare
 
 
 class Recipe(Config):
@@ -44,6 +57,19 @@ class Recipe(Config):
     privacy: PrivacyConfig = PrivacyConfig()
     model: ModelConfig = ModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    audit: AuditConfig | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_unused_audit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out while unset, so that release ids from before there was an audit are found again.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name != "audit" or value is not None}
+
+    @model_validator(mode="after")
+    def _can_be_audited(self) -> "Recipe":
+        if self.audit and self.privacy.unit is PrivacyUnit.PHRASE:
+            raise ValueError("privacy.unit is 'phrase', and the attacks of 'audit' ask who took part: remove 'audit'")
+        return self
 
     @model_validator(mode="after")
     def _no_password(self) -> "Recipe":

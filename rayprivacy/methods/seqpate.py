@@ -35,10 +35,12 @@ from rayprivacy.generation.targets import vote_targets
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import assumptions
 from rayprivacy.methods.certify import write_certificate
+from rayprivacy.methods.comparison import check_comparison, compare_with_private
 from rayprivacy.methods.ensemble import ensemble
 from rayprivacy.methods.heldout import heldout_metrics
 from rayprivacy.methods.phrase_metrics import phrase_metrics
 from rayprivacy.methods.planning import open_seqpate, planned_mechanism, planned_queries, round_mechanism
+from rayprivacy.methods.planted import planted_rows
 from rayprivacy.methods.progress import ProgressGauges
 from rayprivacy.methods.public_side import Round, bases, pseudo_rows, round_queries, save_tensors, warm_students
 from rayprivacy.methods.run import Run
@@ -58,6 +60,8 @@ HOW = "A language model trained on public text and on differentially private vot
 
 def run_seqpate(run: Run[SeqPateRecipe]) -> dict[str, Any]:
     """Run, or finish, one recipe; returns the certificate."""
+    if run.measured:
+        check_comparison(run.recipe)
     with closing(open_seqpate(run.recipe, run.ledger_head())) as ledger:
         return _run(run, ledger)
 
@@ -78,6 +82,7 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
                 recipe.teachers.stack,
                 run.private("shards"),
                 recipe.privacy.unit,
+                planted_rows(run, key),
             )
             verify_shards(run.private("shards"), key, recipe.privacy.unit, phrases)
             progress.show("parts_sharded", recipe.teachers.parts, recipe.teachers.parts)
@@ -106,6 +111,7 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
             asked = planned_mechanism(recipe)
             metrics["phrases"] = phrase_metrics(run.private("shards"), shards, phrases, asked, recipe.privacy.delta)
         write_json(run.root / "metrics.json", metrics)
+        compare_with_private(run, backbone)
     return certificate
 
 

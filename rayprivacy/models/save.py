@@ -1,4 +1,8 @@
-"""Save a model the way everybody loads one: `AutoModelForCausalLM.from_pretrained(DIR)`, with a model card."""
+"""Save a model the way everybody loads one: `AutoModelForCausalLM.from_pretrained(DIR)`, with a model card.
+
+The card is a short one, because the certificate is not written yet. So no model lies anywhere without a card, not even
+that of a killed run; the report writes the full card over it.
+"""
 
 import shutil
 from pathlib import Path
@@ -12,7 +16,7 @@ tags: [differential-privacy, synthetic-text]
 
 {how} What is guaranteed, for whom and under
 which assumptions stands in `certificate.json` and `certificate.md` of the run it comes from; no guarantee holds
-without them. It was made to write synthetic text; it repeats the biases and mistakes of its public base.
+without them. `rayprivacy report` on the finished run puts the statement of protection in place of this text.
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
     model = AutoModelForCausalLM.from_pretrained("model")

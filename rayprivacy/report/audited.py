@@ -12,11 +12,17 @@ from markupsafe import Markup
 from pydantic import Field
 
 from rayprivacy.report.figures import DOT, LINE, NOTHING, PATH, TEXT, TIP, svg
-from rayprivacy.report.format import percent
+from rayprivacy.report.format import number, percent
 from rayprivacy.report.inputs import Lenient, read_model
 
 LEFT, RIGHT, FLOOR, HEIGHT = 46, 480, 206, 180
 _ATTACKS = {"loss": "dot loss", "calibrated": "dot calibrated"}
+
+
+EXPOSURE_LEGEND = (
+    ("dot leaked", "found word for word in the synthetic text"),
+    ("", "height: bits of exposure, the top is rank 1"),
+)
 
 
 class OperatingPoint(Lenient):
@@ -113,6 +119,15 @@ def roc(audit: Audit) -> Markup:
     return svg("roc", (RIGHT + 24, FLOOR + 46), title, "; ".join(described), body)
 
 
+def roc_legend(audit: Audit) -> list[tuple[str, str]]:
+    """What the dots and lines of `roc` are: (class, text)."""
+    dots = [
+        (f"dot {name}", f"{name}: AUC {number(a.auc)} ({number(a.auc_interval[0])} to {number(a.auc_interval[1])})")
+        for name, a in audit.membership.items()
+    ]
+    return [*dots, ("", "line: what the certificate admits; dashed: guessing")]
+
+
 def exposures(canaries: Sequence[CanaryFigure]) -> Markup:
     """Exposure of the planted secrets, in bits, by the number of users who carry one."""
     groups = sorted({canary.users for canary in canaries})
@@ -124,10 +139,10 @@ def exposures(canaries: Sequence[CanaryFigure]) -> Markup:
         own = [canary for canary in canaries if canary.users == users]
         middle = LEFT + step * (place + 0.5)
         body += TEXT.format(css="tick", x=middle, y=FLOOR + 18, anchor="middle", text=str(users))
-        for number, canary in enumerate(own):
+        for order, canary in enumerate(own):
             said = f"{canary.kind}, {users} users: {canary.exposure:.1f} bits{', verbatim' if canary.verbatim else ''}"
             described.append(said)
-            x = middle + (number - (len(own) - 1) / 2) * min(16.0, step / len(own))
+            x = middle + (order - (len(own) - 1) / 2) * min(16.0, step / len(own))
             css = "dot leaked" if canary.verbatim else "dot"
             body += DOT.format(css=css, x=x, y=FLOOR - HEIGHT * canary.exposure / most, inner=TIP.format(said))
     return svg("exposure", (RIGHT + 24, FLOOR + 46), "Exposure of planted secrets", "; ".join(described), body)
@@ -135,8 +150,8 @@ def exposures(canaries: Sequence[CanaryFigure]) -> Markup:
 
 def _frame(marks: Sequence[str], across: str) -> Markup:
     body = NOTHING
-    for number, mark in enumerate(marks):
-        y = FLOOR - HEIGHT * number / (len(marks) - 1)
+    for step, mark in enumerate(marks):
+        y = FLOOR - HEIGHT * step / (len(marks) - 1)
         body += LINE.format(x1=LEFT, x2=RIGHT, y=y)
         body += TEXT.format(css="tick", x=LEFT - 6, y=y + 4, anchor="end", text=mark)
     return body + TEXT.format(css="tick", x=(LEFT + RIGHT) / 2, y=FLOOR + 38, anchor="middle", text=across)

@@ -1,13 +1,49 @@
-"""The sentence at the top of the page, and what may not be said when the ledger raised a warning."""
+"""What a certificate says, in sentences: the page, the model card and the data card all take them from here.
+
+The claim is the account's cap, never what was spent so far. While a warning stands nothing is claimed, and what the
+certificate would read is told as such.
+"""
+
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from rayprivacy.core.units import AccountKind
+from rayprivacy.ledger.certificate_text import MEANING, caveats
 from rayprivacy.report.figures import Part, stacked_bar
 from rayprivacy.report.format import number
 from rayprivacy.report.inputs import Amount, Certificate
 
 NO_MEANING = 50.0
 INTERNAL = "internal: measured on private text, not covered by the certificate"
+DISTRUST = "Warning: do not rely on a guarantee from this run"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is protected, or why nothing is.
+
+    Attributes:
+        headline: the claim; a warning where one stands.
+        reasons: the warnings.
+        notes: what the claim would be where a warning stands, what the cap covers, and what comes on top of it.
+    """
+
+    headline: str
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def statement(certificate: Certificate) -> Statement:
+    """The statement of protection of a release."""
+    c, reasons = certificate, tuple(warnings(certificate))
+    would = f"The certificate would read: {pair(c)} {_terms(c)}. It does not hold while a warning stands."
+    cap = (
+        f"The cap covers every release of the account '{c.account}' together, release '{c.release_id}' included, which"
+        f" asked for {pair(c.run_request)} of it."
+    )
+    others = caveats(c.model_dump(), "'")
+    return Statement(DISTRUST if reasons else claim(c), reasons, (*[would] * bool(reasons), cap, *others))
 
 
 def pair(amount: Amount | Certificate) -> str:
@@ -18,7 +54,27 @@ def pair(amount: Amount | Certificate) -> str:
 def claim(certificate: Certificate) -> str:
     """Who is protected and by how much: the account's cap, never the amount spent so far."""
     c = certificate
-    return f"{c.unit.capitalize()}s of the corpus are protected with {pair(c)} (unit: {c.unit}, relation: {c.relation})"
+    if c.kind is AccountKind.CENTRAL:
+        return f"{c.unit.capitalize()}s of the corpus are protected with {pair(c)} {_terms(c)}"
+    return f"Releases of the account are {MEANING[c.kind]} with {pair(c)} {_terms(c)}"
+
+
+def limits(certificate: Certificate) -> tuple[str, str]:
+    """What is protected, and what is not; the assumptions of the certificate belong between the two."""
+    c = certificate
+    void = "Nothing is protected while a warning stands. Otherwise: " * bool(warnings(c))
+    what = f"the presence in the corpus of any one {c.unit}, under {c.relation}"
+    sense = "in the sense of differential privacy"
+    if c.kind is not AccountKind.CENTRAL:
+        what, sense = (
+            f"{c.unit}s of the corpus, under {c.relation}",
+            f"in that releases are {MEANING[c.kind].rstrip(',')}",
+        )
+    return (
+        f"{void}Protected: {what}, {sense}. The claim rests on these assumptions:",
+        f"Not protected: what many {c.unit}s have in common, and anything the public model or public inputs knew"
+        " before. Synthetic text is not checked for truth.",
+    )
 
 
 def warnings(certificate: Certificate) -> list[str]:
@@ -43,3 +99,7 @@ def account_bar(certificate: Certificate) -> Markup:
     """The account as one stacked bar."""
     title = f"Account {certificate.account}: epsilon {number(certificate.epsilon)} in all"
     return stacked_bar("account", title, account_parts(certificate))
+
+
+def _terms(certificate: Certificate) -> str:
+    return f"(unit: {certificate.unit}, relation: {certificate.relation})"

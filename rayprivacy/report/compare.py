@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.report import claim
 from rayprivacy.report.figures import Point, frontier
 from rayprivacy.report.inputs import Certificate, Metrics, Synthetic, read_method, read_model
 from rayprivacy.report.page import environment
+from rayprivacy.report.pictures import comparison_folder, comparison_pictures
+from rayprivacy.report.render import write_pictures
 
 OURS = {"seqpate": "student", "generator": "generator"}
 
@@ -53,7 +53,7 @@ class Row:
 
 
 def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool = True) -> Path:
-    """Write one offline page about several runs, and return its path.
+    """Write one offline page about several runs, and return its path; its figure also as a picture beside it.
 
     Args:
         directories: finished runs, two or more.
@@ -66,6 +66,8 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
     if len(directories) < 2:
         raise ConfigError(f"a comparison of {len(directories)} runs: give two run directories or more.")
     rows = [Row.read(directory, internal) for directory in directories]
+    points = [Point(row.name, row.certificate.run_request.epsilon, row.own) for row in rows if row.own is not None]
+    drawn = frontier(points, "epsilon of the run's request", "perplexity on held-out text") if len(points) > 1 else None
     page = environment().get_template("compare.html.j2")
     html = page.render(
         rows=rows,
@@ -73,12 +75,8 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
         internal=internal and any(row.own is not None for row in rows),
         corpora=len({row.certificate.corpus_digest for row in rows}),
         protections=len({(row.certificate.unit, row.certificate.relation) for row in rows}),
-        frontier=_frontier(rows),
+        frontier=drawn,
     )
     write_atomic(path, html.encode())
+    write_pictures(comparison_folder(path), comparison_pictures(drawn, points))
     return path
-
-
-def _frontier(rows: Sequence[Row]) -> Markup | None:
-    points = [Point(row.name, row.certificate.run_request.epsilon, row.own) for row in rows if row.own is not None]
-    return frontier(points, "epsilon of the run's request", "perplexity on held-out text") if len(points) > 1 else None

@@ -131,14 +131,14 @@ def frontier(points: Sequence[Point], across: str, up: str) -> Markup:
         body += TEXT.format(css="tick", x=x, y=floor + 18, anchor="middle", text=f"{value:.3g}")
     body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text=across)
     body += TEXT.format(css="tick", x=left, y=top - 4, anchor="start", text=up)
-    best = _unbeaten(points)
+    best = unbeaten(points)
     body += PATH.format("best", " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, best)))
     for point in points:
         x, y = place(point)
         tip = TIP.format(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}")
         body += DOT.format(css="dot best" if point in best else "dot", x=x, y=y, inner=tip)
     desc = "; ".join(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}" for point in points)
-    return svg("frontier", (right + 24, floor + 46), f"{up} against {across}", desc, body)
+    return svg("frontier", (right + 24, floor + 46), f"{up[0].upper()}{up[1:]} against {across}", desc, body)
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
@@ -148,10 +148,10 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return low - room, high + room
 
 
-def _unbeaten(points: Sequence[Point]) -> list[Point]:
+def unbeaten(points: Sequence[Point]) -> list[Point]:
     """Those for which no other point is as good in both and better in one, from left to right.
 
-    >>> [point.name for point in _unbeaten([Point("a", 1, 9), Point("b", 3, 9), Point("c", 8, 5)])]
+    >>> [point.name for point in unbeaten([Point("a", 1, 9), Point("b", 3, 9), Point("c", 8, 5)])]
     ['a', 'c']
     """
     best: list[Point] = []

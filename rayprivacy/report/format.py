@@ -7,6 +7,8 @@ from markupsafe import Markup
 EQUATION = re.compile(r"(\w+ = \S+)")
 PARTS = (Markup("{}"), Markup('<span class="unbroken">{}</span>'))
 NONE = "\u2013"
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+MARKUP = re.compile(r"([\\`*_\[\]<>|~#&$])")
 
 
 def number(value: float | None) -> str:
@@ -65,3 +67,21 @@ def unbroken(text: str) -> Markup:
     """
     parts = (PARTS[i % 2].format(part) for i, part in enumerate(EQUATION.split(text)))
     return Markup("").join(parts)
+
+
+def one_line(text: str) -> str:
+    """Without line breaks and control characters.
+
+    >>> one_line("a\\n---\\tb")
+    'a --- b'
+    """
+    return CONTROL.sub("\ufffd", " ".join(text.split()))
+
+
+def markdown(text: str) -> str:
+    """A piece of text for a line of Markdown, where it means nothing but itself.
+
+    >>> markdown("<b> of *release*")
+    '\\\\<b\\\\> of \\\\*release\\\\*'
+    """
+    return MARKUP.sub(r"\\\1", one_line(text))

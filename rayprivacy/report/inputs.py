@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import AccountKind
 
 M = TypeVar("M", bound="Lenient")
 PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
@@ -54,12 +55,32 @@ class Stage(Lenient):
     epsilon: float | None = None
 
 
+class OtherAccount(Lenient):
+    """Another account of the same corpus, whose guarantee and this one add up."""
+
+    account: str
+    kind: str
+    unit: str
+    relation: str
+    epsilon: float
+    delta: float
+
+
+class Exposure(Lenient):
+    """A run of the same corpus that counts as non-private for this account."""
+
+    account: str
+    kind: str
+    release_id: str
+
+
 class Certificate(Lenient):
     """What the ledger vouches for; `epsilon` and `delta` are the cap of the account, which is the claim."""
 
     release_id: str
     corpus_digest: str
     account: Name
+    kind: AccountKind = AccountKind.CENTRAL
     unit: str
     relation: str
     epsilon: float
@@ -69,6 +90,8 @@ class Certificate(Lenient):
     events: list[Event]
     spent_diagnostic: Amount
     run_request: Amount
+    exposures: list[Exposure] = Field(default_factory=list)
+    other_accounts: list[OtherAccount] = Field(default_factory=list)
     assumptions: list[str]
     ledger_head: str
     warnings: list[str]

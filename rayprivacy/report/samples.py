@@ -1,18 +1,17 @@
 """A few released texts for the page: the same ones each time, never hand-picked."""
 
 import random
-import re
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.report.format import CONTROL
 
 SAMPLES = 20
 SEED = 20
 LONGEST = 600
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def draw_samples(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from rayprivacy.audit.canaries import CanaryPlan, canaries, plant, record_plan
+from rayprivacy.audit.canaries import CanaryPlan, canaries, canary_rows, record_plan
 from rayprivacy.audit.claim import read_claim
 from rayprivacy.audit.directory import NOTES, RunAudit, audit_run
 from rayprivacy.audit.population import Population
@@ -103,7 +103,7 @@ class Directory:
             "model": {"base": str(base), "dtype": "float32"},
         }
         recipe = parse_recipe(settings)
-        self.planted = plant(_corpus(), PLAN, self.key)
+        self.planted = pa.concat_tables([_corpus(), canary_rows(PLAN, self.key)], promote_options="default")
         shards = self.root / "private" / "shards"
         _shard(self.planted, self.key, recipe, shards)
         record_plan(self.root, PLAN, self.key)
@@ -171,7 +171,7 @@ def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
     found = sound.audit()
     planted = {user for canary in canaries(PLAN, sound.key) for user in canary.users}
     members, others = ({row["user"] for row in rows} - planted for rows in (sound.training, sound.heldout))
-    assert found["sample"] == {"members": len(members), "others": len(others), "records_at_most": 4}
+    assert found["sample"] == {"members": len(members), "others": len(others), "records_at_most": 4, "shadows": 0}
     assert len(members) + len(others) == USERS
     assert found["claim"] == {"epsilon": 3.0, "delta": 1e-6, "unit": "user"}
     point = found["membership"]["loss"]["points"][2]

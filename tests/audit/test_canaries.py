@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from scipy import stats
 
-from rayprivacy.audit.canaries import PLAN_FILE, CanaryPlan, canaries, plant, read_plan, record_plan
+from rayprivacy.audit.canaries import PLAN_FILE, CanaryPlan, canaries, canary_rows, read_plan, record_plan
 from rayprivacy.audit.exposure import exposure, leaked, rank, ranks
 from rayprivacy.audit.scoring import ModelLoss
 from rayprivacy.audit.secrets import CANDIDATES, KINDS, Kind, candidates, squeezed
@@ -24,7 +23,6 @@ from rayprivacy.models.backbone import Backbone
 KEY = Key.for_tests()
 OTHER = Key(b"x" * 32)
 PLAN = CanaryPlan(repetitions=(1, 3), candidates=200)
-CORPUS = pa.table({"user": ["ada", "bob"], "text": ["good morning", "good night"], "topic": ["a", "b"]})
 
 
 @pytest.fixture(autouse=True)
@@ -58,24 +56,12 @@ def test_the_planted_candidate_is_uniform_over_the_candidates() -> None:
         assert stats.chisquare(np.bincount(column, minlength=10)).pvalue > 1e-4
 
 
-def test_each_repetition_is_a_user_of_its_own_and_the_corpus_stays() -> None:
-    planted = plant(CORPUS, PLAN, KEY)
-    added = planted.slice(len(CORPUS))
-    assert planted.slice(0, len(CORPUS)).equals(CORPUS)
+def test_each_repetition_is_a_user_of_its_own() -> None:
+    added = canary_rows(PLAN, KEY)
     assert len(added) == len(KINDS) * 4
     assert len(set(added["user"].to_pylist())) == len(added)
-    assert added["topic"].null_count == len(added)
     for canary in canaries(PLAN, KEY):
         assert added["text"].to_pylist().count(canary.secret.sentence) == len(canary.users)
-    with pytest.raises(ConfigError, match="canaries of this plan"):
-        plant(planted, PLAN, KEY)
-    with pytest.raises(ConfigError, match="no column 'text'"):
-        plant(CORPUS.drop_columns(["text"]), PLAN, KEY)
-
-
-def test_columns_keep_their_types() -> None:
-    wide = pa.table({"user": ["ada"], "text": pa.array(["hello"], pa.large_string())})
-    assert plant(wide, PLAN, KEY).schema == wide.schema
 
 
 def test_the_recorded_plan_holds_no_secret_and_needs_the_key(tmp_path: Path) -> None:

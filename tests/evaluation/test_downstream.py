@@ -76,3 +76,9 @@ def test_one_label_is_nothing_to_learn_and_is_not_quoted() -> None:
     with pytest.raises(CorpusError, match="without labels"):
         downstream(corpus(1, 50), corpus(2, 50), plain(["a"], labels=[None]))
     assert np.array(secret.labels).shape == (40,)
+
+
+def test_a_label_that_is_in_none_of_the_drawn_texts_is_nothing_to_learn_either() -> None:
+    rare = plain(["a b", "c d"] * 500, labels=["tea"] * 999 + ["rain"])
+    with pytest.raises(CorpusError, match="fewer than two labels in --real"):
+        downstream(rare, corpus(2, 20), corpus(3, 50))

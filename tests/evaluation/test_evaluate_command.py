@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rayprivacy.cli import app
-from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
 
 ROWS = [f"number {row % 97} asks number {row * 7 % 89} about line {row * 13 % 83}" for row in range(120)]
 
@@ -37,6 +38,7 @@ def test_it_prints_tables_and_writes_both_files(files: dict[str, str], tmp_path:
     assert done.exit_code == 0
     for word in ("precision", "copied_texts", "macro_f1", "not releasable"):
         assert word in done.output
+    assert [stat.S_IMODE((out / f"evaluation.{kind}").stat().st_mode) for kind in ("json", "md")] == [0o600, 0o600]
     found = json.loads((out / "evaluation.json").read_text())
     assert found["releasable"] is False
     assert {row["group"] for row in found["rows"]} == {"fidelity", "words", "memorisation", "downstream"}
@@ -55,6 +57,16 @@ def test_a_wrong_column_is_one_sentence_and_exit_code_two(files: dict[str, str])
     assert done.stderr.startswith("rayprivacy: --text is 'message', which is not a column of --real")
     assert len(done.stderr.strip().splitlines()) == 1
     assert "asks number" not in done.stderr
+
+
+@pytest.mark.parametrize("missing", ["sklearn", "sacrebleu"])
+def test_without_the_extra_it_says_what_to_install(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    done = CliRunner().invoke(app, ["evaluate", "--real", files["real"], "--synthetic", files["synthetic"]])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == f"evaluate needs {missing}: pip install 'rayprivacy[eval]'."
 
 
 @pytest.mark.parametrize(

@@ -110,3 +110,9 @@ def test_weighted_orders_serve_small_caps(ledger: Ledger, epsilon: float) -> Non
 def test_an_order_is_for_one_rule_only() -> None:
     with pytest.raises(ConfigError, match="only 'rdp' takes one"):
         parameters_for("weighted", CAP, order=8.0)
+
+
+def test_a_cap_far_below_the_plan_is_told_as_that() -> None:
+    with pytest.raises(ConfigError, match=r"epsilon 0\.01 at delta 1e-06 is far less than the plan costs: raise"):
+        parameters_for("rdp", Budget(0.01, 1e-6), plan=[GaussianDpEvent(1.0)])
+    assert parameters_for("rdp", Budget(0.01, 1e-6), plan=[GaussianDpEvent(1000.0)])["order"] > 1

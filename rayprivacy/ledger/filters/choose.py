@@ -46,8 +46,8 @@ def parameters_for(
     """What the rule fixes when the account is opened: the given RDP order, or the best one for a plan.
 
     Raises:
-        ConfigError: 'rdp' without an order and without a plan, an order for another rule, or a cap that leaves nothing
-            at any of the weighted orders.
+        ConfigError: 'rdp' without an order and without a plan, an order for another rule, a plan far above the cap, or
+            a cap that leaves nothing at any of the weighted orders.
     """
     if composition != "rdp":
         if order is not None:
@@ -55,7 +55,19 @@ def parameters_for(
         return {"orders": _weighted_orders(budget)} if composition == "weighted" else {}
     if order is None and not plan:
         raise ConfigError("composition is 'rdp' and there is no order: give one, e.g. 8, or a plan to choose it from.")
-    return {"order": float(order) if order is not None else renyi.best_order(plan, budget.delta)}
+    return {"order": float(order) if order is not None else _order_of(plan, budget)}
+
+
+def _order_of(plan: Sequence[DpEvent], budget: Budget) -> float:
+    order = renyi.best_order(plan, budget.delta)
+    try:
+        renyi.rdp_cap(order, budget)
+    except ConfigError:
+        raise ConfigError(
+            f"the account's epsilon {budget.epsilon:g} at delta {budget.delta:g} is far less than the plan costs: raise"
+            " it, or plan less."
+        ) from None
+    return order
 
 
 def _weighted_orders(budget: Budget) -> list[list[float]]:

@@ -1,0 +1,154 @@
+"""The figures as files: the page's drawing and colours, letters in them, and no private one where it must not be."""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from run_directory import ATTACK, AUDIT, certificate, metrics
+
+from rayprivacy.report import render
+from rayprivacy.report.audited import Audit
+from rayprivacy.report.claim import INTERNAL, account_bar, account_parts
+from rayprivacy.report.compare import write_comparison
+from rayprivacy.report.figures import Part, stacked_bar
+from rayprivacy.report.inputs import Certificate, Metrics
+from rayprivacy.report.page import write_report
+from rayprivacy.report.pictures import run_pictures
+from rayprivacy.report.render import Picture, light_style, standalone, write_pictures
+from rayprivacy.report.road import ROADS
+
+PUBLIC = {"road.png", "account.png", "lengths.png"}
+PRIVATE = {"internal-lengths-heldout.png", "internal-roc.png", "internal-exposure.png"}
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def run(make_run: Make) -> Path:
+    root = make_run()
+    (root / "audit.json").write_text(json.dumps(AUDIT))
+    return root
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def colour(name: str) -> tuple[int, int, int]:
+    css = (Path(render.__file__).parent / "templates" / "report.css").read_text()
+    found = re.search(rf"--{name}: #(\w\w)(\w\w)(\w\w);", css)  # the first are the light ones
+    assert found
+    return tuple(int(part, 16) for part in found.groups())  # type: ignore[return-value]
+
+
+def test_an_internal_report_has_all_of_them(run: Path) -> None:
+    write_report(run)
+    assert names(run / "plots") == PUBLIC | PRIVATE
+    for path in (run / "plots").iterdir():
+        with Image.open(path) as image:
+            assert image.format == "PNG"
+            assert image.width >= 2 * 484
+            assert len(image.convert("RGB").getcolors(1 << 20)) > 10
+            assert image.text["Description"]
+        assert path.stat().st_mode & 0o777 == (0o600 if path.name in PRIVATE else 0o644)
+
+
+def test_a_report_to_share_has_no_private_one(run: Path) -> None:
+    write_report(run, internal=False)
+    assert names(run / "plots") == PUBLIC
+    shared = {name: (run / "plots" / name).read_bytes() for name in PUBLIC}
+    write_report(run)
+    assert {name: (run / "plots" / name).read_bytes() for name in PUBLIC} == shared
+
+
+def test_text_that_is_not_said_to_be_releasable_is_private(make_run: Make) -> None:
+    synthetic = metrics()["synthetic"] | {"releasable": False}
+    run = make_run(figures={"synthetic": synthetic})
+    write_report(run, internal=False)
+    assert names(run / "plots") == {"road.png", "account.png"}
+    write_report(run)
+    assert "internal-lengths.png" in names(run / "plots")
+
+
+def test_the_bar_has_the_colours_of_the_page_in_proportion(run: Path) -> None:
+    write_report(run)
+    with Image.open(run / "plots" / "account.png") as image:
+        pixels = image.convert("RGB")
+    row = [pixels.getpixel((x, 110)) for x in range(pixels.width)]
+    shares = [row.count(colour(name)) / 2000 for name in ("released", "other", "left")]
+    assert shares == pytest.approx([1.5 / 3, 0.7 / 3, 0.8 / 3], abs=0.003)
+    assert pixels.getpixel((0, 0)) == colour("card")
+
+
+def test_letters_are_drawn(tmp_path: Path) -> None:
+    figure = stacked_bar("account", "title", [Part("bar-this", "one", 1.0, "1")])
+    dark = []
+    for number, legend in enumerate(([], [("", "one two three")], [("", "one two three" * 10)])):
+        (path,) = write_pictures(tmp_path, [Picture(str(number), figure, legend)])
+        with Image.open(path) as image:
+            grey = image.convert("L")
+            dark.append(sum(count for value, count in enumerate(grey.histogram()) if value < 60))
+            assert not any(grey.getpixel((grey.width - 1, y)) < 255 for y in range(grey.height))
+    assert dark[0] + 200 < dark[1]
+    assert dark[1] + 2000 < dark[2]
+
+
+def test_legends_and_rules_are_complete() -> None:
+    cert, figures = Certificate.model_validate(certificate()), Metrics.model_validate(metrics())
+    pictures = run_pictures(cert, figures, ROADS["seqpate"], Audit.model_validate(AUDIT))
+    assert len(pictures) == 6
+    for picture in pictures:
+        drawn = standalone(picture)
+        assert "var(" not in drawn
+        assert (INTERNAL in drawn) == picture.internal
+        used = {css for found in re.findall(r' class="([^"]+)"', drawn.split("</style>")[1]) for css in found.split()}
+        styled = set(re.findall(r"\.([a-z-]+)", light_style()))
+        assert used - styled <= {"account", "lengths", "roc", "exposure", "road-across", "loss", "internal"}
+    account = standalone(Picture("account", account_bar(cert), [(part.css, part.name) for part in account_parts(cert)]))
+    assert account.count('class="bar-this"') == 2  # in the bar and in the legend
+
+
+def test_names_cannot_break_a_picture(make_run: Make) -> None:
+    run = make_run({"account": f"{ATTACK} & \x00\x1b <svg " + "long " * 60})
+    write_report(run)
+    with Image.open(run / "plots" / "account.png") as image:
+        assert image.height > 400  # the title takes lines
+
+
+def test_without_the_renderer_the_report_is_written_and_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)  # what an import sees where it is not installed
+    with caplog.at_level(logging.WARNING):
+        assert write_report(run).is_file()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Plots were left out of {run / 'plots'}: install rayprivacy[report], then run rayprivacy report again."
+    ]
+    assert not (run / "plots").exists()
+
+
+def test_without_any_font_there_are_no_pictures_either(
+    run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(render, "_fonts", lambda: {"skip_system_fonts": True})
+    with caplog.at_level(logging.WARNING):
+        assert write_report(run).is_file()
+    assert ["install fonts" in record.getMessage() for record in caplog.records] == [True]
+    assert not (run / "plots").exists()
+
+
+def test_a_comparison_has_its_frontier_in_a_folder_named_after_it(make_run: Make, tmp_path: Path) -> None:
+    runs = [make_run({"run_request": {"epsilon": epsilon, "delta": 1e-6}}, name=f"run-{epsilon}") for epsilon in (1, 8)]
+    write_comparison(runs, tmp_path / "shared.html", internal=False)
+    assert not (tmp_path / "shared-plots").exists()
+    write_comparison(runs, tmp_path / "page.html")
+    assert names(tmp_path / "page-plots") == {"internal-frontier.png"}
+    path = tmp_path / "page-plots" / "internal-frontier.png"
+    assert path.stat().st_mode & 0o777 == 0o600
+    with Image.open(path) as image:
+        assert "run-8: epsilon of the run's request 8" in image.text["Description"]
+        assert colour("released") in {found for _, found in image.convert("RGB").getcolors(1 << 20)}
