@@ -83,7 +83,7 @@ def one_sentence(address: str) -> Iterator[None]:
             f"what answers at {address} is no Ray job server: give the dashboard's URL, whose port is usually 8265."
         ) from None
     except RuntimeError as error:
-        raise ClusterError(f"the cluster at {address} refuses: {_first_line(error)}") from None
+        raise ClusterError(f"the cluster at {address} refuses: {_first_line(error).rstrip('.')}.") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -28,7 +28,7 @@ from rayprivacy.core.errors import ClusterError, ConfigError
 # record was deleted: so the record is left alone until that has surely happened.
 SETTLE_SECONDS = 5.0
 POLL_SECONDS = 1.0
-START_SECONDS = 60.0  # a dashboard answers before the agent of its node does
+START_SECONDS = 120.0  # a dashboard answers before the agent of its node does
 _NOT_YET = "No available agent"
 EXIT_CODES = (0, 1, 2, 3)
 
