@@ -1,17 +1,18 @@
-"""What makes one trial better than another: a figure that anybody could compute from what the trial released.
+"""What makes one trial better than another: a figure of public or released text, or one that is charged.
 
 - `public_perplexity`: of the trial's model on public sentences of yours (`metric.text`, one a line);
-- `distinct_2`, ... : of its synthetic text alone.
+- `distinct_2`, ... : of its synthetic text alone;
+- `heldout_loss`: of its model on held-out private text, with noise, and paid for before it is seen (`charged`).
 
-Figures on held-out private text are refused when the space is read. Whoever looks at them to choose a setting has used
-the private corpus once more for each trial, and no ledger knows.
+All other figures on held-out private text are refused when the space is read. Whoever looks at them to choose a setting
+has used the private corpus once more for each trial, and no ledger knows.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
@@ -21,9 +22,17 @@ from rayprivacy.methods.recipe import Recipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import encode
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.release.vote import SIGMA_RANGE
 
-MODES: dict[str, Literal["min", "max"]] = {"public_perplexity": "min", "distinct_1": "max", "distinct_2": "max"}
-OF_MODELS = ("public_perplexity",)
+CHARGED = "heldout_loss"
+MODES: dict[str, Literal["min", "max"]] = {
+    "public_perplexity": "min",
+    "distinct_1": "max",
+    "distinct_2": "max",
+    CHARGED: "min",
+}
+OF_MODELS = ("public_perplexity", CHARGED)
+_OF_CHARGED = ("noise_multiplier", "most", "records")
 
 
 class MetricConfig(Config):
@@ -34,19 +43,28 @@ class MetricConfig(Config):
         text: for `public_perplexity`: a UTF-8 file of PUBLIC sentences, one a line.
         max_tokens: longer sentences are cut.
         max_texts: lines that are read, at most.
+        noise_multiplier: for `heldout_loss`: noise std / L2 sensitivity of each report.
+        most: for `heldout_loss`: public bound on the loss of a user, in nats per token; what is above counts as this.
+        records: for `heldout_loss`: texts of a user that are read, at most.
     """
 
     name: str = "public_perplexity"
     text: str | None = Field(default=None, min_length=1)
     max_tokens: int = Field(default=62, ge=1)
     max_texts: int = Field(default=500, ge=1)
+    noise_multiplier: float | None = Field(default=None, ge=SIGMA_RANGE[0], le=SIGMA_RANGE[1])
+    most: float = Field(default=10.0, ge=0.01, le=1000)
+    records: int = Field(default=4, ge=1)
 
     @field_validator("name")
     @classmethod
     def _public(cls, name: str) -> str:
         if name not in MODES:
             why = "it reads private text" if "heldout" in name or "private" in name else "it is unknown"
-            raise ValueError(f"{why}, and only figures on public or released text may steer: use {', '.join(MODES)}")
+            raise ValueError(
+                f"{why}, and what steers is computed from public or released text, or charged as '{CHARGED}' is: use"
+                f" {', '.join(MODES)}"
+            )
         return name
 
     @model_validator(mode="after")
@@ -54,6 +72,23 @@ class MetricConfig(Config):
         if (self.name == "public_perplexity") != (self.text is not None):
             raise ValueError(f"name is '{self.name}': text goes with 'public_perplexity', and only there")
         return self
+
+    @model_validator(mode="after")
+    def _has_noise(self) -> "MetricConfig":
+        if self.charged != (self.noise_multiplier is not None):
+            raise ValueError(f"name is '{self.name}': noise_multiplier goes with '{CHARGED}', and only there")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_unused_noise(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out where it means nothing, so that searches from before there was a charged metric are found again.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name not in _OF_CHARGED or self.charged}
+
+    @property
+    def charged(self) -> bool:
+        """Whether it reads private text, and is paid for."""
+        return self.name == CHARGED
 
     @property
     def mode(self) -> Literal["min", "max"]:
@@ -86,7 +121,7 @@ def read_sentences(config: MetricConfig) -> list[str]:
 
 
 def utility(folder: Path, recipe: Recipe, config: MetricConfig) -> float:
-    """The figure of one trial.
+    """The figure of one trial, where it is free.
 
     Args:
         folder: its run directory, of which only what was released is read: `model/` or `synthetic.parquet`.

@@ -1,7 +1,7 @@
 """What a search leaves: every trial with its spend, the best recipe, and the frontier of utility against epsilon."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -30,7 +30,8 @@ class TrialRow:
         release_id: its release; empty when it was infeasible.
         utility: the metric.
         epsilon: what its recipe asked for.
-        charges, planned: how many of its charges were made, and how many a whole trial has.
+        charges, planned: how many of its charges were made, and how many a whole trial has, with its reports where
+            the metric is charged.
         share: part of the account's cap that they took; None where nobody paid.
         values: the searched values, as JSON.
     """
@@ -114,10 +115,11 @@ def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
 def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
     number, figures = trial.number, trial.values
     try:
-        recipe, planned = trials.recipe(json.loads(values)), len(trials.charges(json.loads(values)))
+        recipe, bill = trials.recipe(json.loads(values)), trials.bill(json.loads(values))
     except ConfigError:
         return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
-    made, share = _spend(trials, ledger, recipe.release_id)
+    planned = len(bill)
+    made, share = _spend(trials, ledger, {release for release, _ in bill})
     state: State = "refused" if made < planned and ledger else "failed"
     if figures:
         rungs = trials.rungs(recipe)
@@ -127,13 +129,14 @@ def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str)
     return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, planned, share, values)
 
 
-def _spend(trials: Trials, ledger: Ledger | None, release: str) -> tuple[int, float | None]:
+def _spend(trials: Trials, ledger: Ledger | None, releases: Set[str]) -> tuple[int, float | None]:
     budget = trials.space.budget
     if ledger is None or budget is None:
         return 0, None
-    status, made = ledger.status(budget.account), live_charges(ledger, budget.account, release)
-    lines = [line for line in ledger.lines(budget.account) if line.release_id == release]
-    return len(made), sum(status.share_of(line) or 0.0 for line in lines)
+    status = ledger.status(budget.account)
+    made = sum(len(live_charges(ledger, budget.account, release)) for release in releases)
+    lines = [line for line in ledger.lines(budget.account) if line.release_id in releases]
+    return made, sum(status.share_of(line) or 0.0 for line in lines)
 
 
 def _best(rows: Sequence[TrialRow], mode: str) -> TrialRow | None:

@@ -33,13 +33,18 @@ class Purse:
             return False
         return True
 
-    def paid(self, values: Values) -> int:
-        """How many charges of a trial there are."""
-        release = self._trials.recipe(values).release_id
-        return len(live_charges(self._ledger, self._account, release))
-
     def _owed(self, values: Values) -> list[DpEvent]:
-        return self._trials.charges(values)[self.paid(values) :]
+        """The charges of a trial that are not made yet; those of one release are made in order."""
+        bill = self._trials.bill(values)
+        releases = {release for release, _ in bill}
+        paid = {release: len(live_charges(self._ledger, self._account, release)) for release in releases}
+        owed = []
+        for release, event in bill:
+            if paid[release] == 0:
+                owed.append(event)
+            else:
+                paid[release] -= 1
+        return owed
 
 
 def live_charges(ledger: LedgerApi, account: str, release: str) -> list[Charge]:

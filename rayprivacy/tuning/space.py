@@ -8,7 +8,8 @@ Three rules of charging:
   One charge, little more than one trial's. No pruning, and no searcher that looks at results.
 - `public`: the recipe runs on a public corpus instead. Free; the private corpus is never opened.
 
-What decides between trials may be computed from public text or from what a trial released, and from nothing else.
+What decides between trials is computed from public text or from what a trial released, or it is charged itself, which
+`pay_for_all` alone can do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ from rayprivacy.tuning.metric import MetricConfig
 
 Charging = Literal["pay_for_all", "select", "public"]
 # What a trial protects, and which corpus it reads, is not for a search to decide.
-FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus")
+FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus", "audit")
 SEARCHABLE = ("privacy.epsilon", "corpus.max_records_per_user", "corpus.max_chars")
 
 
@@ -117,6 +118,20 @@ class Space(Config):
             raise ValueError(f"charging is '{self.charging}': the block `public` goes with 'public', and only there")
         if (self.charging == "public") == (self.budget is not None):
             raise ValueError(f"charging is '{self.charging}': the block `budget` goes with all but 'public'")
+        return self
+
+    @model_validator(mode="after")
+    def _metric_is_paid(self) -> "Space":
+        if self.metric.charged and self.charging == "select":
+            raise ValueError(
+                f"metric.name is '{self.metric.name}' and charging 'select', where a trial and its score are one"
+                " mechanism: use charging pay_for_all, or public_perplexity"
+            )
+        if self.metric.charged and self.charging == "public":
+            raise ValueError(
+                f"metric.name is '{self.metric.name}' and charging 'public', which never opens the private corpus: use"
+                " charging pay_for_all, or public_perplexity"
+            )
         return self
 
     @model_validator(mode="after")

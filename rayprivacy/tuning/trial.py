@@ -1,8 +1,9 @@
 """One trial, chunk by chunk, as Ray Tune runs it.
 
 A step of the Trainable runs one chunk: it is reserved in the ledger, run, committed, and the model it leaves is
-measured on public text. Only then does the scheduler decide whether there is a next step, so a trial that is pruned has
-paid for what it ran and for nothing else. What is reported is public, and so is a failure's sentence.
+measured, for nothing on public text or for another charge on private text. Only then does the scheduler decide whether
+there is a next step, so a trial that is pruned has paid for what it ran and for nothing else. What is reported is
+public, and so is a failure's sentence.
 """
 
 import os
@@ -17,6 +18,7 @@ from rayprivacy.core.sealing import Seal
 from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.run import Run
+from rayprivacy.tuning.charged import heldout_loss
 from rayprivacy.tuning.metric import utility
 from rayprivacy.tuning.trials import Trials, Values
 
@@ -82,5 +84,7 @@ def advance(trials: Trials, recipe: Recipe, rung: int) -> dict[str, Any]:
         method.run_until(run, rung)
     else:
         method.run(run)
-    figure = utility(folder, recipe, trials.space.metric)
+    metric = trials.space.metric
+    charged = metric.charged
+    figure = heldout_loss(run, metric, trials.chunks(recipe, rung)) if charged else utility(folder, recipe, metric)
     return {UTILITY: figure, EPSILON: recipe.privacy.epsilon, "done": rung >= rungs}

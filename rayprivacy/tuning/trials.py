@@ -22,6 +22,7 @@ from rayprivacy.ledger.service import Address
 from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import parse_recipe, read_mapping
+from rayprivacy.tuning.charged import Owed, report_mechanism, report_release, with_reports
 from rayprivacy.tuning.space import Space, assigned, merged
 
 Values = Mapping[str, Any]
@@ -85,10 +86,23 @@ class Trials:
         """What a trial will charge, in order.
 
         Raises:
-            ConfigError: a value is out of range, or no noise is enough for the budget.
+            ConfigError: as `bill`.
         """
-        recipe = self.recipe(values)
-        return method_of(recipe).charges(recipe)
+        return [event for _, event in self.bill(values)]
+
+    def bill(self, values: Values) -> list[Owed]:
+        """The same, each charge with its release: the trial's own, or that of a report where the metric is charged.
+
+        Raises:
+            ConfigError: a value is out of range, no noise is enough for the budget, or the metric cannot be charged.
+        """
+        recipe, metric = self.recipe(values), self.space.metric
+        reports = []
+        if metric.charged:
+            report = report_mechanism(metric, recipe).event
+            chunks = [self.chunks(recipe, rung) for rung in range(1, self.rungs(recipe) + 1)]
+            reports = [(report_release(metric, recipe, chunk), report) for chunk in chunks]
+        return with_reports([(recipe.release_id, event) for event in method_of(recipe).charges(recipe)], reports)
 
     def protection(self, values: Values) -> Protection:
         """What a trial protects."""
@@ -101,6 +115,10 @@ class Trials:
     def rungs(self, recipe: Recipe) -> int:
         """How often a trial reports: after each chunk if trials are pruned, else once."""
         return method_of(recipe).chunks(recipe) if self.space.pruning else 1
+
+    def chunks(self, recipe: Recipe, rung: int) -> int:
+        """How many chunks have run when a trial reports for the `rung`-th time."""
+        return rung if self.space.pruning else method_of(recipe).chunks(recipe)
 
     def folder(self, recipe: Recipe) -> Path:
         """The run directory of a trial."""
@@ -121,7 +139,13 @@ class Trials:
 
 
 def _recipe(space: Space) -> dict[str, Any]:
-    return merged(read_mapping(Path(space.recipe), "recipe"), space.fixed)
+    recipe = merged(read_mapping(Path(space.recipe), "recipe"), space.fixed)
+    if recipe.get("audit") is not None:
+        raise ConfigError(
+            "'recipe' names a recipe with an 'audit' block, whose runs are no releases: take the block out, and audit"
+            " the best recipe by itself."
+        )
+    return recipe
 
 
 def _public_side(base: Mapping[str, Any], space: Space, root: Path) -> dict[str, Any]:

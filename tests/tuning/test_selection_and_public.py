@@ -10,9 +10,11 @@ import ray
 from dp_accounting.dp_event import ComposedDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 from rich.console import Console
+from typer.testing import CliRunner
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import to_json
+from rayprivacy.cli import app
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.tuning import selection
@@ -64,6 +66,7 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
     assert len(losers) == 2
     _check_charge(bench, space)
     _check_winner(bench, winner, min(figures))
+    _check_cards(bench, space, winner)
     haystacks = [bench.folder / "out", local_ray, bench.folder / "told"]
     for loser in losers:
         _nowhere(f"{loser:.6g}", haystacks)
@@ -99,6 +102,14 @@ def _check_winner(bench: Any, winner: Path, best: float) -> None:
     recipe = Trials.of(space, bench.folder).recipe({"training.clipping_norm": 1.0})
     assert utility(winner, recipe, space.metric) == best
     assert len(pq.read_table(winner / "synthetic.parquet"))
+
+
+def _check_cards(bench: Any, space: Path, winner: Path) -> None:
+    done = CliRunner().invoke(app, ["tune", str(space), "--resume", "--out", str(bench.folder / "out")])
+    assert done.exit_code == 0, done.output
+    release = json.loads((winner / "certificate.json").read_text())["release_id"]
+    for card in (winner / "README.md", winner / "model" / "README.md"):
+        assert f"of release {release}" in card.read_text()
 
 
 def _dies_at(number: int) -> Any:

@@ -1,0 +1,340 @@
+"""The charged metric: what is refused, what a trial is billed, and that private losses leave in noisy form alone."""
+
+import math
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+from rayprivacy.accounting import renyi
+from rayprivacy.audit.scoring import ModelLoss
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
+from rayprivacy.core.keys import create_key
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.layout import HOLDOUT, Layout
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.parts import read_holdout, write_part
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.run import Run
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.release.histogram import SCALE
+from rayprivacy.tuning import charged
+from rayprivacy.tuning.charged import heldout_loss, heldout_units, report_mechanism, report_release, unit_losses
+from rayprivacy.tuning.purse import Purse
+from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.start import start_search
+from rayprivacy.tuning.trials import Trials
+
+METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
+FIXED = {"corpus": {"holdout": 0.4}}
+VALUES = {"training.clipping_norm": 1.0}
+PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
+USERS = 40
+WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ({"metric": {"name": "heldout_loss"}}, "noise_multiplier goes with 'heldout_loss'"),
+        ({"metric": {"name": "distinct_2", "noise_multiplier": 1.0}}, "noise_multiplier goes with 'heldout_loss'"),
+        ({"metric": METRIC | {"text": "public.txt"}}, "text goes with 'public_perplexity'"),
+        ({"metric": METRIC | {"noise_multiplier": 0}}, "'metric.noise_multiplier'"),
+        ({"metric": METRIC | {"noise_multiplier": math.nan}}, "'metric.noise_multiplier'"),
+        ({"metric": METRIC | {"most": math.inf}}, "'metric.most'"),
+        ({"metric": METRIC | {"records": 0}}, "'metric.records'"),
+        ({"metric": {"name": "private_loss"}}, "it reads private text, and what steers"),
+        ({"metric": {"name": "heldout_perplexity"}}, "charged as 'heldout_loss'"),
+        ({"metric": METRIC, "charging": "select", "searcher": "random"}, "are one mechanism: use charging pay_for_all"),
+        ({"metric": METRIC, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
+    ],
+)
+def test_a_wrong_space_is_one_sentence(bench: Any, blocks: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_space(bench.space(**blocks))
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ({}, r"corpus\.holdout is 0 .*set fixed\.corpus\.holdout"),
+        (
+            {
+                "recipe": "seqpate.yaml",
+                "search": {"votes.queries": {"choice": [20, 40]}},
+                "fixed": {
+                    "privacy": {"unit": "phrase"},
+                    "corpus": {"holdout": 0.4, "phrases": "secrets.txt", "max_shards_per_phrase": 1},
+                },
+            },
+            r"privacy\.unit is 'phrase' .*use public_perplexity",
+        ),
+    ],
+    ids=["no holdout", "phrase"],
+)
+def test_what_cannot_be_charged_is_refused_before_anything_is_written(
+    bench: Any, blocks: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        start_search(
+            bench.space(metric=METRIC, **blocks), (), bench.folder / "out", resume=False, console=Console(quiet=True)
+        )
+    for name in ("out", "ledger.db", "secret.key"):
+        assert not (bench.folder / name).exists()
+
+
+def test_other_searches_are_what_they_were_before_there_was_a_charged_metric(bench: Any) -> None:
+    """Their space.json and their release ids are made of it."""
+    free, paid = (load_space(bench.space(**blocks)) for blocks in ({}, {"metric": METRIC}))
+    assert set(free.model_dump(mode="json")["metric"]) == {"name", "text", "max_tokens", "max_texts"}
+    assert paid.model_dump(mode="json")["metric"] | METRIC == paid.model_dump(mode="json")["metric"]
+
+
+def test_every_report_is_on_the_bill_behind_its_chunk(bench: Any) -> None:
+    def bill(**blocks: Any) -> list[Any]:
+        return Trials.of(load_space(bench.space(fixed=FIXED, **blocks)), bench.folder).bill(VALUES)
+
+    free, once = bill(), bill(metric=METRIC)
+    each = bill(metric=METRIC, pruning={"grace": 1})
+    run, report = free[0][0], once[-1][1]
+    assert [event for _, event in once] == [event for _, event in free] + [report]
+    assert [event for _, event in each] == [free[0][1], report, free[1][1], report]
+    assert [name == run for name, _ in each] == [True, False, True, False]
+    assert len({name for name, _ in each}) == 3
+    assert once[-1] == each[-1]  # pruned or not, the whole model's figure is one release
+    assert (report.event.noise_multiplier, report.count) == (0.5, 1)
+    other = bill(metric=METRIC | {"most": 8.0})
+    assert other[-1][0] != once[-1][0]
+
+
+def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) -> None:
+    """The purse counts them for running trials and for a new one, also where some are paid already."""
+    trials = Trials.of(load_space(bench.space(fixed=FIXED, metric=METRIC, pruning={"grace": 1})), bench.folder)
+    bill, other = trials.bill(VALUES), {"training.clipping_norm": 2.0}
+    order = renyi.best_order([event for _, event in bill] * 2, 1e-6)
+    price = {name: sum(renyi.rdp(event, (order,))[0] for at, event in bill if at == name) for name, _ in bill}
+    run, first, second = price
+    room = 2 * price[run] + 1.5 * (price[first] + price[second])  # one trial with reports; two without
+    cap = renyi.epsilon_at(room, order, 1e-6)
+    ledger = _account(bench, cap, order=order)
+    purse = Purse(trials, ledger)
+    assert purse.fits(VALUES, [])
+    assert not purse.fits(other, [VALUES])
+    paid = [0, 0, 0]
+    for name, event in bill[:3]:  # chunk, report, chunk: one report is owed
+        place = list(price).index(name)
+        rung = paid[0] + 1 if name == run else 0
+        ledger.reserve("search", name, "0" * 64, event, rung=rung, protection=trials.protection(VALUES))
+        paid[place] += 1
+        assert purse.fits(VALUES, [])
+    assert not purse.fits(other, [VALUES])
+    assert purse.fits(VALUES, [VALUES])  # twice the report that is owed still fits
+    ledger.close()
+
+
+class Measured:
+    """A trial as it is after its last chunk, without Ray: shards with a hold-out, a model, an account."""
+
+    def __init__(self, bench: Any, base: Path, epsilon: float = 80.0, unit: str = "user", **metric: Any) -> None:
+        bound = {"max_records_per_user": None} if unit == "record" else {}
+        fixed = {"corpus": {"holdout": 0.4} | bound, "privacy": {"unit": unit}}
+        space = load_space(bench.space(fixed=fixed, metric=METRIC | metric))
+        self.bench, self.trials = bench, Trials.of(space, bench.folder / "out")
+        self.config, self.recipe = space.metric, self.trials.placed(self.trials.recipe(VALUES))
+        self.key = create_key(Path(self.recipe.privacy.key))
+        self.run: Run[Any] = Run.open(self.trials.folder(self.recipe), self.recipe, resume=True, measured=False)
+        shutil.copytree(base, self.run.root / "model")
+        self.rows = [(f"user-{u:02}", n, _sentence(u, n)) for u in range(USERS) for n in range(1 + u % 6)]
+        self.shards(self.rows)
+        _account(bench, epsilon, unit=PrivacyUnit(unit)).close()
+
+    def shards(self, rows: list[tuple[str, int, str]]) -> None:
+        """Everybody of `rows` is held out."""
+        out, schema = self.run.private("shards"), Layout(self.recipe.corpus, 1, 1, self.recipe.privacy.unit).schema
+        out.mkdir(exist_ok=True)
+        columns = [[-1] * len(rows), *(list(column) for column in zip(*rows, strict=True))]
+        entries = {
+            part: write_part(table, part, self.key, out, self.recipe.privacy.unit)
+            for part, table in ((HOLDOUT, pa.table(columns, schema=schema)), (0, schema.empty_table()))
+        }
+        most = self.recipe.corpus.max_records_per_user
+        unit = self.recipe.privacy.unit
+        ShardManifest("", 1, 1, most, 0.4, (entries[0],), entries[HOLDOUT], Dropped(), unit).write(out)
+
+    def figure(self, chunk: int = 2) -> float:
+        return heldout_loss(self.run, self.config, chunk)
+
+    def sums(self) -> Any:
+        return charged._sums(self.run, self.config, report_mechanism(self.config, self.recipe))
+
+    @property
+    def exact(self) -> float:
+        """The mean over users of the mean loss of their first texts, with nothing taken from what is tested."""
+        backbone = load_backbone(ModelConfig(base=str(self.run.root / "model"), dtype="float32"))
+        table = read_holdout(self.run.private("shards"))
+        loss = ModelLoss(backbone, self.config.max_tokens).per_token
+        means = []
+        for user in sorted(set(table["user"].to_pylist())):
+            own = table.filter(pc.equal(table["user"], user))["text"].to_pylist()[: self.config.records]
+            means.append(float(np.mean([loss([text])[0] for text in own])))
+        return float(np.mean(means))
+
+
+def _sentence(user: int, number: int) -> str:
+    """Of very different lengths, so that a common batch would be padded otherwise for each set of users."""
+    return " ".join(WORDS[(user * 7 + number * 3 + place) % len(WORDS)] for place in range(1 + (user * 5 + number) % 9))
+
+
+def _account(bench: Any, epsilon: float, unit: PrivacyUnit = PrivacyUnit.USER, order: float = 4.0) -> Ledger:
+    relation, budget = NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6)
+    bench.ledger.ensure_account("search", unit, relation, budget, "rdp", order=order)
+    return bench.ledger
+
+
+def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
+    bench: Any, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Measured(bench, tiny_base)
+    figure, exact = trial.figure(), trial.exact
+    assert 0 < abs(figure - exact) < 6 * 0.5 * 10 / USERS
+    name = report_release(trial.config, trial.recipe, 2)
+    assert bench.charges() == [(name, 0, "committed")]
+    assert trial.trials.bill(VALUES)[-1][0] == name
+    (charge,) = bench.ledger.charges_of("search", name)
+    assert charge.event == trial.trials.bill(VALUES)[-1][1]
+
+    monkeypatch.setattr(charged, "_sums", lambda *_: pytest.fail("read private text again"))
+    assert trial.figure() == figure
+    monkeypatch.undo()
+    for kept in trial.run.root.glob("private/metric-*"):
+        assert kept.stat().st_mode & 0o077 == 0
+        kept.unlink()
+    assert trial.figure() == figure  # the same machine makes the same sums, hence the same release
+    assert len(bench.charges()) == 1
+    assert trial.figure(chunk=1) != figure  # another report, another draw
+    assert len(bench.charges()) == 2
+    bench.ledger.verify()
+
+
+def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base)
+    trial.figure()
+    exact, sums = trial.exact, trial.sums()
+    secrets = [f"{exact:.6g}".encode(), f"{math.exp(exact):.6g}".encode(), *(each.tobytes() for each in sums)]
+    secrets += [str(each).encode() for each in sums.tolist()] + [
+        b"user-07",
+        max((text for *_, text in trial.rows), key=len).encode(),
+    ]
+    for path in bench.folder.rglob("*"):
+        if path.is_file() and "private" not in path.relative_to(bench.folder).parts and path.name != "talk.parquet":
+            content = path.read_bytes()
+            assert not [secret for secret in secrets if secret in content], path
+    (kept,) = trial.run.root.glob("private/metric-*")
+    assert kept.read_bytes() == sums.tobytes()  # the search above would have found it
+
+
+def test_a_report_that_the_account_cannot_pay_is_refused_and_leaves_no_charge(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base, epsilon=5.0)
+    with pytest.raises(BudgetRefusedError):
+        trial.figure()
+    assert not list(trial.run.root.glob("private/metric-*"))
+    assert bench.charges() == []
+    bench.ledger.verify()
+
+
+def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base, noise_multiplier=1e5)
+    for _ in range(2):
+        try:
+            figure = trial.figure()
+        except ReleaseError as error:
+            assert "hides its figure" in str(error)  # noqa: PT017 - noise may leave both cells full, rarely
+        else:
+            assert 0 < figure < 10
+        assert len(bench.charges()) == 1
+
+
+def test_another_hold_out_is_another_charge(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base)
+    trial.figure()
+    trial.shards(trial.rows[:-1])
+    trial.figure()
+    assert len(bench.charges()) == 2
+
+
+def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, tiny_base: Path) -> None:
+    """On the real path, to the last bit: the losses of the others do not know that it is there."""
+    trial = Measured(bench, tiny_base)
+    rows = trial.rows[:30]
+    trial.shards(rows)
+    all_of_them = trial.sums()
+    for user in sorted({row[0] for row in rows})[::2]:
+        trial.shards([row for row in rows if row[0] != user])
+        without = trial.sums()
+        trial.shards([row for row in rows if row[0] == user])
+        alone = trial.sums()
+        assert (all_of_them - without).tolist() == alone.tolist()
+        assert alone.sum() == SCALE
+        assert math.hypot(*alone.tolist()) <= SCALE
+
+
+def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_base: Path) -> None:
+    """In one batch the losses of many of these differ in their last bits, which the grid would hide nearly always."""
+    loss = ModelLoss(load_backbone(ModelConfig(base=str(tiny_base), dtype="float32")), 60)
+    dice = random.Random(1)
+    texts = ["the cat sat on my mat and " + " ".join(dice.choices(WORDS, k=dice.randint(1, 60))) for _ in range(24)]
+    units = [[{"text": text} for text in texts[first : first + 2]] for first in range(0, 24, 2)]
+    whole = unit_losses(units, loss, lambda _: "").tolist()
+    assert len(set(whole)) == 12
+    assert [float(unit_losses([unit], loss, lambda _: "")[0]) for unit in units] == whole
+    assert unit_losses(units[1:], loss, lambda _: "").tolist() == whole[1:]
+    assert unit_losses(units[::-1], loss, lambda _: "").tolist() == whole[::-1]
+
+
+def test_the_control_code_is_context(bench: Any, tiny_base: Path) -> None:
+    loss = ModelLoss(load_backbone(ModelConfig(base=str(tiny_base), dtype="float32")), 12)
+    row = {"text": "we go home now", "topic": "soup"}
+    behind = unit_losses([[row]], loss, lambda row: f"topic: {row['topic']} ")
+    assert behind == loss.per_token([row["text"]], ["topic: soup "])
+    assert behind != unit_losses([[row]], loss, lambda _: "")
+
+
+def test_a_broken_model_counts_as_the_worst(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base)
+    weights = trial.run.root / "model" / "model.safetensors"
+    save_file(
+        {name: torch.full_like(each, math.nan) for name, each in load_file(weights).items()}, weights, {"format": "pt"}
+    )
+    assert trial.sums().tolist() == [USERS * SCALE, 0]
+
+
+def test_units_are_users_with_their_first_texts_or_single_records(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base)
+    table = read_holdout(trial.run.private("shards"))
+    users = heldout_units(table, PrivacyUnit.USER, 4)
+    assert [len(own) for own in users] == [min(4, 1 + user % 6) for user in range(USERS)]
+    assert all(len({row["user"] for row in own}) == 1 for own in users)
+    assert all([row["record"] for row in own] == list(range(len(own))) for own in users)
+    assert [len(own) for own in heldout_units(table, PrivacyUnit.RECORD, 4)] == [1] * len(table)
+    assert heldout_units(table.slice(0, 0), PrivacyUnit.USER, 4) == []
+
+
+def test_with_unit_record_every_record_is_a_unit(bench: Any, tiny_base: Path) -> None:
+    trial = Measured(bench, tiny_base, unit="record")
+    assert trial.sums().sum() == len(trial.rows) * SCALE
+    assert 0 < trial.figure() < 10
+    assert replace(report_mechanism(trial.config, trial.recipe), sigma=1.0).unit is PrivacyUnit.RECORD
+    assert len(bench.charges()) == 1
