@@ -65,7 +65,7 @@ def documents_of(rows: list[dict[str, Any]], backbone: Backbone, reading: Readin
     prefixes = [reading.prefix({name: row[name] for name in reading.labels}) for row in rows]
     codes = {prefix: backbone.prefix(prefix) for prefix in set(prefixes)}
     texts = list(map(itemgetter("text"), rows))
-    tokens = backbone.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    tokens = backbone.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     return [
         _document(codes[prefix], ids, reading.max_tokens, backbone.end)
         for prefix, ids in zip(prefixes, tokens, strict=True)

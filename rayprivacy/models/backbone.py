@@ -59,7 +59,7 @@ class Backbone:
 
     def document(self, text: str, max_tokens: int) -> list[int]:
         """Token ids `start, at most max_tokens of text, end`; `end` is left out where the text was cut."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False)
+        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)  # it would log the length of a text
         return [self.start, *ids[:max_tokens], *([self.end] if len(ids) <= max_tokens else [])]
 
     def prefix(self, text: str) -> list[int]:

@@ -1,6 +1,7 @@
 """The base: start and end tokens, the cut of a document, and errors a person can act on."""
 
 import importlib.util
+import logging
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import resolve_base
@@ -36,6 +39,22 @@ def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone, max_to
         *ids[:max_tokens],
         *([tiny_backbone.end] if max_tokens >= len(ids) else []),
     ], "a text that was cut did not end"
+
+
+def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pytest.LogCaptureFixture) -> None:
+    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
+    backbone.tokenizer.model_max_length = 16
+    transformers = logging.getLogger("transformers")
+    transformers.addHandler(caplog.handler)  # it passes nothing on to the root logger
+    try:
+        reading = Reading(PrivacyUnit.USER, (), lambda labels: "", 8)
+        documents_of([{"text": "hello how are you today " * 20}], backbone, reading)
+        backbone.document("hello how are you today " * 20, 8)
+        assert not caplog.text
+        backbone.tokenizer.encode("hello how are you today " * 20)
+        assert "16" in caplog.text  # this is what it would say
+    finally:
+        transformers.removeHandler(caplog.handler)
 
 
 def test_an_empty_text_is_a_document_of_two_tokens(tiny_backbone: Backbone) -> None:
