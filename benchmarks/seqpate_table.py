@@ -159,7 +159,7 @@ UNITS = {
 def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> SeqPateRecipe:
     """The recipe that rows change, for one seed: other pseudo-sentences, queries and students, the same shards."""
     overrides = [
-        f"seed={seed}", f"pseudo.seed={seed}", f"student.seed={seed}", f"teachers.count={teachers}",
+        f"seed={seed}", f"pseudo.seed={seed}", f"student={{seed: {seed}}}", f"teachers.count={teachers}",
         f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
         f"privacy.key={work}/bench.key", f"resources.features={work}/features",
     ]  # fmt: skip
