@@ -13,15 +13,19 @@ from rich.console import Console
 
 from rayprivacy.audit.population import Population
 from rayprivacy.audit.shadows import Shadow
+from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import private_directory
+from rayprivacy.core.sealing import Seal
 from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import parse_recipe
 from rayprivacy.methods.run import Run
 
 FOLDER = "shadows"
+_SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
 
 
+@_SEAL.around("training shadow models")
 def train_shadows(root: Path, recipe: Recipe, population: Population, count: int, console: Console) -> list[Shadow]:
     """Train, or find trained, so many shadow models.
 
