@@ -347,8 +347,9 @@ def _spread(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 
 def _over_plain(medians: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     plain = medians["plain"]
+    compared = [figure for figure, value in plain.items() if "first" not in figure and value]
     return {
-        name: {figure: round(row[figure] / plain[figure], 2) for figure in row if "first" not in figure}
+        name: {figure: round(row[figure] / plain[figure], 2) for figure in compared}
         for name, row in medians.items()
         if name != "plain"
     }
