@@ -15,7 +15,7 @@ from rayprivacy.core.files import write_atomic
 from rayprivacy.models.chunks import delete_chunks
 from rayprivacy.models.store import FeatureStore
 
-COMPUTED = ("shards", "teachers", "features", "training", "shadows")
+COMPUTED = ("shards", "teachers", "features", "training", "shadows", "metric")
 STORES = "features_store"
 
 

@@ -5,6 +5,7 @@ The part of a recipe that decides what is released is digested into the release 
 left out of it, so changing them re-serves the stored release for nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
@@ -21,7 +22,12 @@ from rayprivacy.evaluation.settings import LEAST_COMPARED
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 
-FREE = ("generation", "evaluation", "resources")
+FREE: Mapping[str, Any] = {
+    "generation": True,
+    "evaluation": True,
+    "resources": True,
+    "audit": {"users": True, "shadows": True},
+}
 
 
 class EvaluationConfig(Config):
@@ -69,6 +75,8 @@ class Recipe(Config):
     def _can_be_audited(self) -> "Recipe":
         if self.audit and self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and the attacks of 'audit' ask who took part: remove 'audit'")
+        if self.audit and self.corpus.holdout == 0:
+            raise ValueError("corpus.holdout is 0, and 'audit' compares training users with others: set e.g. 0.1")
         return self
 
     @model_validator(mode="after")
@@ -95,9 +103,9 @@ class Recipe(Config):
     @property
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
-        return self._named(dict.fromkeys(FREE, True))
+        return self._named(FREE)
 
-    def _named(self, free: dict[str, Any]) -> str:
-        shape = self.model_dump(mode="json", exclude=free)
+    def _named(self, free: Mapping[str, Any]) -> str:
+        shape = self.model_dump(mode="json", exclude=dict(free))
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
         return f"{self.method}-{digest_json(shape)[:16]}"

@@ -108,4 +108,4 @@ class SeqPateRecipe(Recipe):
         """Name of the release: equal recipes are the same release."""
         # With several rounds, how the student learns decides what the next round asks.
         learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if self.votes.rounds == 1 else {}
-        return self._named({**dict.fromkeys(FREE, True), **learning})
+        return self._named({**FREE, **learning})

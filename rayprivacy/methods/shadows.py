@@ -1,7 +1,8 @@
 """Train shadow models of a run: its recipe again, on halves of its users, with a key and a ledger of their own.
 
-They are made of private text, are never released, and lie in `private/shadows`, which `rayprivacy clean` deletes. Their
-ledger is a file beside them: what they charge is nobody's release. A killed audit goes on where it stopped.
+They are made of private text, are never released, and lie in `private/shadows`, which `rayprivacy clean` deletes, in a
+folder of their corpus: those of a corpus that has changed since are not taken for these. Their ledger is a file beside
+them: what they charge is nobody's release. A killed audit goes on where it stopped.
 """
 
 from dataclasses import replace
@@ -16,6 +17,7 @@ from rayprivacy.audit.shadows import Shadow
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.sealing import Seal
+from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import parse_recipe
@@ -36,14 +38,16 @@ def train_shadows(root: Path, recipe: Recipe, population: Population, count: int
         count: an even number, at least 4.
         console: where progress is shown.
     """
-    return [_trained(root, recipe, population, number, console) for number in range(count)]
+    corpus = read_manifest(population.shards).corpus_digest(population.key)[:16]
+    place = root.absolute() / "private" / FOLDER / corpus
+    return [_trained(place / f"{number:03d}", recipe, population, number, console) for number in range(count)]
 
 
-def _trained(root: Path, recipe: Recipe, population: Population, number: int, console: Console) -> Shadow:
-    folder = private_directory(root.absolute() / "private" / FOLDER / f"{number:03d}")
+def _trained(folder: Path, recipe: Recipe, population: Population, number: int, console: Console) -> Shadow:
     shadow = Shadow(number, folder / "run" / "model", population.key)
     if not (folder / "run" / "certificate.json").exists():
         console.print(f"shadow model {number + 1}", highlight=False)
+        private_directory(folder)
         _write_corpus(folder / "corpus.parquet", population, shadow)
         again = _shadow_recipe(recipe, folder)
         run = Run.open(folder / "run", again, resume=True, console=console)

@@ -45,7 +45,7 @@ from dp_accounting.dp_event import DpEvent
 from rayprivacy.audit.scoring import ModelLoss
 from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ConfigError, ReleaseError
-from rayprivacy.core.files import write_atomic
+from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import read_manifest
@@ -131,7 +131,8 @@ def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
         # Of no other book and no other corpus, as the noise of the trial's own steps.
         corpus = read_manifest(run.private("shards")).corpus_digest(key)
         name = key.digest("metric-sums", ledger.entries(privacy.account)[0].hash, corpus, release)
-        sums = Private(_kept(run.private(f"metric-{name[:16]}"), lambda: _sums(run, config, mechanism)))
+        kept = private_directory(run.private("metric")) / name[:16]
+        sums = Private(_kept(kept, lambda: _sums(run, config, mechanism)))
         shares = Gate(ledger, privacy.account, key).release_histogram(release, mechanism, sums)
         run.keep_ledger_head(ledger.head())
     return figure_of(float(shares.value[0]), config.most)

@@ -219,7 +219,7 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     monkeypatch.setattr(charged, "_sums", lambda *_: pytest.fail("read private text again"))
     assert trial.figure() == figure
     monkeypatch.undo()
-    for kept in trial.run.root.glob("private/metric-*"):
+    for kept in trial.run.root.glob("private/metric/*"):
         assert kept.stat().st_mode & 0o077 == 0
         kept.unlink()
     assert trial.figure() == figure  # the same machine makes the same sums, hence the same release
@@ -242,7 +242,7 @@ def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench: Any, tin
         if path.is_file() and "private" not in path.relative_to(bench.folder).parts and path.name != "talk.parquet":
             content = path.read_bytes()
             assert not [secret for secret in secrets if secret in content], path
-    (kept,) = trial.run.root.glob("private/metric-*")
+    (kept,) = trial.run.root.glob("private/metric/*")
     assert kept.read_bytes() == sums.tobytes()  # the search above would have found it
 
 
@@ -250,7 +250,7 @@ def test_a_report_that_the_account_cannot_pay_is_refused_and_leaves_no_charge(be
     trial = Measured(bench, tiny_base, epsilon=5.0)
     with pytest.raises(BudgetRefusedError):
         trial.figure()
-    assert not list(trial.run.root.glob("private/metric-*"))
+    assert not list(trial.run.root.glob("private/metric/*"))
     assert bench.charges() == []
     bench.ledger.verify()
 
