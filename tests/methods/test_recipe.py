@@ -242,6 +242,26 @@ def test_with_several_rounds_how_the_student_learns_decides_what_is_asked(tmp_pa
     assert _load(tmp_path, two, "student.steps=59").release_id != _load(tmp_path, two).release_id
 
 
+def test_an_audit_is_another_release_and_its_size_is_not(tmp_path: Path) -> None:
+    audited = _load(tmp_path, "audit: {}").release_id
+    assert audited != SeqPateRecipe().release_id
+    assert _load(tmp_path, "audit: {canaries: {candidates: 50}}").release_id != audited
+    for size in ("users: 7", "shadows: 4"):
+        assert _load(tmp_path, f"audit: {{{size}}}").release_id == audited
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ("corpus: {holdout: 0.0}", "corpus.holdout is 0, and 'audit' compares.*set e.g. 0.1"),
+        ("privacy: {unit: phrase}\ncorpus: {phrases: names.txt}", "privacy.unit is 'phrase'.*remove 'audit'"),
+    ],
+)
+def test_an_audit_needs_people_inside_and_outside(tmp_path: Path, blocks: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _load(tmp_path, f"audit: {{}}\n{blocks}")
+
+
 def test_clipping_and_laplace_noise_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="choose noise 'gaussian', or clip null"):
         _load(tmp_path, "votes: {clip: 0.2, noise: laplace}")
