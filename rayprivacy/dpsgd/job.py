@@ -8,6 +8,7 @@ each, so that a new node has time to come. Both limits are public, and count fai
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -48,8 +49,9 @@ def run_training(job: Job, console: Console, told: Callable[[int], None] = lambd
     (job.folder / REFUSED).unlink(missing_ok=True)
     engine = job.engine
     trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"job": job},
+        partial(
+            train_worker, job
+        ),  # a config would be unpickled by Ray Train's controller, which would import all this
         torch_config=TorchConfig(backend="nccl" if engine.gpu else "gloo", timeout_s=1800),
         scaling_config=ScalingConfig(num_workers=engine.workers, use_gpu=engine.gpu),
         run_config=RunConfig(

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ray.train
 import torch
@@ -92,9 +91,9 @@ class _RefusedError(Exception):
 
 
 @SEAL.around("training")
-def train_worker(config: dict[str, Any]) -> None:
-    """Run the job `config["job"]` as one rank of it."""
-    worker = _Worker(config["job"])
+def train_worker(job: Job) -> None:
+    """Run the job as one rank of it."""
+    worker = _Worker(job)
     try:
         worker.prepare()
         worker.train()

@@ -26,6 +26,8 @@ def ray_session(address: str) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == "local":  # one machine has no node that could be taken away
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)

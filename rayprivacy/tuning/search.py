@@ -82,7 +82,7 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
 def _tuner(trials: Trials, searcher: PayingSearch, samples: int) -> tune.Tuner:
     space, root = trials.space, trials.root
     attempt = sum(1 for _ in (root / "tune").glob("attempt-*")) + 1
-    trial = tune.with_parameters(Trial, trials=trials, home=str(Path.cwd()))
+    trial = tune.with_parameters(Trial, trials=[ray.put(trials)], home=str(Path.cwd()))
     return tune.Tuner(
         tune.with_resources(trial, _resources()),
         tune_config=tune.TuneConfig(

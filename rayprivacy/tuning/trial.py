@@ -4,23 +4,21 @@ A step of the Trainable runs one chunk: it is reserved in the ledger, run, commi
 measured, for nothing on public text or for another charge on private text. Only then does the scheduler decide whether
 there is a next step, so a trial that is pruned has paid for what it ran and for nothing else. What is reported is
 public, and so is a failure's sentence.
+
+Ray Tune has a process for each trial and the trial's actor is another. Only the actor imports the models, and gets the
+search by reference: what unpickles it imports them too.
 """
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray import tune
+from ray import ObjectRef, tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.recipe import Recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.tuning.charged import heldout_loss
-from rayprivacy.tuning.metric import utility
-from rayprivacy.tuning.trials import Trials, Values
 
 UTILITY, EPSILON, REFUSED, FAILED = "utility", "epsilon", "refused", "failed"
 SEAL = Seal(ReleaseError, "what was charged stays charged once, so run the search again with --resume")
@@ -33,17 +31,17 @@ class Trial(tune.Trainable):
     lives in an actor beside it, on the driver's node, where the search's files are.
     """
 
-    def setup(self, config: dict[str, Any], trials: Trials | None = None, home: str = ".") -> None:
+    def setup(self, config: dict[str, Any], trials: Sequence[ObjectRef[Any]] = (), home: str = ".") -> None:
         """Start the actor.
 
         Args:
             config: `values`, by dotted key.
-            trials: the search.
+            trials: the search, a reference to its `Trials`.
             home: the driver's working directory, which paths in recipes are relative to.
         """
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor: Any = ray.remote(_Runner).options(num_cpus=0, scheduling_strategy=here)
-        self._runner: Any = actor.remote(trials, config["values"], home)
+        self._runner: Any = actor.remote(*trials, config["values"], home)
 
     def step(self) -> dict[str, Any]:
         """Run the next chunk; the figures of the trial so far."""
@@ -59,32 +57,16 @@ class Trial(tune.Trainable):
 
 
 class _Runner:
-    def __init__(self, trials: Trials, values: Values, home: str) -> None:
+    def __init__(self, trials: Any, values: dict[str, Any], home: str) -> None:
         os.chdir(home)
         self._trials, self._recipe = trials, trials.recipe(values)
 
     def report(self, rung: int) -> dict[str, Any]:
+        from rayprivacy.tuning.advance import advance  # see above
+
         try:
             return SEAL.around("a trial")(advance)(self._trials, self._recipe, rung)
         except BudgetRefusedError:
             return {REFUSED: True, "done": True}
         except RayPrivacyError as error:
             return {FAILED: str(error), "done": True}
-
-
-def advance(trials: Trials, recipe: Recipe, rung: int) -> dict[str, Any]:
-    """Run a trial until it has reported `rung` times, or find that done.
-
-    Returns:
-        `utility`, `epsilon` (the recipe's), and `done` when this is all of the trial.
-    """
-    rungs, method, folder = trials.rungs(recipe), method_of(recipe), trials.folder(recipe)
-    run = Run.open(folder, trials.placed(recipe), resume=True, measured=False)
-    if rung < rungs and method.run_until is not None:
-        method.run_until(run, rung)
-    else:
-        method.run(run)
-    metric = trials.space.metric
-    charged = metric.charged
-    figure = heldout_loss(run, metric, trials.chunks(recipe, rung)) if charged else utility(folder, recipe, metric)
-    return {UTILITY: figure, EPSILON: recipe.privacy.epsilon, "done": rung >= rungs}

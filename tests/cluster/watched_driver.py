@@ -101,8 +101,8 @@ def _watched_group(points: Points) -> type:
     return Watched
 
 
-def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[dict[str, Any]], None]:
-    def train_worker(config: dict[str, Any]) -> None:
+def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any], None]:
+    def train_worker(given: Any) -> None:
         from rayprivacy.dpsgd import loop
 
         step = loop._Worker._step
@@ -113,7 +113,7 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[dict[
             step(self, number)
 
         loop._Worker._step = watched  # type: ignore[method-assign]
-        real(config)
+        real(given)
 
     return train_worker
 

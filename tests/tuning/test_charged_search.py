@@ -14,10 +14,11 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.tuning.advance import advance
 from rayprivacy.tuning.charged import heldout_units
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.start import start_search
-from rayprivacy.tuning.trial import REFUSED, UTILITY, _Runner, advance
+from rayprivacy.tuning.trial import REFUSED, UTILITY, _Runner
 from rayprivacy.tuning.trials import Trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
