@@ -13,7 +13,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.tuning.frontier import draw_frontier
-from rayprivacy.tuning.purse import live_charges
+from rayprivacy.tuning.purse import Purse, live_charges
 from rayprivacy.tuning.study import open_study
 from rayprivacy.tuning.trials import Trials
 
@@ -26,7 +26,8 @@ class TrialRow:
 
     Attributes:
         number: in the order of suggestion.
-        state: how it ended; `refused` and `failed` trials have no figure.
+        state: how it ended; `refused` and `failed` trials have no figure, and for the rest of a refused one the account
+            has too little left.
         release_id: its release; empty when it was infeasible.
         utility: the metric.
         epsilon: what its recipe asked for.
@@ -113,14 +114,16 @@ def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
 
 
 def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
-    number, figures = trial.number, trial.values
+    number, figures, searched = trial.number, trial.values, json.loads(values)
     try:
-        recipe, bill = trials.recipe(json.loads(values)), trials.bill(json.loads(values))
+        recipe, bill = trials.recipe(searched), trials.bill(searched)
     except ConfigError:
         return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
     planned = len(bill)
     made, share = _spend(trials, ledger, {release for release, _ in bill})
-    state: State = "refused" if made < planned and ledger else "failed"
+    state: State = "failed"
+    if ledger and not Purse(trials, ledger).fits(searched, ()):
+        state = "refused"
     if figures:
         rungs = trials.rungs(recipe)
         # Ray Tune tells a searcher of every report but the last one, which ends the trial.
