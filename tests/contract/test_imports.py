@@ -1,4 +1,4 @@
-"""What a command may import before it knows that it needs it: seconds of every call, and of every refusal."""
+"""What a process may import before it knows that it needs it: seconds of every call, and hundreds of megabytes."""
 
 import json
 import subprocess
@@ -6,11 +6,17 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "ray")
 
-
-@pytest.mark.parametrize("module", ["rayprivacy.cli", "rayprivacy.methods.recipes"])
-def test_the_command_line_and_the_recipes_are_light(module: str) -> None:
-    code = f"import json, sys, {module}; print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("rayprivacy.cli", ("torch", "transformers", "ray", "sklearn")),
+        ("rayprivacy.methods.recipes", ("torch", "transformers", "ray", "sklearn")),
+        ("rayprivacy.release.noise", ("sklearn", "polars", "torch")),
+        ("rayprivacy.tuning.trial", ("torch", "transformers", "dp_accounting")),
+    ],
+)
+def test_who_needs_no_model_does_not_import_one(module: str, heavy: tuple[str, ...]) -> None:
+    code = f"import json, sys, {module}; print(json.dumps([name for name in {heavy!r} if name in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
