@@ -31,7 +31,7 @@ def figures(tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> list[d
         f"model.base={tiny_base}", "model.dtype=float32", "corpus.max_records_per_user=1", "corpus.labels=[]",
         "codes={values: {}}", "adapter={kind: full, rank: 8}", f"training={json.dumps(training)}",
         "training.optimizer.learning_rate=0.01", "generation={texts: 64, max_tokens: 40}",
-        "resources={cpus: 2, actors: 1}",
+        "resources={cpus: 1, actors: 1}",
     ]  # fmt: skip
     space: dict[str, Any] = {}
     cells = json.loads((DEMO / "demo.ipynb").read_text())["cells"]
