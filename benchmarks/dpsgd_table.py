@@ -13,6 +13,7 @@ import json
 import platform
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def measured(run: Any, half: str) -> float:
 def main() -> None:
     arguments = _arguments()
     results = []
-    with ray_session("local"):
+    with redirect_stdout(sys.stderr), ray_session("local"):  # libraries print to it, and JSON must stand alone there
         for seed in arguments.seeds:
             for epsilon in arguments.epsilon:
                 for name in arguments.rows:

@@ -48,10 +48,9 @@ def run_training(job: Job, console: Console, told: Callable[[int], None] = lambd
         private_directory(folder)
     (job.folder / REFUSED).unlink(missing_ok=True)
     engine = job.engine
+    # The job is bound, not a config: Ray Train's controller unpickles its config, and would import the models for it.
     trainer = TorchTrainer(
-        partial(
-            train_worker, job
-        ),  # a config would be unpickled by Ray Train's controller, which would import all this
+        partial(train_worker, job),
         torch_config=TorchConfig(backend="nccl" if engine.gpu else "gloo", timeout_s=1800),
         scaling_config=ScalingConfig(num_workers=engine.workers, use_gpu=engine.gpu),
         run_config=RunConfig(

@@ -121,13 +121,13 @@ def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str)
         return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
     planned = len(bill)
     made, share = _spend(trials, ledger, {release for release, _ in bill})
-    state: State = "failed"
-    if ledger and not Purse(trials, ledger).fits(searched, ()):
-        state = "refused"
+    state: State
     if figures:
         rungs = trials.rungs(recipe)
         # Ray Tune tells a searcher of every report but the last one, which ends the trial.
         state = "finished" if len(trial.intermediate_values) + 1 >= rungs else "pruned"
+    else:
+        state = "failed" if ledger is None or Purse(trials, ledger).fits(searched, ()) else "refused"
     utility = figures[0] if figures else None
     return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, planned, share, values)
 
