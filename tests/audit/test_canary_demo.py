@@ -10,7 +10,7 @@ import pytest
 
 DEMO = Path(__file__).parents[2] / "jobs" / "canary_demo"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

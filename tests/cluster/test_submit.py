@@ -189,6 +189,7 @@ def test_a_release_is_one_job_and_one_charge(work: Work) -> None:
     assert work.commits() == ["reserve", "commit"]
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work: Work) -> None:
     first = work.submit()
     assert first.returncode == 0, first.stdout + first.stderr
@@ -211,6 +212,7 @@ def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work: Wor
     assert work.commits() == ["reserve", "commit"]
 
 
+@pytest.mark.exhaustive
 def test_the_package_can_be_shipped_and_a_bad_input_keeps_its_exit_code(work: Work) -> None:
     shipped = work.folder / "shipped"
     (shipped / "runs").mkdir(parents=True)

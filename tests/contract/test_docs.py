@@ -68,6 +68,7 @@ def _urls(css: str) -> list[str]:
     return re.findall(r"""(?:url\(|@import)\s*["']?([^"')]+)""", css)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_site_builds_offline_and_loads_nothing_from_another_host(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
@@ -89,6 +90,7 @@ def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
     assert found == ["https://a/b.css", "//c/d.js", "https://e/f.css", "https://g/h.woff"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_reference_shows_docstrings_and_their_examples(site: Path) -> None:
     page = (site / "api" / "ledger.html").read_text()

@@ -60,7 +60,7 @@ def test_without_users_and_noise_nothing_moves_and_the_next_step_is_right(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("split", [(9,), (4, 3, 2)], ids=["one", "three"])
+@pytest.mark.parametrize("split", [(9,), pytest.param((4, 3, 2), marks=pytest.mark.exhaustive)], ids=["one", "three"])
 def test_other_numbers_of_ranks(split: tuple[int, ...]) -> None:
     norm, ranks = norm_of("gpt2"), Ranks(len(split))
     try:

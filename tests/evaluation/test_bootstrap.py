@@ -47,12 +47,14 @@ def coverage() -> dict[str, float]:
     return {unit: count / WORLDS for unit, count in hits.items()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_resampling_users_covers_the_truth(coverage: dict[str, float]) -> None:
     # Binomial around 0.94 (percentile intervals of 60 users fall a little short): six standard deviations each way.
     assert 0.86 <= coverage["users"] <= 0.99
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_resampling_texts_would_be_far_too_narrow(coverage: dict[str, float]) -> None:
     # The variance is 4.6 times what texts pretend: the truth is covered in 36% of worlds.

@@ -74,6 +74,7 @@ def test_an_audit_run_plants_attacks_and_is_marked(generator: Job) -> None:
     assert generator.certificate("out") == certificate
 
 
+@pytest.mark.exhaustive
 def test_shadow_models_are_trained_on_halves_and_scored(generator: Job) -> None:
     assert generator.run("out").returncode == 0
     run, key = generator.folder / "out", load_key(generator.folder / "secret.key")

@@ -103,6 +103,7 @@ def test_the_account_refuses_before_any_work(shared_job: Any) -> None:
     assert commits(shared_job) == ["commit"]
 
 
+@pytest.mark.exhaustive
 def test_another_corpus_is_another_charge(job: Any) -> None:
     book = ["ledger", "create", "--ledger", f"sqlite:///{job.folder}/ledger.db", "--account", "talk", "--epsilon", "8"]
     created = job.call([*job.command("run")[:3], *book])
@@ -131,6 +132,7 @@ def test_bad_input_is_one_sentence(job: Any) -> None:
     assert commits(job) == []
 
 
+@pytest.mark.exhaustive
 def test_the_real_model_on_real_chat(job: Any) -> None:
     small = [
         "model={base: smollm2-135m, dtype: bfloat16}",

@@ -52,7 +52,7 @@ def distilled(*args):
 seqpate._distilled = distilled
 """,
 }
-FIRST, TRAINED, *_ = POINTS
+FIRST, TRAINED, _, DRAWN, _ = POINTS
 
 
 def charges(job: Any) -> list[str]:
@@ -65,11 +65,12 @@ def charges(job: Any) -> list[str]:
 
 
 @pytest.mark.timeout(900)  # seven runs
-def test_a_run_killed_at_every_point_resumes_with_one_charge(job: Any) -> None:
+@pytest.mark.parametrize("points", [[TRAINED, DRAWN], pytest.param([*POINTS], marks=pytest.mark.exhaustive)], ids=len)
+def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Any, points: list[str]) -> None:
     before: dict[str, int] = {}
     resume: list[str] = []
-    for point, patch in POINTS.items():  # in the order in which a run comes to them
-        killed = job.killed("run", patch, *resume)
+    for point in points:  # in the order in which a run comes to them
+        killed = job.killed("run", POINTS[point], *resume)
         assert killed.returncode == -signal.SIGKILL, (point, killed.stderr)
         assert not (job.folder / "run" / "certificate.json").exists()
         before = _trained_no_stack_again(job, before)

@@ -76,6 +76,7 @@ def teachers(job: Any, number: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Any, bucket: Bucket) -> None:
     uri = bucket.uri("seqpate")

@@ -105,7 +105,7 @@ def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("some_ray")
-@pytest.mark.parametrize("which", RUNS)
+@pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
 def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
     which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]]
 ) -> None:

@@ -15,6 +15,7 @@ def shared_files(out: Path) -> list[Path]:
     return [path for path in out.rglob("*") if path.is_file() and "private" not in path.relative_to(out).parts]
 
 
+@pytest.mark.exhaustive
 def test_records_end_to_end(job: Any) -> None:
     refused = job.run("none", "-o", "privacy.unit=record")
     assert refused.returncode == 2

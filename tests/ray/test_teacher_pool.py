@@ -57,7 +57,7 @@ NOBODY = (3, 8, 9)  # M exceeds the number of users
 QUERIES, CANDIDATES = 70, 6
 MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS.count, sigma=40.0)
 POINTS = ("training", "between", "voting", "collecting")
-STORMS = 8 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
+STORMS = 4 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
 
 
 @pytest.fixture(scope="module")

@@ -66,6 +66,7 @@ def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ra
     bench.ledger.verify()
 
 
+@pytest.mark.exhaustive
 def test_a_report_that_is_refused_ends_the_trial(bench: Any, local_ray: Path) -> None:
     """Room for the chunks and for half a report: nothing is measured, and the cap is kept."""
     trials = Trials.of(load_space(bench.space(metric=METRIC, fixed=FIXED)), bench.folder / "out")

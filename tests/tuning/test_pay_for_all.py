@@ -54,6 +54,7 @@ def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
         search(bench, bench.space(search=RATES), resume=True)
 
 
+@pytest.mark.exhaustive
 def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench: Any, local_ray: Path) -> None:
     recipe = yaml.safe_load((bench.folder / "generator.yaml").read_text())
     recipe["training"] |= {"steps": 2, "chunk": 1}
@@ -96,6 +97,7 @@ def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> Non
     assert outcome.best.state == "finished"
 
 
+@pytest.mark.exhaustive
 def test_a_killed_search_goes_on_without_paying_again(bench: Any) -> None:
     command = [sys.executable, "-m", "rayprivacy.cli", "tune", str(bench.space(trials=2)), "--out", "out"]
     with (bench.folder / "log").open("w") as log:
