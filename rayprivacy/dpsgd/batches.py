@@ -2,12 +2,21 @@
 
 A unit (user or record) is one or more documents; each document is a row, and the rows of one unit stay together, so
 that the gradient of a unit can be summed up and clipped once. The loss of a unit is the mean loss of its target tokens:
-its weights sum to 1 over all of its rows, whoever else is in the batch. How units are cut into batches therefore
-changes time, memory and the order of floating-point sums, never what a unit contributes. It depends on the private
-texts (how many are sampled, how long they are), so neither the number nor the shape of batches is logged or reported.
+its weights sum to 1 over all of its rows, whoever else is in the batch.
 
-Least padding: units of a batch have the same number of rows, and within that number they are sorted by their longest
-row. Padding goes to the right, where a causal model never looks at it.
+Privacy argument. One unit may change the sum of a step by its own clipped gradient and by nothing else, so the gradient
+of every other unit must keep each of its bits, whoever takes part. In floating point that is no matter of course: which
+kernel multiplies two matrices, and in which order it adds, depends on their shapes, and in bfloat16 a wider batch moved
+the gradients in it by 0.8 % of C each. So the shape of the batch that a unit is computed in depends on that unit alone:
+
+- its width is that of the unit's own longest row, and all units of the batch have that width and that number of rows;
+- the batch has the same number of rows for that shape at every step: what units leave empty is filled with padding.
+
+What is left to the kernels is that a row's result does not depend on the row's place in a matrix of a given shape, nor
+on what stands in other rows. `independence` looks at that on the machine and the model at hand, before the first step.
+
+How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
+reported. Padding goes to the right, where a causal model never looks at it.
 """
 
 from dataclasses import dataclass
@@ -50,12 +59,12 @@ class Document:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Batch:
-    """Whole units as padded rows: rows [i * rows_per_unit, (i + 1) * rows_per_unit) are unit i.
+    """Whole units as padded rows: rows [i * rows_per_unit, (i + 1) * rows_per_unit) are unit i, or padding at the end.
 
     Attributes:
         ids: token ids padded on the right, int64 [rows, width].
         weights: float32 [rows, width]; weights[r, t] is the weight of predicting ids[r, t] from ids[r, :t]: 0 for
-            padding, for context and at t = 0. The weights of one unit sum to 1; those of a dummy are all 0.
+            padding, for context and at t = 0. The weights of one unit sum to 1; those of padding rows are all 0.
         rows_per_unit: rows of each unit of this batch.
     """
 
@@ -67,19 +76,13 @@ class Batch:
 def physical_batches(units: list[list[Document]], max_tokens: int, pad: int) -> list[Batch]:
     """Cut units, each of at least one document, into batches of at most `max_tokens` padded tokens.
 
-    A unit that is larger by itself becomes a batch of its own. Widths are multiples of 8. The same units in the same
-    order always give the same batches; without units there are none.
+    The shape of a unit's batch is a function of the unit's own shape and of `max_tokens`. A unit that is larger by
+    itself becomes a batch of its own. Widths are multiples of 8. Without units there are no batches.
     """
-    batches: list[Batch] = []
-    for rows, same in groupby(sorted(units, key=lambda unit: (len(unit), _longest(unit)), reverse=True), key=len):
-        held: list[list[Document]] = []
-        for unit in same:
-            # The first unit is the longest and sets the width.
-            if held and (len(held) + 1) * rows * _width(held[0]) > max_tokens:
-                batches.append(_batch(held, pad))
-                held = []
-            held.append(unit)
-        batches.append(_batch(held, pad))
+    batches = []
+    for (rows, width), same in groupby(sorted(units, key=_shape, reverse=True), key=_shape):
+        held, at_once = list(same), max(1, max_tokens // (rows * width))
+        batches += [_batch(held[at : at + at_once], at_once, pad) for at in range(0, len(held), at_once)]
     return batches
 
 
@@ -89,8 +92,9 @@ def dummy_batch(pad: int) -> Batch:
     return Batch(torch.full(shape, pad, dtype=torch.int64), torch.zeros(shape, dtype=torch.float32), 1)
 
 
-def _batch(units: list[list[Document]], pad: int) -> Batch:
-    shape = (len(units) * len(units[0]), _width(units[0]))
+def _batch(units: list[list[Document]], at_once: int, pad: int) -> Batch:
+    rows_per_unit, width = _shape(units[0])
+    shape = (at_once * rows_per_unit, width)
     ids, weights = np.full(shape, pad, dtype=np.int64), np.zeros(shape, dtype=np.float32)
     row = 0
     for unit in units:
@@ -99,12 +103,10 @@ def _batch(units: list[list[Document]], pad: int) -> Batch:
             ids[row, : len(document.ids)] = document.ids
             weights[row, document.targets.start : document.targets.stop] = weight
             row += 1
-    return Batch(torch.from_numpy(ids), torch.from_numpy(weights), len(units[0]))
+    return Batch(torch.from_numpy(ids), torch.from_numpy(weights), rows_per_unit)
 
 
-def _width(unit: list[Document]) -> int:
-    return -(-_longest(unit) // _WIDTH_STEP) * _WIDTH_STEP
-
-
-def _longest(unit: list[Document]) -> int:
-    return max(len(document.ids) for document in unit)
+def _shape(unit: list[Document]) -> tuple[int, int]:
+    """Rows and width of a unit."""
+    longest = max(len(document.ids) for document in unit)
+    return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP

@@ -9,8 +9,10 @@ In each of them the sum over units changes by a vector of norm at most C when a 
 sensitivity that the noise sigma C is scaled to. A unit whose gradient is NaN or infinite anywhere gets coefficient 0
 everywhere. It counts in the accounting as any other.
 
-With operands in bfloat16 a clipped gradient can come out 0.4 % too long when coefficients are rounded with them.
-`low_precision` aims 1 % lower; the noise stays at sigma C.
+No unit leaves longer than C, rounding included. The norms that come in are bounds from above (`models.norms.terms`);
+roots, quotients and products with float32 coefficients add a few float32 steps (6e-8 each), and RESERVE, sixteen such
+steps, is more than all of them. `low_precision` aims another 1 % lower: a reserve for what the tensor cores of a GPU,
+whose accumulators are not specified, may add to sums of products of bfloat16 numbers. The noise stays at sigma C.
 """
 
 import math
@@ -27,6 +29,7 @@ ClippingKind = Literal["flat", "per_layer", "automatic"]
 Lazy = dict[nn.Parameter, Callable[[], Tensor]]  # clipped sums, each computed when it is asked for, once
 
 GAMMA = 0.01
+RESERVE = 2.0**-20
 LOW_PRECISION = 0.99
 
 
@@ -54,15 +57,16 @@ class Clipping:
             raise ConfigError(f"clipping is {self.kind!r}: use 'flat', 'per_layer' or 'automatic'.")
 
     def coefficients(self, squared: Tensor) -> Tensor:
-        """From squared norms, float32 [units, parameters]: coefficients [units], or of that shape for `per_layer`."""
-        norm = self.norm * (LOW_PRECISION if self.low_precision else 1)
+        """From squared norms, [units, parameters]: coefficients, float32 [units], or of that shape for `per_layer`."""
+        squared = squared.double()
+        norm = self.norm * (1 - RESERVE) * (LOW_PRECISION if self.low_precision else 1)
         whole = squared.sum(1).sqrt()
         if self.kind == "per_layer":
             own = squared.sqrt()
             found = _shrink(own, norm / math.sqrt(squared.shape[1]))
-            return found.where(whole.isfinite()[:, None], 0)
+            return found.where(whole.isfinite()[:, None], 0).float()
         found = norm / (whole + GAMMA) if self.kind == "automatic" else _shrink(whole, norm)
-        return found.where(whole.isfinite(), 0)
+        return found.where(whole.isfinite(), 0).float()
 
 
 def _shrink(norms: Tensor, most: float) -> Tensor:

@@ -18,6 +18,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients
+from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.manifest import Fragment
 from rayprivacy.dpsgd.noisy import StepNoise
 from rayprivacy.dpsgd.optimizer import Schedule
@@ -78,14 +79,16 @@ def make_engine(
         low_precision: `losses` computes in less than float32.
 
     Raises:
-        ConfigError: the settings do not go together, the model has modules that cannot be clipped, or a package is
-            missing.
+        ConfigError: the settings do not go together, the model has modules that cannot be clipped or that mix users,
+            or a package is missing.
         ReleaseError: ranks would leave a coordinate without noise, or differ in the noise.
     """
     if engine.gradients == "opacus" and engine.zero == 3:
         raise ConfigError(
             "engine.gradients is 'opacus' and engine.zero 3: Opacus needs whole parameters; use 'bookkeeping'."
         )
+    if engine.gradients == "bookkeeping":
+        check_independence(model, losses, training.max_tokens, engine.tokens_at_once)
     clipping = Clipping(training.clipping_norm, training.clipping, low_precision)
     gradients = partial(_gradients, engine.gradients, clipping)
     schedule = Schedule(training.optimizer, training.steps)

@@ -1,4 +1,4 @@
-"""Clipped gradients: from the losses of a physical batch to one float32 sum per parameter, no unit above C.
+"""Clipped gradients: from the losses of a physical batch to one sum per parameter, no unit above C.
 
 Whatever computes them keeps three promises that the noise relies on: a unit's part of the sum depends on its own rows
 only; it is at most C long, over all parameters together; and NaN or infinite gradients contribute nothing. The sums
@@ -27,7 +27,7 @@ class ClippedGradients(Protocol):
     parameters: list[nn.Parameter]
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
-        """Sums over the units of one batch of clipped gradients, float32, in the parameters' full shapes.
+        """Sums over the units of one batch of clipped gradients, float32 or float64, in the parameters' full shapes.
 
         Args:
             losses: runs the forward pass, and returns one loss per row [rows]; a unit's rows are consecutive.

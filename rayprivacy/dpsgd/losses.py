@@ -2,16 +2,21 @@
 
 A unit's weights sum to 1 over its rows, so its loss is the mean over its tokens, whatever else is in the batch. A mean
 over the batch, which Hugging Face's own loss takes, would couple the examples.
+
+How many tokens of a batch carry loss depends on all of its units, so the head is not multiplied with all of these at
+once: the shape of that product, hence its rounding, would depend on others. It takes HEAD_ROWS tokens at a time.
 """
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from rayprivacy.dpsgd.batches import Batch
 
 # Families whose logits are the head's product with the last states, and nothing else (no scaling, no soft cap).
 PLAIN_HEADS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+HEAD_ROWS = 64
 
 
 def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.Tensor:
@@ -29,7 +34,7 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
     with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
         logits = _logits(model, {"input_ids": ids, "position_ids": positions, "use_cache": False}, row, place)
-    nll = torch.nn.functional.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
+    nll = F.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
 
 
@@ -41,5 +46,6 @@ def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.
         whole: torch.Tensor = model(**inputs).logits
         return whole[row, place]
     states: torch.Tensor = causal.base_model(**inputs).last_hidden_state
-    few: torch.Tensor = head(states[row, place])
-    return few
+    few = states[row, place]
+    blocks = F.pad(few, (0, 0, 0, -len(few) % HEAD_ROWS)).split(HEAD_ROWS)
+    return torch.cat([head(block) for block in blocks])[: len(few)]

@@ -8,6 +8,9 @@ at construction that each is owned once.
 The hook fails closed. It refuses to step when no step is open, when a gradient is missing or has another size, and when
 a tensor is not in the manifest or was noised before; and a step that left one without noise (an optimizer that skips
 steps by looking at gradients would) is an error. A step number is used once: after a failure only `load` goes back.
+
+An engine may hand over a sum in float64 (`hand_over`). It meets its noise as it is, and is rounded to float32 with it:
+rounding what is noisy already is post-processing.
 """
 
 import hashlib
@@ -86,6 +89,7 @@ class NoisyOptimizer:
         self._replicated, self._noise, self._schedule, self._scale = replicated, noise, schedule, scale
         self._elements = {id(partition.tensor): partition.tensor.numel() for partition in partitions}
         self._due: dict[int, Partition] | None = None
+        self._noised: set[int] = set()
         self._step = -1
         check_manifest(self._sizes, ranks.gather(self.fragments()), replicated)
         if len(set(ranks.gather(_fingerprint(noise)))) > 1:
@@ -118,6 +122,19 @@ class NoisyOptimizer:
                 )
         finally:
             self._due = None
+            self._noised.clear()
+
+    def hand_over(self, tensor: torch.Tensor, summed: torch.Tensor) -> None:
+        """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`.
+
+        Raises:
+            ReleaseError: the sum has another size, or the tensor has its noise already or is not in the manifest.
+        """
+        partition = (self._due or {}).get(id(tensor))
+        if partition is None or id(tensor) in self._noised:
+            raise ReleaseError(f"step {self._step} was given a sum twice, or one that is not in the noise manifest.")
+        self._noised.add(id(tensor))
+        self._add_noise(partition, summed)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._due is None:
@@ -130,29 +147,29 @@ class NoisyOptimizer:
                         f"step {self._step} would update a tensor twice, or one that is not in the noise manifest: "
                         "load the last saved state."
                     )
-                self._add_noise(partition)
+                if id(tensor) not in self._noised:
+                    self._add_noise(partition, tensor.grad)
 
     @torch.no_grad()
-    def _add_noise(self, partition: Partition) -> None:
-        tensor, gradient = partition.tensor, partition.tensor.grad
-        expected = self._elements[id(tensor)]
-        if gradient is None or gradient.numel() != expected or gradient.dtype != torch.float32:
-            found = "no gradient" if gradient is None else f"{gradient.numel()} {gradient.dtype} gradients"
+    def _add_noise(self, partition: Partition, summed: torch.Tensor | None) -> None:
+        tensor, expected = partition.tensor, self._elements[id(partition.tensor)]
+        if summed is None or summed.numel() != expected or summed.dtype not in (torch.float32, torch.float64):
+            found = "no gradient" if summed is None else f"{summed.numel()} {summed.dtype} gradients"
             raise ReleaseError(f"step {self._step} has {found} for {expected} float32 coordinates: load a saved state.")
-        gradient = gradient.contiguous()
-        flat = gradient.view(-1).mul_(self._scale)
+        summed = summed.contiguous()
+        flat = summed.view(-1).mul_(self._scale)
         for piece in partition.pieces:
             self._add(flat[piece.place], piece.fragment)
         for gap in partition.gaps:
             flat[gap] = 0
         flat.div_(self._noise.expected_batch)
-        tensor.grad = gradient
+        tensor.grad = summed.to(torch.float32)
 
     def _add(self, flat: torch.Tensor, fragment: Fragment) -> None:
         for first in range(0, fragment.count, _DRAWN_AT_ONCE):
             part = flat[first : first + _DRAWN_AT_ONCE]
             drawn = self._noise.noise.normal(self._step, fragment.name, fragment.start + first, len(part))
-            part.add_(drawn.to(part.device), alpha=self._noise.std)
+            part.add_(drawn.to(part), alpha=self._noise.std)
 
     def save(self, folder: Path) -> None:
         """Write what this rank owns (`state.write_state`); collective."""

@@ -1,6 +1,6 @@
 """Steps in plain PyTorch: on one rank, or on several that all hold the whole model.
 
-Every rank adds up the clipped gradients of its own users in float32, and all ranks add up their sums. Each then adds
+Every rank adds up the clipped gradients of its own users, and all ranks add up their sums in float64. Each then adds
 the same keyed noise and takes the same step, so weights stay equal without being sent. Parameters in less than float32
 have float32 masters, which the optimizer updates, so that small steps are not rounded away.
 """
@@ -49,9 +49,10 @@ class PlainEngine:
             sums = add_up(self._clipped(batch) for batch in batches)
             for name, parameter in self._parameters.items():
                 total = sums.pop(parameter, None)
-                total = torch.zeros_like(self._masters[name]) if total is None else total.contiguous()
+                total = torch.zeros_like(self._masters[name]) if total is None else total
+                total = total.to(torch.float64).contiguous()
                 ranks.add_up(total)
-                self._masters[name].grad = total
+                self._noisy.hand_over(self._masters[name], total)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         self._copy_back()

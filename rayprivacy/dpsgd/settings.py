@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from rayprivacy.core.config import Config
 
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
+CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
 
 
 class OptimizerConfig(Config):
@@ -90,7 +91,9 @@ class EngineConfig(Config):
         zero: DeepSpeed's ZeRO stage; None is plain PyTorch with an all-reduce.
         offload: keep the optimizer's state in the memory of the host (ZeRO 1 to 3).
         gradients: `bookkeeping` (ours, one backward pass) or `opacus` (per-sample gradients, untied weights only).
-        batch_tokens: tokens of one physical batch at most, padding included.
+        batch_tokens: tokens of one physical batch at most, padding included; None takes 256 on a CPU, 8,192 on a GPU.
+            A batch always has as many rows as fit (see `batches`), so that a large one is mostly padding where few
+            users of one length are sampled at once.
         gradient_checkpointing: compute activations twice, and keep fewer.
         cpus: threads of each worker; 0 shares out what its machine has.
         gpu: each worker takes one GPU.
@@ -101,8 +104,13 @@ class EngineConfig(Config):
     zero: Literal[0, 1, 2, 3] | None = None
     offload: bool = False
     gradients: Literal["bookkeeping", "opacus"] = "bookkeeping"
-    batch_tokens: int = Field(default=2048, ge=8)
+    batch_tokens: int | None = Field(default=None, ge=8)
     gradient_checkpointing: bool = False
     cpus: int = Field(default=0, ge=0)
     gpu: bool = False
     failures: int = Field(default=3, ge=0)
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens of one physical batch at most."""
+        return self.batch_tokens or (GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS)

@@ -1,7 +1,7 @@
 """Clipped sums of several physical batches, and their way into DeepSpeed's gradient hooks.
 
 Clipping yields, for each parameter, a function that computes the clipped sum of one physical batch (`Lazy`). Plain
-PyTorch, and ZeRO below stage 3, add these up in float32, with one physical batch in memory at a time.
+PyTorch, and ZeRO below stage 3, add these up as they come, float32 or float64, one physical batch in memory at a time.
 
 DeepSpeed takes gradients from hooks that fire as autograd hands them to parameters. So each parameter gets a scalar
 surrogate whose derivative is defined to be its clipped sum: one backward pass through the sum of surrogates computes
@@ -19,7 +19,7 @@ from rayprivacy.dpsgd.gradients import Lazy
 
 
 def add_up(lazies: Iterable[Lazy]) -> dict[nn.Parameter, Tensor]:
-    """Float32 sums over physical batches; a batch is only asked for when the one before it is done."""
+    """Sums over physical batches; a batch is only asked for when the one before it is done."""
     sums: dict[nn.Parameter, Tensor] = {}
     for lazy in lazies:
         while lazy:
@@ -47,7 +47,7 @@ class _Surrogate(torch.autograd.Function):
         context.clipped_sum = context.parameter = None
         if clipped_sum is None:
             return torch.zeros(parameter.shape, device=parameter.device), None
-        return clipped_sum().contiguous().mul_(weight), None
+        return clipped_sum().to(weight.dtype).contiguous().mul_(weight), None
 
 
 @contextmanager

@@ -96,14 +96,14 @@ class Chunks:
         stored = self._vault.seal(data, content) if self._vault else data
         digest = digest_bytes(stored)
         chunk = f"{content}-{digest[:16]}{self._suffix}"
-        write_atomic(self._folder / chunk, stored, 0o600)
+        write_atomic(self._folder / chunk, stored)
         body = {
             "sha256": digest,
             "row_tokens": whole.ids.shape[1],
             "width": whole.hidden.shape[2],
             "groups": _spans(groups),
         }
-        write_json(self._folder / (chunk + MARKER), {**body, "seal": self._seal(chunk, body)}, 0o600)
+        write_json(self._folder / (chunk + MARKER), {**body, "seal": self._seal(chunk, body)})
 
     def read(self, places: Sequence[Place]) -> list[Encoded]:
         """The groups at these places, in order; each chunk is opened once.

@@ -143,7 +143,12 @@ def made(case: Case) -> Engine:
     """The engine of a case, on this rank."""
     steps = 10
     training = DpSgdConfig(
-        expected_batch=BATCH, steps=steps, clipping_norm=case.norm, noise_multiplier=1.0, optimizer=case.optimizer
+        expected_batch=BATCH,
+        steps=steps,
+        clipping_norm=case.norm,
+        noise_multiplier=1.0,
+        optimizer=case.optimizer,
+        max_tokens=16,
     )
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), case.sigma * case.norm, BATCH)
     model = tiny_model(case.kind, case.seeds[ranks.rank()])

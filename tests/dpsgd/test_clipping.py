@@ -38,7 +38,7 @@ def test_no_gradient_is_left_longer_than_the_norm(kind: ClippingKind) -> None:
     exponents = torch.rand(2000, 7, generator=random) * 40 - 20
     squared = 10.0**exponents
     lengths = _lengths(squared, Clipping(0.7, kind).coefficients(squared))
-    assert lengths.max() <= 0.7 * (1 + 1e-6)
+    assert lengths.max() <= 0.7
     assert lengths.max() > 0.69  # a norm that is never reached would waste noise
 
 
@@ -56,7 +56,7 @@ def test_low_precision_aims_one_percent_lower(kind: ClippingKind) -> None:
     squared = torch.tensor([[100.0, 400.0], [1e6, 1.0]])
     usual, lower = (_lengths(squared, Clipping(1.0, kind, low).coefficients(squared)) for low in (False, True))
     torch.testing.assert_close(lower / usual, torch.full((2,), 0.99, dtype=torch.float64), rtol=1e-2, atol=0)
-    assert (lower <= 0.99 * (1 + 1e-6)).all()
+    assert (lower <= 0.99).all()
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.nan, math.inf])

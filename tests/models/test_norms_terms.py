@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.models.norms import terms
 from rayprivacy.models.norms.parameter import ParameterGradient, Term
 from rayprivacy.models.norms.rows import Rows
 from rayprivacy.models.norms.terms import Dense, Outer
@@ -110,3 +112,38 @@ def test_low_precision_operands_are_summed_in_float32() -> None:
     total = gradient.weighted_sum(Weights.of(torch.ones(UNITS)))
     assert total.dtype == torch.float32
     torch.testing.assert_close(total.double(), expected.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(params=["on a CPU", "as on a GPU"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products as this processor makes them, or of operands rounded to the lower dtype, as a GPU makes them."""
+
+    def low(left: Tensor, right: Tensor) -> torch.dtype | None:
+        return next((side.dtype for side in (left, right) if side.dtype != torch.float32), None)
+
+    def product(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+        dtype = low(left, right) or torch.float32
+        found = torch.mm(left.to(dtype).float(), right.to(dtype).float())
+        return found if total is None else total.add_(found)
+
+    if request.param == "as on a GPU":
+        monkeypatch.setattr(terms, "operand_dtype", low)
+        monkeypatch.setattr(terms, "add_product", product)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype: torch.dtype, kind: ClippingKind) -> None:
+    """Gradients a hundred times longer than their sum, whose operands are rounded after the norm has been taken."""
+    longest = 0.0
+    for seed, positions in enumerate((2, 3, 4, 8, 16)):
+        left = 100 * _normal(1, positions, 256, seed=seed)
+        left -= left.mean(1, keepdim=True)
+        right = _normal(1, 1, 384, seed=seed + 100).expand(1, positions, 384)
+        gradient = ParameterGradient([Outer(left.to(dtype), right.to(dtype))], 1)
+        assert isinstance(gradient._terms[0], Outer)
+        coefficients = Clipping(1.0, kind, low_precision=False).coefficients(gradient.squared()[:, None])
+        weights = Weights.of(coefficients.flatten())
+        longest = max(longest, gradient.weighted_sum(weights).double().norm().item())
+    assert 0 < longest <= 1

@@ -26,17 +26,21 @@ class ParameterGradient:
         self._terms = _joined(terms, rows_per_unit)
 
     def squared(self) -> Tensor:
-        """Squared norms, float32 [units], up to rounding never too small; NaN or infinite for a unit that is."""
+        """Squares of bounds from above on the norms, float64 [units]; NaN or infinite for a unit that is.
+
+        No weighted sum below is longer than the bounds times the weights, up to float32 rounding (see `terms`).
+        """
         parts = [term.squared() for term in self._terms]
         squared = sum((part[0] for part in parts[1:]), parts[0][0])
         length = sum((part[1] for part in parts[1:]), parts[0][1])
         for rows in self._terms[1:]:
             if isinstance(rows, Rows) and isinstance(self._terms[0], Outer):
                 squared = squared + 2 * rows.inner(self._terms[0])
-        return squared.clamp(min=0) + MARGIN * length.square()
+        norm = (squared.clamp(min=0) + MARGIN * length.square()).sqrt()
+        return (norm + self._terms[0].rounding * length).square()
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        """The weighted sum over units, float32, in the parameter's shape."""
+        """The weighted sum over units, in the parameter's shape: float64 of `Dense` terms, else float32."""
         total: Tensor | None = None
         for term in self._terms:
             total = term.add_sum(total, weights)

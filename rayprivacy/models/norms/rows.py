@@ -20,6 +20,7 @@ class Rows:
     ids: Tensor
     right: Tensor
     shape: torch.Size
+    rounding = 0.0
 
     def by_unit(self, rows: int) -> "Rows":
         """Gradients of units from those of so many rows each; required before anything below."""
@@ -34,8 +35,8 @@ class Rows:
         return Rows(ids, added.view(*ids.shape, -1), self.shape)
 
     def squared(self) -> tuple[Tensor, Tensor]:
-        """Squared norms [units], and the sum of the rows' norms [units]."""
-        lengths = torch.linalg.vector_norm(self.right, dim=2)
+        """Squared norms, float64 [units], and the sum of the rows' norms [units]."""
+        lengths = torch.linalg.vector_norm(self.right, dim=2, dtype=torch.float64)
         return torch.linalg.vecdot(lengths, lengths), lengths.sum(1)
 
     def inner(self, outer: Outer) -> Tensor:
@@ -43,7 +44,7 @@ class Rows:
         positions = outer.left.shape[1]
         picked = outer.left.gather(2, self.ids[:, None].expand(-1, positions, -1))
         right = outer.right.to(torch.float32)
-        return batched_product(right, self.right.transpose(1, 2)).mul_(picked).sum((1, 2))
+        return batched_product(right, self.right.transpose(1, 2)).mul_(picked).sum((1, 2), dtype=torch.float64)
 
     def add_to(self, dense: Dense) -> Dense:
         """The sum with gradients [units, *shape], which are changed in place."""

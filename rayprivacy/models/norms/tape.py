@@ -4,7 +4,7 @@
         losses = ...                                # [rows], from the model the tape was made for
     tape.differentiate(losses)                      # gradients of layer outputs only
     squared = tape.squared_norms(rows_per_unit)     # [units, parameters]
-    sums = tape.weighted_sums(coefficients)         # parameter -> function -> float32 sum
+    sums = tape.weighted_sums(coefficients)         # parameter -> function -> sum, float32 or float64
 
 Where the gradients of rows are small (LoRA factors, biases, norms), they are computed as soon as the backward pass gets
 there, and what it needed for them is dropped. Of other layers, input and output gradient are kept for the sums.
@@ -77,7 +77,7 @@ class Tape:
 
     @torch.no_grad()
     def squared_norms(self, rows_per_unit: int) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, float32 [units, parameters].
+        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters].
 
         Raises:
             ConfigError: the rows are not a multiple of `rows_per_unit`.
@@ -90,7 +90,7 @@ class Tape:
                 self._gradients[parameter] = ParameterGradient(terms, rows_per_unit)
                 columns.append(self._gradients[parameter].squared())
             else:
-                columns.append(torch.zeros(self._rows // rows_per_unit, device=parameter.device))
+                columns.append(torch.zeros(self._rows // rows_per_unit, dtype=torch.float64, device=parameter.device))
         return torch.stack(columns, 1)
 
     def weighted_sums(self, coefficients: Tensor) -> dict[nn.Parameter, Callable[[], Tensor]]:

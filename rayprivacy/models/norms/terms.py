@@ -9,8 +9,15 @@ and, in `rows`, what embeddings have. The squared norm of a sum of outer product
 
 or from the gradient itself when that is no larger than its operands; it is kept then, for the weighted sum.
 
-Rounding. Where positions nearly cancel, a Gram sum can be too small, by about one float32 step of the square of
-`length` = sum_s ||l_s|| ||r_s||, and too small a norm is too weak a clip. `parameter` therefore adds a few such steps.
+Rounding. What is summed up must not be longer than the norm that it was clipped by, so norms are bounds from above:
+
+- Where positions nearly cancel, a Gram sum can be too small, by about one float32 step of the square of
+  `length` = sum_s ||l_s|| ||r_s||. `parameter` therefore adds a few such steps.
+- A weighted sum multiplies c l_s by r_s. Where operands are rounded to a format with unit roundoff u (2^-8 in bfloat16,
+  on a GPU), c l_s is rounded again, each position by itself, so that the errors do not cancel where the positions do.
+  Norms were taken of round(l_s), and c round(l_s) and round(c l_s) are both within u c ||l_s|| of c l_s. So the sum is
+  longer than c times its norm by at most 2 u c sum_s ||l_s|| ||r_s||, up to terms of order u^2, for which the bound
+  uses 2 u (1 + 2 u): the norm that is handed out is the norm of the sum plus `rounding` = 2 u (1 + 2 u) times `length`.
 """
 
 from dataclasses import dataclass
@@ -18,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.products import add_product, batched_product
+from rayprivacy.models.norms.products import add_product, batched_product, operand_dtype
 from rayprivacy.models.norms.weights import Weights
 
 
@@ -32,16 +39,20 @@ class Dense:
         """Gradients of units from those of rows, so many rows each."""
         return self if rows == 1 else Dense(self.values.unflatten(0, (-1, rows)).sum(1))
 
+    rounding = 0.0
+
     def squared(self) -> tuple[Tensor, Tensor]:
-        """Squared norms [units], and 0: they are as exact as what will be summed."""
-        flat = self.values.flatten(1)
-        squared = torch.linalg.vecdot(flat, flat)
+        """Squared norms, float64 [units], and 0: they are as exact as what will be summed."""
+        squared = torch.linalg.vector_norm(self.values.flatten(1), dim=1, dtype=torch.float64).square()
         return squared, torch.zeros_like(squared)
 
     def add_sum(self, total: Tensor | None, weights: Weights) -> Tensor:
-        """The weighted sum over units, float32 [*shape], added to `total` in place if there is one."""
-        flat = weights.select(self.values).flatten(1)
-        summed = add_product(None, weights.values[None], flat).view(self.values.shape[1:])
+        """The weighted sum over units, float64 [*shape], added to `total` in place if there is one.
+
+        In float64 the products are exact, and a unit more or less moves the sum of the others by 1e-16 of it at most.
+        """
+        flat = weights.select(self.values).flatten(1).double()
+        summed = torch.mv(flat.T, weights.values.double()).view(self.values.shape[1:])
         return summed if total is None else total.add_(summed)
 
 
@@ -67,8 +78,15 @@ class Outer:
         """The gradients themselves."""
         return Dense(batched_product(self.left.transpose(1, 2), self.right))
 
+    @property
+    def rounding(self) -> float:
+        """By how much of `length` a weighted sum can exceed its norm; see the module."""
+        dtype = operand_dtype(self.left, self.right)
+        twice_unit = 0.0 if dtype is None else torch.finfo(dtype).eps
+        return twice_unit * (1 + twice_unit)
+
     def squared(self) -> tuple[Tensor, Tensor]:
-        """Squared norms [units] by Gram matrices, and `length` [units] that bounds their rounding.
+        """Squared norms, float64 [units], by Gram matrices, and `length` [units] that bounds their rounding.
 
         Gram matrices are symmetric: the quarter of later positions against earlier ones is not computed.
         """
@@ -76,7 +94,7 @@ class Outer:
         early = self._gram(slice(half), slice(half))
         every = self._gram(slice(None), slice(half, None))
         across, late = every[:, :half], every[:, half:]
-        squared = early.sum((1, 2)) + late.sum((1, 2)) + 2 * across.sum((1, 2))
+        squared = _total(early) + _total(late) + 2 * _total(across)
         return squared, _lengths(early) + _lengths(late)
 
     def _gram(self, these: slice, those: slice) -> Tensor:
@@ -93,6 +111,10 @@ class Outer:
         return add_product(total, left.flatten(0, 1).T, right.flatten(0, 1))
 
 
+def _total(gram: Tensor) -> Tensor:
+    return gram.sum((1, 2), dtype=torch.float64)
+
+
 def _lengths(gram: Tensor) -> Tensor:
-    """Sums of the norms of a Gram matrix' vectors, [units]."""
-    return gram.diagonal(dim1=1, dim2=2).sqrt().sum(1)
+    """Sums of the norms of a Gram matrix' vectors, float64 [units]."""
+    return gram.diagonal(dim1=1, dim2=2).sqrt().sum(1, dtype=torch.float64)

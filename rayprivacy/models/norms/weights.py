@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -30,8 +29,5 @@ class Weights:
         return operand if self.kept is None else operand[self.kept]
 
     def scale(self, operand: Tensor) -> Tensor:
-        """The units of [units, positions, width] that take part, times their coefficients, in the operand's dtype."""
-        selected, values = self.select(operand), self.values[:, None, None]
-        if selected.dtype == torch.float32:
-            return selected * values
-        return (selected.float() * values).to(selected.dtype)
+        """The units of [units, positions, width] that take part, times their coefficients, float32."""
+        return self.select(operand).float() * self.values[:, None, None]

@@ -1,0 +1,185 @@
+"""A unit that joins adds its own contribution to a step, and changes no bit of anybody else's.
+
+The coupled test of privacy.md, section 4, to the bit: D against D and one more unit, on the real path from documents to
+sums, for every dtype, adapter, clipping engine and number of threads, with duplicates and with newcomers of any length.
+"""
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from contributions import Seen, Watched, of_batches
+from engine_cases import PAD, SGD, Case, losses, made, tiny_model
+from rank_processes import Ranks
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.independence import check_independence
+from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.dpsgd.opacus_gradients import OpacusGradients
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import _with_lora
+
+NORM, VOCABULARY = 1.0, 512
+Unit = list[Document]
+
+
+def _unit(random: np.random.Generator, *lengths: int, most: int = VOCABULARY) -> Unit:
+    return [Document(random.integers(0, most, length).astype(np.int32), min(2, length - 1)) for length in lengths]
+
+
+def _company(most: int = VOCABULARY) -> list[Unit]:
+    """Users who all wrote the same, and users of all lengths with one to three texts."""
+    random = np.random.default_rng(5)
+    same = _unit(random, 7, most=most)
+    others = [_unit(random, *random.integers(4, 30, 1 + at % 3), most=most) for at in range(7)]
+    return [same] * 9 + others
+
+
+def _newcomers(most: int = VOCABULARY) -> list[Unit]:
+    random = np.random.default_rng(6)
+    lengths = [(3,), (7,), (8,), (9,), (20,), (40,), (7, 7), (3, 12, 30), (5, 5, 5, 5)]
+    return [*(_unit(random, *each, most=most) for each in lengths), _company(most)[0]]
+
+
+@pytest.fixture(params=[1, 2], ids=["1thread", "2threads"])
+def threads(request: pytest.FixtureRequest) -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def _model(adapter: str, dtype: torch.dtype) -> nn.Module:
+    """Two layers in the shapes of SmolLM2-135M, whose kernels are not those of tiny matrices."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=2,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        initializer_range=0.05,
+        tie_word_embeddings=True,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = LlamaForCausalLM(config)
+    model.config.use_cache = False
+    if adapter == "full":
+        return model.requires_grad_(True)
+    adapted: nn.Module = _with_lora(model.to(dtype).requires_grad_(False), AdapterConfig())
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:  # zero at the start, and the gradients of A with them
+            parameter.data.normal_(0, 0.05)
+    return adapted
+
+
+def _seen(gradients: Any, model: nn.Module, low: bool, units: list[Unit], tokens: int) -> Seen:
+    return of_batches(gradients, lambda batch: row_losses(model, batch, low), physical_batches(units, tokens, PAD))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "tokens", "newcomers"),
+    [
+        ("lora", 64, slice(None, None, 2)),
+        ("full", 64, slice(4, 6)),
+        pytest.param("lora", 256, slice(None), marks=pytest.mark.exhaustive),
+        pytest.param("full", 64, slice(None), marks=pytest.mark.exhaustive),
+        pytest.param("full", 256, slice(None), marks=pytest.mark.exhaustive),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_a_newcomer_changes_no_bit_of_the_others(
+    threads: None, adapter: str, dtype: torch.dtype, tokens: int, newcomers: slice
+) -> None:
+    model, low = _model(adapter, dtype), dtype == torch.bfloat16
+    gradients, company = BookKeeping(model, Clipping(NORM, low_precision=low)), _company()
+    before = _seen(gradients, model, low, company, tokens)
+    assert before.each.total() == len(company)
+    # Sums of LoRA are float64; those of large layers are float32, which is an assumption of the certificate.
+    rounding = (1e-13 if adapter == "lora" else 1e-6) * float(before.total.norm())
+    for place, newcomer in enumerate(_newcomers()[newcomers]):
+        alone = _seen(gradients, model, low, [newcomer], tokens)
+        after = _seen(gradients, model, low, [*company[: 3 * place], newcomer, *company[3 * place :]], tokens)
+        assert after.each == before.each + alone.each
+        assert (after.total - before.total - alone.total).norm() <= rounding
+        assert (after.total - before.total).norm() <= NORM + rounding
+
+
+KINDS = ("gpt2", "llama", "gpt2_lora", "llama_lora")
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiny_models_with_opacus_and_checkpointing(threads: None, kind: str, half: bool) -> None:
+    """Opacus has no tied weights; activation checkpointing computes activations again."""
+    for way in ("opacus", "checkpointing"):
+        model = _tiny(kind, half)
+        if way == "opacus" and not kind.endswith("_lora"):
+            continue
+        if way == "checkpointing":
+            model.activation_checkpointing_enable({"use_reentrant": False})
+        make = OpacusGradients if way == "opacus" else BookKeeping
+        gradients, own = make(model, Clipping(NORM, low_precision=half)), partial(losses, model, half=half)
+        company = _company(PAD)
+        before = of_batches(gradients, own, physical_batches(company, 64, PAD))
+        for newcomer in _newcomers(PAD):
+            alone = of_batches(gradients, own, physical_batches([newcomer], 64, PAD))
+            after = of_batches(gradients, own, physical_batches([newcomer, *company], 64, PAD))
+            assert after.each == before.each + alone.each
+
+
+def _tiny(kind: str, half: bool) -> Any:
+    model = tiny_model(kind)
+    return model.bfloat16() if half else model
+
+
+def step_with(case: Case, units: list[list[Unit]]) -> Counter[int]:
+    """Contributions that this rank saw in one real step; `units` by rank."""
+    from rayprivacy.dpsgd import ranks
+
+    engine: Any = made(case)
+    engine._gradients = Watched(engine._gradients)
+    engine.step(0, physical_batches(units[ranks.rank()], case.tokens[ranks.rank()], PAD))
+    seen: Counter[int] = engine._gradients.seen
+    return seen
+
+
+@pytest.mark.parametrize(("kind", "half"), [("gpt2", False), ("llama_lora", True)], ids=["full", "lora-bfloat16"])
+@pytest.mark.parametrize("zero", [None, 0, 1, 2, 3], ids=["plain", "zero0", "zero1", "zero2", "zero3"])
+def test_two_ranks_of_every_engine(pair: Ranks, zero: int | None, kind: str, half: bool) -> None:
+    company, case = _company(PAD), Case(kind, zero, tokens=(64, 64), optimizer=SGD, half=half)
+    spread = [company[::2], company[1::2]]
+    before = sum(pair.run(step_with, case, spread), Counter[int]())
+    assert before.total() == len(company)
+    for newcomer in (_newcomers(PAD)[at] for at in (5, 7)):
+        alone = sum(pair.run(step_with, case, [[newcomer], []]), Counter())
+        after = sum(pair.run(step_with, case, [[newcomer, *spread[0]], spread[1]]), Counter())
+        assert alone.total() == 1
+        assert after == before + alone
+
+
+def _of_everybody(model: nn.Module, batch: Batch, half: bool = False) -> torch.Tensor:
+    """Losses in which every unit feels the others, by a millionth."""
+    own = losses(model, batch, half)
+    return own * (1 + 1e-6 * own.detach().sum())
+
+
+def test_losses_that_mix_users_are_refused_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    check_independence(model, losses, 16, 256)
+    check_independence(model, _of_everybody, 16, 8)  # each unit is alone
+    with pytest.raises(ConfigError, match="depends on who else is in the batch"):
+        check_independence(model, _of_everybody, 16, 256)
+    monkeypatch.setattr("engine_cases.losses", _of_everybody)
+    with pytest.raises(ConfigError, match="depends on who else is in the batch"):
+        made(Case("llama"))
