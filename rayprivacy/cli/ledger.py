@@ -147,6 +147,12 @@ def ledger_verify(
         raise LedgerError("the book carries no authentication: it is not kept with this key, or it was written anew.")
     typer.echo(f"intact: {report.accounts} accounts, {report.entries} entries, {report.charges} charges")
     typer.echo(f"head {report.head}; authentication {report.macs}")
+    for release in report.recalled:
+        typer.echo(
+            f"WARNING: release {release} was made by version 0.1 with DP-SGD. The book does not say in which number"
+            " format. If its recipe says model.dtype: bfloat16 (which was the default), its epsilon does not hold: make"
+            " it again, with another seed."
+        )
 
 
 @app.command("export")

@@ -1,21 +1,34 @@
 """Saved states of a training: one folder a step, whole or not there, and the newest one is all that is needed.
 
-A state carries the ledger's head: a restart that meets an older copy of the ledger is refused. States are private
-files: weights and moments are noisy, but have not been released.
+A state carries the ledger's head: a restart that meets an older copy of the ledger is refused. It carries the keyed
+digest of what it was computed from: a training of another corpus never goes on from it. States are private files:
+weights and moments are noisy, but have not been released.
 """
 
 import shutil
 from pathlib import Path
 
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import private_directory, read_json, write_json
 
 FACTS = "facts.json"
 
 
-def latest(folder: Path) -> tuple[int, Path | None]:
-    """How many steps the newest saved state has, and where it is; (0, None) before the first."""
+def latest(folder: Path, inputs: str) -> tuple[int, Path | None]:
+    """How many steps the newest saved state has, and where it is; (0, None) before the first.
+
+    Raises:
+        ReleaseError: the state was computed from other inputs.
+    """
     found = sorted(path for path in folder.glob("step-*") if (path / FACTS).is_file())
-    return (int(found[-1].name.removeprefix("step-")), found[-1]) if found else (0, None)
+    if not found:
+        return 0, None
+    if read_json(found[-1] / FACTS).get("inputs") != inputs:
+        raise ReleaseError(
+            f"the state in {folder} was computed from another corpus, base model or mechanism: delete that folder, or"
+            " choose another --out."
+        )
+    return int(found[-1].name.removeprefix("step-")), found[-1]
 
 
 def scratch(folder: Path) -> Path:
@@ -23,9 +36,16 @@ def scratch(folder: Path) -> Path:
     return private_directory(folder / ".saving")
 
 
-def publish(folder: Path, steps: int, head: str) -> None:
-    """Make the state in `scratch` the newest one, in one rename, and delete older ones; for one rank."""
-    write_json(folder / ".saving" / FACTS, {"steps": steps, "ledger_head": head}, 0o600)
+def publish(folder: Path, steps: int, head: str, inputs: str) -> None:
+    """Make the state in `scratch` the newest one, in one rename, and delete older ones; for one rank.
+
+    Args:
+        folder: of the states.
+        steps: how many are done.
+        head: of the ledger.
+        inputs: keyed digest of what the state was computed from.
+    """
+    write_json(folder / ".saving" / FACTS, {"steps": steps, "ledger_head": head, "inputs": inputs})
     target = folder / f"step-{steps:08d}"
     if target.exists():  # the same steps, saved before
         shutil.rmtree(target)

@@ -44,9 +44,10 @@ def run_training(job: Job, console: Console, told: Callable[[int], None] = lambd
         BudgetRefusedError: a chunk of steps was refused; what ran before it stays charged.
         RayPrivacyError: whatever else stopped a worker, without private text.
     """
-    for folder in (job.folder, job.folder / "states"):
+    for folder in (job.folder, job.states.parent, job.states):
         private_directory(folder)
-    (job.folder / REFUSED).unlink(missing_ok=True)
+    for left in (REFUSED, PROGRESS):
+        (job.folder / left).unlink(missing_ok=True)
     engine = job.engine
     # The job is bound, not a config: Ray Train's controller unpickles its config, and would import the models for it.
     trainer = TorchTrainer(

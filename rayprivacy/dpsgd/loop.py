@@ -38,7 +38,7 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading, read_units
-from rayprivacy.ledger.client import LedgerClient, connect
+from rayprivacy.ledger.client import LedgerClient
 from rayprivacy.ledger.service import Address
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
@@ -46,7 +46,7 @@ from rayprivacy.models.trainable import checkpointed, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
 
 SEAL = Seal(ReleaseError, "what was charged stays charged once, so run again with --resume")
-REFUSED, TRAINED, PARTLY, PROGRESS = "refused.json", "trained.safetensors", "partly.safetensors", "progress"
+REFUSED, PROGRESS = "refused.json", "progress"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Job:
         reading: how private rows become documents.
         shards, parts: folder of the sharded corpus, and how many part files it has.
         key_path: file of the run's secret.
-        folder: where states and the trained weights are kept.
+        folder: where states and the trained weights are kept, by the inputs that they were computed from.
         ledger: where the ledger is.
         release: names of what is charged and drawn.
         until: chunks after which to stop, for a search that looks at the model on the way; all when left out.
@@ -80,10 +80,19 @@ class Job:
     until: int | None = None
 
     @property
+    def last(self) -> int:
+        """The chunk after which to stop."""
+        return min(self.until or self.release.rungs, self.release.rungs)
+
+    @property
+    def states(self) -> Path:
+        """Where the states are saved."""
+        return self.folder / "states" / self.release.inputs[:16]
+
+    @property
     def weights(self) -> Path:
         """Where the trained weights are in the end."""
-        whole = self.until is None or self.until >= self.release.rungs
-        return self.folder / (TRAINED if whole else PARTLY)
+        return self.folder / f"trained-{self.release.inputs[:16]}-{self.last:05d}.safetensors"
 
 
 class _RefusedError(Exception):
@@ -106,22 +115,27 @@ class _Worker:
         context = ray.train.get_context()
         self._job, self._rank, self._world = job, context.get_world_rank(), context.get_world_size()
         self._neighbours = context.get_local_world_size()
-        self._states = job.folder / "states"
+        self._states = job.states
         self._engine: Engine
         self._sampler: PoissonSampler
         self._gate: StepGate
         self._client: LedgerClient
+        self._state: Path | None = None
+        self._done = 0
 
     def prepare(self) -> None:
         """Read this rank's users, build model and engine, and load the newest state."""
         self._together(self._read)
-        steps, state = checkpoints.latest(self._states)
-        if state is not None:
-            self._engine.load(state)
-        self._done = steps
+        if self._state is not None:
+            self._engine.load(self._state)
 
     def _read(self) -> None:
         job, key = self._job, load_key(self._job.key_path)
+        self._done, self._state = checkpoints.latest(self._states, job.release.inputs)
+        if self._done > job.release.steps(job.last).stop:
+            raise ReleaseError(
+                f"chunk {job.last} of the training was passed and its model was not kept: ask for a later one."
+            )
         # Ray gives a worker one thread unless told otherwise.
         torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // self._neighbours))
         backbone = load_backbone(job.model)
@@ -137,25 +151,22 @@ class _Worker:
         losses = partial(row_losses, low_precision=low)
         self._engine = make_engine(model, training, noise, job.engine, losses, low_precision=low)
         if self._rank == 0:
-            head = checkpoints.ledger_head(checkpoints.latest(self._states)[1])
-            self._client = connect(job.ledger.url, job.ledger.key_path, head)
+            head = checkpoints.ledger_head(self._state)
+            self._client = LedgerClient(job.ledger, head)
             self._gate = StepGate(self._client, job.release)
 
     def train(self) -> None:
         """Run what is left, chunk by chunk."""
         release = self._job.release
         first = max(1, -(-self._done // release.chunk))  # a chunk that was saved may not have been committed
-        for rung in range(first, min(self._job.until or release.rungs, release.rungs) + 1):
+        for rung in range(first, self._job.last + 1):
             self._alone(partial(self._begin, rung))
             for step in release.steps(rung):
                 if step >= self._done:
                     self._step(step)
             if release.steps(rung).stop > self._done:
                 self._save(release.steps(rung).stop)
-            digest = self._write(TRAINED) if rung == release.rungs else ""
-            self._alone(partial(self._end, rung, digest))
-        if self._job.weights.name == PARTLY:
-            self._write(PARTLY)
+            self._alone(partial(self._end, rung, self._model_digest(kept=rung == self._job.last)))
 
     def _begin(self, rung: int) -> None:
         self._gate.begin(rung)
@@ -165,7 +176,7 @@ class _Worker:
 
     def _step(self, step: int) -> None:
         sampled = self._sampler.sample(step)
-        self._engine.step(step, physical_batches(sampled, self._job.engine.batch_tokens, self._pad))
+        self._engine.step(step, physical_batches(sampled, self._job.engine.tokens_at_once, self._pad))
         if self._rank == 0:
             self._gate.keep()
             write_atomic(self._job.folder / PROGRESS, str(step + 1).encode())
@@ -179,13 +190,16 @@ class _Worker:
         self._alone(partial(self._publish, steps))
 
     def _publish(self, steps: int) -> None:
-        checkpoints.publish(self._states, steps, self._client.head())
+        checkpoints.publish(self._states, steps, self._client.head(), self._job.release.inputs)
 
-    def _write(self, name: str) -> str:
-        """Write the trained weights; the digest of them."""
-        blob = save({name: tensor.contiguous() for name, tensor in self._engine.state_dict().items()})
-        if self._rank == 0:
-            write_atomic(self._job.folder / name, blob, 0o600)
+    def _model_digest(self, kept: bool) -> str:
+        """The digest of the weights as they are, on rank 0, which writes them if they are to be kept; collective."""
+        weights = self._engine.state_dict()
+        if self._rank:
+            return ""
+        blob = save({name: tensor.contiguous() for name, tensor in weights.items()})
+        if kept:
+            write_atomic(self._job.weights, blob)
         return digest_bytes(blob)
 
     def _alone(self, act: Callable[[], object]) -> None:
@@ -200,7 +214,7 @@ class _Worker:
         except RayPrivacyError as error:
             refused = True
             facts = {"kind": type(error).__name__, "sentence": str(error)}
-            write_json(self._job.folder / REFUSED, facts, 0o600)
+            write_json(self._job.folder / REFUSED, facts)
         flag = torch.tensor([int(refused)], device=get_device())
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         if int(flag):

@@ -67,7 +67,7 @@ def write_state(
             "updates": float(state["step"]) if "step" in state else None,  # torch counts for Adam's bias correction
             "files": files,
         }
-        write_json(folder / MANIFEST, facts, 0o600)
+        write_json(folder / MANIFEST, facts)
     ranks.wait()
 
 

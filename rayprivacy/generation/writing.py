@@ -53,10 +53,12 @@ class Written:
     Attributes:
         texts: rows of the file.
         degenerate: texts that were dropped, by reason (see `degenerate`).
+        source: the caller's name of the model and the prompts.
     """
 
     texts: int
     degenerate: dict[str, int]
+    source: str = ""
 
 
 def write_samples(
@@ -69,6 +71,7 @@ def write_samples(
     *,
     threads: int = 1,
     engine: EngineName = "transformers",
+    source: str = "",
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
 
@@ -84,6 +87,7 @@ def write_samples(
         actors: processes that sample, each with a model of its own.
         threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
         engine: what samples.
+        source: names model and prompts; it is kept with the counts, so that a file of others is known again.
 
     Raises:
         ConfigError: there is no model in the folder, or the engine is not installed.
@@ -93,7 +97,7 @@ def write_samples(
         raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
     if engine == "vllm":
         _need_vllm()
-    tally = _Tally()
+    tally = _Tally(source)
     with _whole_file(out, _schema(codes)) as writer:
         blocks = _sampled(_Task(model_dir.absolute(), config, engine, threads), prompts, actors)
         for group in _row_groups(tally.sound(block) for block in blocks):
@@ -226,6 +230,7 @@ def _load(model_dir: Path) -> Backbone:
 
 @dataclass
 class _Tally:
+    source: str
     texts: int = 0
     degenerate: Counter[str] = field(default_factory=Counter)
 
@@ -237,7 +242,7 @@ class _Tally:
         return kept
 
     def total(self) -> Written:
-        return Written(self.texts, dict(sorted(self.degenerate.items())))
+        return Written(self.texts, dict(sorted(self.degenerate.items())), self.source)
 
 
 def _row_groups(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:

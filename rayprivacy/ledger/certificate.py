@@ -28,6 +28,10 @@ from rayprivacy.ledger.store import Ledger
 AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
 DIAGNOSTIC = "diagnostic, not the claim"
 TEST_KEY_WARNING = "not private: test key"
+RECALLED_WARNING = (
+    "made by version 0.1 in bfloat16, where one user could move a sum of DP-SGD by more than the clipping norm: this "
+    "claim does not hold, so make the release again with another seed"
+)
 EXPOSED_WARNING = (
     "the corpus has been used by runs that are not central differential privacy; the claim covers this account only"
 )
@@ -130,6 +134,7 @@ def build_certificate(
     stages: Sequence[Mapping[str, Any]],
     as_published: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
+    recalled: bool = False,
 ) -> dict[str, Any]:
     """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
@@ -145,6 +150,7 @@ def build_certificate(
         stages: the run's stages, as JSON objects without clock times.
         as_published: the method's own figure where the paper's analysis differs from ours.
         audit: what was planted, if this is an audit run.
+        recalled: whether the claim of the version that made it was found not to hold.
 
     Raises:
         LedgerError: the release has no commit entry.
@@ -178,7 +184,10 @@ def build_certificate(
         audit=dict(audit) if audit else None,
         ledger_head=book[-1].hash,
         ledger_keyed=bool(book[-1].mac),
-        warnings=[TEST_KEY_WARNING] * test_key + [EXPOSED_WARNING] * bool(exposures) + [AUDIT_WARNING] * bool(audit),
+        warnings=[TEST_KEY_WARNING] * test_key
+        + [RECALLED_WARNING] * recalled
+        + [EXPOSED_WARNING] * bool(exposures)
+        + [AUDIT_WARNING] * bool(audit),
         versions=dict(versions),
         stages=[dict(stage) for stage in stages],
     )

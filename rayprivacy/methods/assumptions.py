@@ -46,6 +46,9 @@ def generator_assumptions(unit: PrivacyUnit, has_histogram: bool) -> tuple[str, 
         "The noise of the steps is a stream of AES-256 under the key file: the key file stays secret for good, because "
         "whoever has it can take the noise off the model again.",
         "The noise of the steps is Gaussian in floating point, accounted as exact.",
+        "Clipped gradients are added up in floating point. One more user may change how the sum of all others is "
+        "rounded, by about 1e-16 of it with LoRA and without DeepSpeed, and by about 1e-7 of it otherwise; that is "
+        "neglected.",
         *histogram,
         "Running time and memory are not protected.",
     )

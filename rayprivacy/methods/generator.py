@@ -19,7 +19,7 @@ import ray
 import torch
 from safetensors.torch import load_file
 
-from rayprivacy.core.artifacts import Released, digest_file
+from rayprivacy.core.artifacts import Released, digest_file, digest_json
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_or_create_key
 from rayprivacy.corpus.manifest import ShardManifest
@@ -31,11 +31,11 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.generation.codes import Codes
 from rayprivacy.generation.writing import Written, read_written, write_samples
-from rayprivacy.ledger.service import Address
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.assumptions import generator_assumptions
 from rayprivacy.methods.certify import write_certificate
 from rayprivacy.methods.comparison import check_comparison, compare_with_private
+from rayprivacy.methods.door import ledger_address
 from rayprivacy.methods.generator_heldout import heldout_metrics
 from rayprivacy.methods.generator_plan import open_generator, planned_histogram, planned_steps
 from rayprivacy.methods.generator_recipe import PART_FILES, GeneratorRecipe
@@ -88,13 +88,14 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[s
         with run.stage("shares of control codes"):
             shares = _shares(run, codes, Gate(ledger, recipe.privacy.account, key))
         with run.stage("DP-SGD"):
-            trained, whole = _trained(run, ledger, key, shards, backbone, reading, progress, until)
+            release = _release(run, ledger, key, shards, backbone)
+            trained = _trained(run, ledger, release, reading, progress, until)
         run.keep_ledger_head(ledger.head())
         model = _model(run, backbone, trained)
-        if not whole:
+        if until is not None and until < release.rungs:
             return {}
         with run.stage("synthetic text"):
-            written = _synthesise(run, codes, shares)
+            written = _synthesise(run, codes, shares, release)
     certificate = write_certificate(
         run,
         ledger,
@@ -103,6 +104,7 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[s
         backbone,
         assumptions=generator_assumptions(recipe.privacy.unit, recipe.has_histogram),
         stages=[{"name": "label histogram and DP-SGD", "epsilon": recipe.privacy.epsilon}],
+        recalled=recipe.model.dtype == "bfloat16" and StepGate(ledger, release).is_of_version_0_1,
     )
     if run.measured:
         _measure(run, backbone, reading, model, written)
@@ -138,23 +140,31 @@ def _shares(run: Run[GeneratorRecipe], codes: Codes, gate: Gate) -> Any:
     return gate.release_histogram(run.recipe.release_id, mechanism, sums).value
 
 
+def _release(
+    run: Run[GeneratorRecipe], ledger: Ledger, key: Key, shards: ShardManifest, backbone: Backbone
+) -> StepRelease:
+    recipe, inputs = run.recipe, (shards.corpus_digest(key), backbone.digest)
+    return StepRelease.of(
+        ledger,
+        recipe.privacy.account,
+        recipe.release_id,
+        key,
+        planned_steps(recipe),
+        recipe.training.chunk,
+        *inputs,
+    )
+
+
 def _trained(
     run: Run[GeneratorRecipe],
     ledger: Ledger,
-    key: Key,
-    shards: ShardManifest,
-    backbone: Backbone,
+    release: StepRelease,
     reading: Reading,
     progress: ProgressGauges,
     until: int | None,
-) -> tuple[Released[dict[str, torch.Tensor]], bool]:
-    """The trained weights, and whether these are all steps."""
-    recipe, privacy = run.recipe, run.recipe.privacy
-    inputs = (shards.corpus_digest(key), backbone.digest)
-    release = StepRelease.of(
-        ledger, privacy.account, recipe.release_id, key, planned_steps(recipe), recipe.training.chunk, *inputs
-    )
-    ledger_key = Path(privacy.ledger_key).absolute() if privacy.ledger_key else None
+) -> Released[dict[str, torch.Tensor]]:
+    """The trained weights; every file on the way is named by the inputs that it was computed from."""
+    recipe, privacy, inputs = run.recipe, run.recipe.privacy, release.inputs[:16]
     job = Job(
         model=recipe.model,
         adapter=recipe.adapter,
@@ -165,19 +175,18 @@ def _trained(
         parts=PART_FILES,
         key_path=Path(privacy.key).absolute(),
         folder=run.private("training"),
-        ledger=Address.of(privacy.ledger, ledger_key),
+        ledger=ledger_address(privacy, watched=not run.console.quiet),
         release=release,
         until=until,
     )
     # Kept beside what is public: another machine, whose last bits differ, could not train this model again.
-    gate, kept = StepGate(ledger, release), run.public(f"trained-{release.inputs[:16]}.safetensors")
+    after = "" if job.last == release.rungs else f"-{job.last:05d}"
+    gate, kept = StepGate(ledger, release), run.public(f"trained-{inputs}{after}.safetensors")
     if not kept.exists():
         run_training(job, run.console, progress.steps(recipe.training))
-        if until is not None and until < release.rungs:
-            return gate.partly(load_file(job.weights), until), False
-        gate.released(None, digest_file(job.weights))
+        gate.released(None, digest_file(job.weights), job.last)
         write_atomic(kept, job.weights.read_bytes())
-    return gate.released(load_file(kept), digest_file(kept)), True
+    return gate.released(load_file(kept), digest_file(kept), job.last)
 
 
 def _model(run: Run[GeneratorRecipe], backbone: Backbone, trained: Released[dict[str, torch.Tensor]]) -> Any:
@@ -189,10 +198,12 @@ def _model(run: Run[GeneratorRecipe], backbone: Backbone, trained: Released[dict
     return plain
 
 
-def _synthesise(run: Run[GeneratorRecipe], codes: Codes, shares: Any) -> Written:
+def _synthesise(run: Run[GeneratorRecipe], codes: Codes, shares: Any, release: StepRelease) -> Written:
+    """The synthetic text of this model and these shares, which may be there already; a release has one model."""
     path, config = run.root / "synthetic.parquet", run.recipe.generation
-    if path.exists():  # it appears whole, and the model of a run is committed
-        return read_written(path)
-    actors = run.recipe.resources.actors or int(ray.cluster_resources()["CPU"])
     prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, config.texts, config.seed)]
-    return write_samples(run.root / "model", prompts, config, codes, path, actors, engine=config.engine)
+    mark = digest_json([release.inputs, prompts])
+    if path.exists() and (written := read_written(path)).source == mark:
+        return written
+    actors = run.recipe.resources.actors or int(ray.cluster_resources()["CPU"])
+    return write_samples(run.root / "model", prompts, config, codes, path, actors, engine=config.engine, source=mark)

@@ -1,7 +1,8 @@
 """A run directory: where stages leave their results, so that a killed run goes on where it stopped.
 
-Public and released files lie on top; everything computed from private text lies in `private/` (mode 0700). A stage is
-finished when its file is there (files appear whole, by rename). A run directory in object storage is worked on in a
+Public and released files lie on top, beside internal ones (mode 0600); everything computed from private text lies in
+`private/`. The directory is its owner's alone (mode 0700): copy what may leave it. A stage is finished when its file is
+there (files appear whole, by rename). A run directory in object storage is worked on in a
 local folder, and mirrored at the end of every stage. `run.log` is JSON Lines of stages and seconds: it never
 holds text of the corpus, nor counts of its users or rows.
 """
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rayprivacy.core.errors import ConfigError, KeyFileError
-from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.core.files import append_line, private_directory, write_atomic
 from rayprivacy.core.mirror import Mirror
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import dump_recipe, load_recipe
@@ -64,9 +65,8 @@ class Run(Generic[R]):
                     f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
                 )
             _require_key(run)
-        run.root.mkdir(parents=True, exist_ok=True)
-        for name in ("public", "private"):
-            private_directory(run.root / name)
+        for folder in (run.root, run.root / "public", run.root / "private"):
+            private_directory(folder)
         write_atomic(stored, text.encode())
         return run
 
@@ -120,8 +120,7 @@ class Run(Generic[R]):
         entry = {"time": round(time.time(), 3), "stage": stage, "event": event}
         if seconds is not None:
             entry["seconds"] = round(seconds, 3)
-        with (self.root / "run.log").open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        append_line(self.root / "run.log", json.dumps(entry))
 
     def keep_ledger_head(self, head: str) -> None:
         """Remember how far the ledger had come."""

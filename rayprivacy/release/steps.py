@@ -13,9 +13,10 @@ Chunks of steps are *rungs* of one release:
 
 A crash repeats the steps after the last saved state under the charges they have. Coins and noise are keyed streams, and
 the key names the account's book, the release and its input: the repeated steps draw the same coins and the same noise,
-and only one of the two attempts is ever seen. The last rung commits the digest of the model. Whoever makes the same
-release again, by another road that ends in another model (another version of a library, another order of sums), is
-refused: two models with the same noise would tell their difference without noise.
+and only one of the two attempts is ever seen. Every rung commits the digest of the model as it is after it, once.
+Whoever makes the same release again, by another road that ends in another model (another version of a library, another
+order of sums), is refused at the first chunk: both models would carry identical noise, so subtracting one from the
+other would cancel it and reveal their exact difference.
 
 >>> steps = SampledGaussian(sampling_rate=0.01, noise_multiplier=1.0, clipping_norm=0.5, steps=10)
 >>> steps.event.count, steps.event.event.sampling_probability, steps.noise_std
@@ -39,6 +40,7 @@ from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.leasing import leased
 
 RENEW_SECONDS = 60.0
+_FORMAT = "steps-2:"  # outputs of version 0.1, which bound the last rung alone, are bare digests
 
 
 @dataclass(frozen=True)
@@ -174,41 +176,44 @@ class StepGate:
         if self._held and self._held.state is ChargeState.STARTED and time.monotonic() > self._renewed + RENEW_SECONDS:
             self._held, self._renewed = self._ledger.renew(self._held), time.monotonic()
 
-    def end(self, rung: int, model_digest: str = "") -> None:
-        """Commit a chunk whose state is saved; the last one with the digest of the model.
+    def end(self, rung: int, model_digest: str) -> None:
+        """Commit a chunk whose state is saved, with the digest of the model as it is now.
 
         Raises:
-            ReleaseError: this release was made before, with another model.
+            ReleaseError: the digest is empty, or this chunk was made before, with another model.
         """
         if self._held is None:
             raise ReleaseError(f"chunk {rung} ends before it began: begin() it first.")
-        output = _output(rung, model_digest)
-        self._ledger.commit_output(self._held, output)
-        if self._ledger.output(self._held) != output:
+        if not model_digest:
+            raise ReleaseError(f"chunk {rung} ends without the digest of its model: give it.")
+        self._ledger.commit_output(self._held, _output(rung, model_digest))
+        if self._ledger.output(self._held) not in _outputs(rung, model_digest):
             raise ReleaseError(
-                f"release '{self._release.release_id}' was made before and ended in another model: use that one, or"
-                " change the recipe's seed, which is another release and another charge."
+                f"release '{self._release.release_id}' was made before, and chunk {rung} ended in another model: use"
+                " that one, or change the recipe's seed, which is another release and another charge."
             )
 
-    def released(self, value: Any, model_digest: str) -> Released[Any]:
-        """The model, once every chunk is committed and the last one for it.
+    def released(self, value: Any, model_digest: str, rungs: int | None = None) -> Released[Any]:
+        """The model, once its chunks are committed and the last of them for it.
+
+        Args:
+            value: the model.
+            model_digest: names it.
+            rungs: the first chunks, after which it is this one; all when left out. A search may stop a training.
 
         Raises:
             ReleaseError: a chunk is missing, or this is another model.
         """
-        last = self._committed(self._release.rungs)
-        if self._ledger.output(last) != _output(self._release.rungs, model_digest):
+        rungs = rungs or self._release.rungs
+        if not model_digest or self._ledger.output(self._committed(rungs)) not in _outputs(rungs, model_digest):
             raise ReleaseError("the trained weights are not those that were committed: run it again with --resume.")
         return Released(value, self._release.release_id, RELEASE_SEAL)
 
-    def partly(self, value: Any, rungs: int) -> Released[Any]:
-        """The model as it is after the first `rungs` chunks, once these are committed: for a search, which may stop it.
-
-        Raises:
-            ReleaseError: one of them is missing.
-        """
-        self._committed(rungs)
-        return Released(value, self._release.release_id, RELEASE_SEAL)
+    @property
+    def is_of_version_0_1(self) -> bool:
+        """Whether the finished training was made by version 0.1, whose claim does not hold in bfloat16."""
+        output = self._ledger.output(self._committed(self._release.rungs))
+        return output is not None and not output.startswith(_FORMAT.encode())
 
     def _committed(self, rungs: int) -> Charge:
         """The last of the first chunks, which are all committed."""
@@ -225,4 +230,10 @@ class StepGate:
 
 
 def _output(rung: int, model_digest: str) -> bytes:
-    return digest_json({"rung": rung, "model": model_digest}).encode()
+    return f"{_FORMAT}{digest_json({'rung': rung, 'model': model_digest})}".encode()
+
+
+def _outputs(rung: int, model_digest: str) -> tuple[bytes, bytes]:
+    """What the ledger may hold for this model: committed now, or by version 0.1."""
+    output = _output(rung, model_digest)
+    return output, output.removeprefix(_FORMAT.encode())

@@ -2,23 +2,28 @@
 
 from pathlib import Path
 
+import pytest
+
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.dpsgd import checkpoints
+
+INPUTS = "keyed digest of a corpus"
 
 
 def _save(folder: Path, steps: int) -> None:
     (checkpoints.scratch(folder) / "rank.bin").write_text(str(steps))
-    checkpoints.publish(folder, steps, f"head-{steps}")
+    checkpoints.publish(folder, steps, f"head-{steps}", INPUTS)
 
 
 def test_nothing_was_saved_yet(tmp_path: Path) -> None:
-    assert checkpoints.latest(tmp_path) == (0, None)
+    assert checkpoints.latest(tmp_path, INPUTS) == (0, None)
     assert checkpoints.ledger_head(None) is None
 
 
 def test_the_newest_state_is_found_and_the_older_one_deleted(tmp_path: Path) -> None:
     for steps in (9, 10, 100):
         _save(tmp_path, steps)
-        found, state = checkpoints.latest(tmp_path)
+        found, state = checkpoints.latest(tmp_path, INPUTS)
         assert found == steps
         assert state is not None
         assert (state / "rank.bin").read_text() == str(steps)
@@ -29,14 +34,20 @@ def test_the_newest_state_is_found_and_the_older_one_deleted(tmp_path: Path) -> 
 def test_a_state_that_was_being_written_does_not_count(tmp_path: Path) -> None:
     _save(tmp_path, 5)
     (checkpoints.scratch(tmp_path) / "rank.bin").write_text("half")
-    assert checkpoints.latest(tmp_path)[0] == 5
+    assert checkpoints.latest(tmp_path, INPUTS)[0] == 5
     (tmp_path / "step-00000007").mkdir()  # without facts: whatever it is, it is no state
-    assert checkpoints.latest(tmp_path)[0] == 5
+    assert checkpoints.latest(tmp_path, INPUTS)[0] == 5
+
+
+def test_a_state_of_another_corpus_is_refused(tmp_path: Path) -> None:
+    _save(tmp_path, 5)
+    with pytest.raises(ReleaseError, match="was computed from another corpus"):
+        checkpoints.latest(tmp_path, "keyed digest of another corpus")
 
 
 def test_states_are_private(tmp_path: Path) -> None:
     _save(tmp_path, 5)
-    _, state = checkpoints.latest(tmp_path)
+    _, state = checkpoints.latest(tmp_path, INPUTS)
     assert state is not None
     assert state.stat().st_mode & 0o077 == 0
 
@@ -44,4 +55,4 @@ def test_states_are_private(tmp_path: Path) -> None:
 def test_the_same_steps_may_be_saved_again(tmp_path: Path) -> None:
     _save(tmp_path, 5)
     _save(tmp_path, 5)
-    assert checkpoints.latest(tmp_path)[0] == 5
+    assert checkpoints.latest(tmp_path, INPUTS)[0] == 5

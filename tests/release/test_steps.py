@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
+from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -33,11 +34,11 @@ def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: SampledGau
     return StepRelease.of(ledger, "chat", "run", Key.for_tests(), mechanism, chunk, *(inputs or ("corpus", "base")))
 
 
-def _train(ledger: Ledger, release: StepRelease, model: str = "m1") -> StepGate:
+def _train(ledger: Ledger, release: StepRelease, model: str = "m1", until: int | None = None) -> StepGate:
     gate = StepGate(ledger, release)
-    for rung in range(1, release.rungs + 1):
+    for rung in range(1, (until or release.rungs) + 1):
         gate.begin(rung)
-        gate.end(rung, model if rung == release.rungs else "")
+        gate.end(rung, f"{model} after {rung}")
     return gate
 
 
@@ -99,10 +100,10 @@ def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tm
     gate = StepGate(ledger, _release(ledger))
     gate.begin(1)
     assert [charge.state for charge in ledger.charges_of("chat", "run")] == [ChargeState.STARTED]
-    gate.end(1)
+    gate.end(1, "m1 after 1")
     assert [charge.event.count for charge in ledger.charges_of("chat", "run")] == [4]
     with pytest.raises(ReleaseError, match=r"chunks \[2, 3\] of the training are not committed"):
-        gate.released("model", "m1")
+        gate.released("model", "m1 after 3")
 
 
 def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path
     release = _release(ledger)
     gate = StepGate(ledger, release)
     gate.begin(1)
-    gate.end(1)
+    gate.end(1, "m1 after 1")
     number = 0
     while ledger.status("chat").share < 0.99:  # other releases of the account take what is left
         number += 1
@@ -132,17 +133,57 @@ def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
     _train(ledger, release)
     _train(ledger, release)  # a whole repetition that ends in the same model
     assert len(ledger.charges_of("chat", "run")) == 3
-    assert _train(ledger, release).released("model", "m1").value == "model"
+    assert _train(ledger, release).released("model", "m1 after 3").value == "model"
 
 
 def test_one_release_has_one_model(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     release = _release(ledger)
     _train(ledger, release, "m1")
-    with pytest.raises(ReleaseError, match="was made before and ended in another model"):
+    with pytest.raises(ReleaseError, match="was made before, and chunk 1 ended in another model"):
         _train(ledger, release, "m2")
     with pytest.raises(ReleaseError, match="not those that were committed"):
+        StepGate(ledger, release).released("model", "m2 after 3")
+
+
+def test_a_model_on_the_way_is_bound_like_the_whole_one(tmp_path: Path) -> None:
+    """A search looks at the model after some chunks: no second one under the same noise may leave, nor follow it."""
+    ledger = _ledger(tmp_path)
+    release = _release(ledger)
+    assert _train(ledger, release, "m1", until=2).released("model", "m1 after 2", 2).value == "model"
+    for other in ("m2 after 2", "m1 after 1"):
+        with pytest.raises(ReleaseError, match="not those that were committed"):
+            StepGate(ledger, release).released("model", other, 2)
+    with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
+        _train(ledger, release, "m2")
+    with pytest.raises(ReleaseError, match=r"chunks \[3\] of the training are not committed"):
+        StepGate(ledger, release).released("model", "m1 after 3")
+    gate = StepGate(ledger, release)
+    gate.begin(3)
+    with pytest.raises(ReleaseError, match="without the digest of its model"):
+        gate.end(3, "")
+
+
+def _of_version_0_1(rung: int, model: str) -> bytes:
+    return digest_json({"rung": rung, "model": model}).encode()
+
+
+def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated(tmp_path: Path) -> None:
+    """Only its last chunk bound a model; what was left half-way could have ended in two."""
+    ledger = _ledger(tmp_path)
+    release = _release(ledger)
+    for rung in (1, 2, 3):
+        gate = StepGate(ledger, release)
+        gate.begin(rung)
+        assert gate._held is not None
+        ledger.commit_output(gate._held, _of_version_0_1(rung, "m1" if rung == 3 else ""))
+    assert StepGate(ledger, release).released("model", "m1").value == "model"
+    with pytest.raises(ReleaseError, match="not those that were committed"):
         StepGate(ledger, release).released("model", "m2")
+    with pytest.raises(ReleaseError, match="not those that were committed"):
+        StepGate(ledger, release).released("model", "", 2)
+    with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
+        _train(ledger, release)
 
 
 def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path) -> None:

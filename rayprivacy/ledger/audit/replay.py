@@ -14,6 +14,7 @@ from rayprivacy.ledger.audit.book import AccountBook
 from rayprivacy.ledger.audit.charges import Charges
 from rayprivacy.ledger.audit.exposures import Exposures
 from rayprivacy.ledger.audit.links import check_links
+from rayprivacy.ledger.audit.recalled import recalled
 from rayprivacy.ledger.audit.rows import Row, Rows, check_types
 from rayprivacy.ledger.audit.terms import check_row, read_terms
 
@@ -42,6 +43,7 @@ class VerifyReport:
         head: hash of the last entry.
         macs: 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key.
         signature: of an export: 'checked' against a key, 'unchecked' for want of one, or 'none'.
+        recalled: releases that are to be made again if they computed in bfloat16 (see `recalled`).
     """
 
     accounts: int
@@ -51,6 +53,7 @@ class VerifyReport:
     head: str
     macs: str = "none"
     signature: str = "none"
+    recalled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) 
     _check_accounts(walk, rows.accounts)
     _check_outputs(walk, rows.outputs)
     counts = len(walk.books), len(rows.entries), len(walk.charges.by_id), len(rows.outputs)
-    return Audit(VerifyReport(*counts, head, macs), walk.books)
+    return Audit(VerifyReport(*counts, head, macs, recalled=recalled(rows.entries, rows.outputs)), walk.books)
 
 
 class _Walk:

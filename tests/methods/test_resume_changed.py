@@ -1,0 +1,142 @@
+"""A run that is resumed after the corpus changed: a new release, as if nothing had been there, and never a mixture.
+
+Each method is stopped at some stage, five users ask to be deleted, and the run is resumed. What comes out must be what
+a fresh run of the smaller corpus gives (with the same key and ledger it is the same release, charged once), and the
+certificate must name that corpus.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods import generator, seqpate
+from rayprivacy.methods.catalogue import method_of
+from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.run import Run
+from rayprivacy.methods.session import ray_session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+GONE = ["user-3", "user-4", "user-5", "user-6", "user-7"]
+OUTPUTS = ("synthetic.parquet", "model/model.safetensors", "certificate.json")
+
+
+class _StoppedError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> Iterator[None]:
+    with ray_session("local"):
+        yield
+
+
+def _open_rich_account(job: Any) -> None:
+    """An account that can pay for two releases."""
+    recipe = load_recipe(job.recipe)
+    ledger = Ledger.open(recipe.privacy.ledger)
+    meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, recipe.privacy.delta))
+    plan = method_of(recipe).charges(recipe)
+    ledger.create_account("talk", *meaning, recipe.privacy.composition, plan=plan)
+    ledger.close()
+
+
+def _run(job: Any, out: str, until: int | None = None) -> None:
+    recipe = load_recipe(job.recipe)
+    run: Run[Any] = Run.open(job.folder / out, recipe, resume=True, console=Console(quiet=True), measured=False)
+    if recipe.method == "generator":
+        generator.run_generator(run, until)
+    else:
+        seqpate.run_seqpate(run)
+
+
+def _delete_users(job: Any) -> None:
+    path = job.folder / "talk.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.filter(pc.invert(pc.is_in(table["who"], pc.cast(GONE, table["who"].type)))), path)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in OUTPUTS}
+
+
+def _inputs(job: Any) -> list[tuple[str, int]]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    release = load_recipe(job.recipe).release_id
+    found = [(charge.input_digest, charge.rung) for charge in ledger.charges_of("talk", release)]
+    ledger.close()
+    return found
+
+
+def _same_as_fresh(job: Any, before: list[tuple[str, int]]) -> None:
+    """The resumed run is a whole run of the corpus as it is now."""
+    resumed, charged = _files(job.folder / "out"), _inputs(job)
+    assert {digest for digest, _ in before}.isdisjoint({digest for digest, _ in charged[len(before) :]})
+    _run(job, "fresh")
+    assert _files(job.folder / "fresh") == resumed
+    assert _inputs(job) == charged, "the same release was charged again"
+    assert len({json.loads(resumed["certificate.json"])["corpus_digest"]}) == 1
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        pytest.param(1, id="after one chunk"),
+        pytest.param(2, id="after two chunks", marks=pytest.mark.exhaustive),
+        pytest.param(None, id="finished"),
+    ],
+)
+def test_a_generator(generator: Any, until: int | None) -> None:
+    job = generator
+    _open_rich_account(job)
+    _run(job, "out", until)
+    before = _inputs(job)
+    old = _files(job.folder / "out") if until is None else {}
+    _delete_users(job)
+    _run(job, "out")
+    assert all(_files(job.folder / "out")[name] != data for name, data in old.items())
+    _same_as_fresh(job, before)
+
+
+STAGES = {
+    "features": (seqpate, "teacher_pool"),
+    "teachers": (seqpate, "round_queries"),
+    "votes": (seqpate, "_distilled"),
+    "student": (seqpate, "_synthesise"),
+    "synthetic text": (seqpate, "write_certificate"),
+    "finished": (None, ""),
+}
+
+
+@pytest.mark.parametrize(
+    "stage", [stage if stage == "finished" else pytest.param(stage, marks=pytest.mark.exhaustive) for stage in STAGES]
+)
+def test_seqpate(job: Any, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _open_rich_account(job)
+    _stopped_after(lambda: _run(job, "out"), *STAGES[stage], monkeypatch)
+    before = _inputs(job)
+    _delete_users(job)
+    _run(job, "out")
+    _same_as_fresh(job, before)
+
+
+def _stopped_after(run: Callable[[], None], module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run until what comes next is called."""
+    if module is None:
+        run()
+        return
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise _StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, stop)
+        with pytest.raises(_StoppedError):
+            run()
