@@ -99,7 +99,9 @@ def record_move(book: Book, terms: Terms, charge: Charge, kind: str, detail: Map
     """Write the entry that moves a charge on, and the balance after it."""
     account, rule = terms
     balance = read_balance(book, account.name, rule)
+    when = {"created_at": charge.told_at} if charge.told_at else {}
     entry = book.append(
+        **when,
         account=account.name,
         kind=kind,
         release_id=charge.release_id,

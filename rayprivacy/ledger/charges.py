@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.accounting.events import from_json, to_json
@@ -72,6 +72,18 @@ class Charge:
     state: ChargeState
     lease: Lease
     entry_hash: str
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether it pays for a secret number of trials, so that the book must not say how long they took."""
+        return isinstance(self.event, RepeatAndSelectDpEvent)
+
+    @property
+    def told_at(self) -> str | None:
+        """The time that its next entry carries; None for the time at which that is written."""
+        if not (self.is_selection and self.lease.until):
+            return None
+        return self.lease.day[0].isoformat(timespec="seconds")
 
     @property
     def is_live(self) -> bool:

@@ -60,9 +60,9 @@ def connect(url: str, key_path: Path | None = None, expected_head: str | None = 
     return LedgerClient(Address.of(url, key_path), expected_head)
 
 
-def close_front_door(url: str, key_path: Path | None = None) -> None:
+def close_front_door(url: str, key_path: Path | None = None, watched: bool = True) -> None:
     """End the front door, e.g. after a change of password; the book loses nothing, and clients open another."""
-    door = find_door(Address.of(url, key_path))
+    door = find_door(Address.of(url, key_path, watched))
     if door is not None:
         ray.kill(door)
 

@@ -32,8 +32,6 @@ from rayprivacy.ledger.audit.signing import public_key_of, sign
 from rayprivacy.ledger.audit.strict import canonical
 from rayprivacy.ledger.audit.summary import SUMMARY, TABLES, summarize
 
-_MODE = 0o600
-
 
 def export_ledger(connection: Connection, directory: Path, key: Key | None = None) -> Path:
     """Write the whole book to a new directory, after replaying it.
@@ -61,8 +59,8 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
     with _usable():
         private_directory(directory)
     for name, data in files.items():
-        write_atomic(directory / name, data, _MODE)
-    write_atomic(directory / SUMMARY, f"{canonical(summary)}\n".encode(), _MODE)  # last: an export has it or is none
+        write_atomic(directory / name, data)
+    write_atomic(directory / SUMMARY, f"{canonical(summary)}\n".encode())  # last: an export has it or is none
     return directory
 
 

@@ -4,7 +4,12 @@ Two processes may resume the same release. The one that starts the charge gets t
 wait. When the term is over, or when the holder is known to be dead, another takes the charge over with the next token,
 and the book accepts no output under an older one. Clocks decide how long one waits, never whose output counts.
 
-A holder is a process, named by what tells it from every other one that ever ran: host, boot, process id and start time.
+A holder is a process, named by what tells it from every other one that ever ran: a digest of host and boot, process id
+and start time.
+
+The charge of a search among a secret number of trials (`RepeatAndSelectDpEvent`) is drawn for as long as its trials
+take, and how long that is must not be read off the book. So its term is a day, it is renewed once a day at most, and
+all its entries carry the time at which the current day began, counted in days from its start.
 """
 
 import os
@@ -15,7 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rayprivacy.core.artifacts import digest_json
+
 TERM_SECONDS = 300
+DAY_SECONDS = 86_400
+_NEARLY_OVER = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,29 @@ class Lease:
         """The same lease with a new term."""
         return Lease(self.token, self.holder, _now(seconds))
 
+    @property
+    def is_nearly_over(self) -> bool:
+        """Whether less than an hour of the term is left."""
+        return datetime.fromisoformat(self.until) - datetime.now(UTC) < _NEARLY_OVER
+
+    @property
+    def day(self) -> tuple[datetime, datetime]:
+        """Begin and end of the current day, counted from the start of a charge whose terms are days."""
+        day, end = timedelta(seconds=DAY_SECONDS), datetime.fromisoformat(self.until)
+        while end <= datetime.now(UTC):
+            end += day
+        return end - day, end
+
+    def granted_for_the_day(self, holder: str) -> "Lease":
+        """The next lease of a charge whose terms are days: until the end of this one."""
+        return Lease(self.token + 1, holder, _written(self.day[1]))
+
+    def renewed_for_a_day(self) -> "Lease":
+        """The same lease until the end of the next day, or of this one where the term was over."""
+        end = self.day[1]
+        more = timedelta(seconds=DAY_SECONDS if _written(end) == self.until else 0)
+        return Lease(self.token, self.holder, _written(end + more))
+
 
 def this_process() -> str:
     """The name of this process as a holder."""
@@ -69,13 +101,14 @@ def _has_died(holder: str) -> bool:
 
 
 def _machine() -> str:
-    parts = [socket.gethostname().replace(":", "-")]
+    """A digest of the machine, since boot: what an auditor gets must not name hosts."""
+    parts = [socket.gethostname()]
     for path in (Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")):
         try:
             parts.append(os.readlink(path) if path.is_symlink() else path.read_text().strip())
         except OSError:
             parts.append("unknown")
-    return "/".join(parts).replace(":", "-")
+    return digest_json(parts)[:24]
 
 
 def _started(process: int) -> str:
@@ -88,4 +121,8 @@ def _started(process: int) -> str:
 
 
 def _now(ahead: float = 0.0) -> str:
-    return (datetime.now(UTC) + timedelta(seconds=ahead)).isoformat(timespec="milliseconds")
+    return _written(datetime.now(UTC) + timedelta(seconds=ahead))
+
+
+def _written(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds")

@@ -33,6 +33,7 @@ from rayprivacy import __version__
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError, LedgerError, RayPrivacyError
 from rayprivacy.core.keys import load_key
+from rayprivacy.core.mirror.uris import sounds_secret
 from rayprivacy.core.sealing import Seal
 from rayprivacy.ledger.gauges import AccountGauges
 from rayprivacy.ledger.store import Ledger
@@ -56,10 +57,16 @@ class Address:
 
     url: str = field(repr=False)
     key_path: Path | None = field(default=None, repr=False)
+    watched: bool = True
 
     @classmethod
-    def of(cls, url: str, key_path: Path | None = None) -> "Address":
+    def of(cls, url: str, key_path: Path | None = None, watched: bool = True) -> "Address":
         """The address as every process of the cluster can use it.
+
+        Args:
+            url: of the ledger.
+            key_path: file of its key.
+            watched: whether its front door exports gauges; that of a trial whose existence is secret does not.
 
         Raises:
             LedgerError: the URL is none; it is not shown.
@@ -67,7 +74,7 @@ class Address:
         parsed = _parsed(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
             parsed = parsed.set(database=str(Path(str(parsed.database)).resolve()))
-        return cls(parsed.render_as_string(hide_password=False), key_path.absolute() if key_path else None)
+        return cls(parsed.render_as_string(hide_password=False), key_path.absolute() if key_path else None, watched)
 
     @property
     def file(self) -> Path | None:
@@ -79,9 +86,10 @@ class Address:
     def name(self) -> str:
         """The name of the front door; says nothing about passwords."""
         parsed = _parsed(self.url)
-        query = {name: value for name, value in parsed.query.items() if "password" not in name}
+        query = {name: value for name, value in parsed.query.items() if not sounds_secret(name)}
         bare = parsed._replace(password=None).set(query=query).render_as_string()
-        return f"ledger-{digest_json([__version__, bare, str(self.key_path or '')])[:32]}"
+        own = [__version__, bare, str(self.key_path or ""), *([] if self.watched else ["not watched"])]
+        return f"ledger-{digest_json(own)[:32]}"
 
     def open(self, expected_head: str | None = None) -> Ledger:
         """Open the ledger itself.
@@ -120,7 +128,8 @@ class LedgerService:
         if self._opened is None:
             ledger = self._address.open()
             self._opened = ledger, AccountGauges(ledger)
-            self._opened[1].watch()
+            if self._address.watched:
+                self._opened[1].watch()
         return self._opened
 
     def _node(self) -> str:

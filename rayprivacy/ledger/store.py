@@ -41,7 +41,7 @@ from rayprivacy.ledger.balances import read_balance
 from rayprivacy.ledger.chain import Book, Entry, Head
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.database import Database
-from rayprivacy.ledger.leases import TERM_SECONDS, this_process
+from rayprivacy.ledger.leases import DAY_SECONDS, TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More, draft
 from rayprivacy.ledger.queries import Query
 from rayprivacy.ledger.refusal import explaining
@@ -54,12 +54,18 @@ _STORE = Query(insert(outputs))
 
 
 class Ledger:
-    """One book of accounts in one database, safe for many processes at once."""
+    """One book of accounts in one database, safe for many processes at once.
+
+    Attributes:
+        news: a sentence about the account that was opened here, and about the ledger if it is new: the same recipe in
+            another directory would open another one, with the whole budget; None while nothing was opened.
+    """
 
     def __init__(self, database: Database, key: Key | None = None) -> None:
         self._database, self._key = database, key
         self._seen = Head(0, chain.GENESIS)
         self._terms: dict[str, Terms] = {}
+        self.news: str | None = None
 
     @classmethod
     def open(cls, url: str, expected_head: str | None = None, key: Key | None = None) -> "Ledger":
@@ -99,7 +105,7 @@ class Ledger:
         wanted = draft(name, unit, relation, budget, composition, **more)
         plan = opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as book:
-            return opening.open_account(book, wanted, plan)
+            return self._open_account(book, wanted, plan)
 
     def ensure_account(
         self,
@@ -121,7 +127,7 @@ class Ledger:
         plan = None if self._exists(name) else opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as book:
             found = find_account(book.connection, name)
-            return check_same_meaning(found, wanted) if found else opening.open_account(book, wanted, plan)
+            return check_same_meaning(found, wanted) if found else self._open_account(book, wanted, plan)
 
     def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
         """Fix what an account of composition 'pld' may ever run; returns the plan's epsilon, by PLD.
@@ -264,9 +270,9 @@ class Ledger:
             known = charges.reload(book.connection, charge)
             if known.state is ChargeState.COMMITTED:
                 return known
-            lease = known.lease.granted(me, seconds)
             if known.state is not ChargeState.STARTED:
                 charges.require(known, ChargeState.RESERVED, "start")
+                lease = known.lease.granted(me, DAY_SECONDS if known.is_selection else seconds)
                 return record_move(book, self._known(known.account), known, "start", lease.detail)
             if known.lease.holder == me:
                 return known
@@ -275,18 +281,22 @@ class Ledger:
                     f"release '{known.release_id}' is being drawn by another process until {known.lease.until}:"
                     " wait for it, or run again after that time."
                 )
+            day = known.is_selection
+            lease = known.lease.granted_for_the_day(me) if day else known.lease.granted(me, seconds)
             return record_move(book, self._known(known.account), known, "takeover", lease.detail)
 
     def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
-        """Extend the lease of a started charge.
+        """Extend the lease of a started charge; that of a selection is left as it is until its day is nearly over.
 
         Raises:
             LedgerError: the charge has not started, or another process has taken it over.
         """
         with self._write() as book:
             known = charges.fenced(charges.reload(book.connection, charge), charge, "renew")
-            detail = known.lease.renewed(seconds).detail
-            return record_move(book, self._known(known.account), known, "renew", detail)
+            if known.is_selection and not known.lease.is_nearly_over:
+                return known
+            lease = known.lease.renewed_for_a_day() if known.is_selection else known.lease.renewed(seconds)
+            return record_move(book, self._known(known.account), known, "renew", lease.detail)
 
     def cancel(self, charge: Charge) -> Charge:
         """Give a reserved charge back; after `start` there is no refund.
@@ -364,6 +374,15 @@ class Ledger:
             book = Book(connection, self._key, self._seen)
             yield book
         self._seen = book.head
+
+    def _open_account(self, book: Book, wanted: Account, plan: opening.Plan | None) -> Account:
+        where = "a new ledger," if book.head.seq == 0 else "a new account in the ledger"
+        opened = opening.open_account(book, wanted, plan)
+        self.news = (
+            f"opened {where} {self._database.name}: account '{opened.name}', epsilon {opened.epsilon:g} at delta"
+            f" {opened.delta:g}, from which nothing was spent before"
+        )
+        return opened
 
     def _exists(self, name: str) -> bool:
         with self._database.read() as connection:

@@ -7,20 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rayprivacy.ledger.client import close_front_door, connect
+from rayprivacy.ledger.client import LedgerClient, close_front_door
 from rayprivacy.ledger.service import Address, find_door
 from rayprivacy.ledger.settings import PrivacyConfig
 
 
-@contextmanager
-def ledger_door(privacy: PrivacyConfig) -> Iterator[None]:
-    """Open the front door and close it again, unless it was open: others go on using it then."""
+def ledger_address(privacy: PrivacyConfig, watched: bool) -> Address:
+    """Where a run's ledger is; `watched` if its front door may export gauges."""
     key_path = Path(privacy.ledger_key).absolute() if privacy.ledger_key else None
-    address = Address.of(privacy.ledger, key_path)
+    return Address.of(privacy.ledger, key_path, watched)
+
+
+@contextmanager
+def ledger_door(privacy: PrivacyConfig, watched: bool) -> Iterator[None]:
+    """Open the front door and close it again, unless it was open: others go on using it then."""
+    address = ledger_address(privacy, watched)
     shared = find_door(address) is not None
-    connect(address.url, key_path)
+    LedgerClient(address)
     try:
         yield
     finally:
         if not shared:
-            close_front_door(address.url, key_path)
+            close_front_door(address.url, address.key_path, watched)

@@ -46,6 +46,7 @@ def ray_session(address: str) -> Iterator[None]:
 @contextmanager
 def run_session(run: Run[R], address: str) -> Iterator[ProgressGauges]:
     """Ray, the ledger's front door and the gauges of one run; a quiet run shows no gauges either."""
-    gauges = progress_gauges(run.recipe.release_id, shown=not run.console.quiet)
-    with ray_session(address), ledger_door(run.recipe.privacy), gauges as progress:
+    shown = not run.console.quiet
+    gauges = progress_gauges(run.recipe.release_id, shown)
+    with ray_session(address), ledger_door(run.recipe.privacy, shown), gauges as progress:
         yield progress

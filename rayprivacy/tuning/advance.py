@@ -1,7 +1,9 @@
 """A chunk of a trial, run and measured; the part of a trial that needs the models."""
 
+import math
 from typing import Any
 
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.run import Run
@@ -26,4 +28,6 @@ def advance(trials: Trials, recipe: Recipe, rung: int) -> dict[str, Any]:
     metric = trials.space.metric
     charged = metric.charged
     figure = heldout_loss(run, metric, trials.chunks(recipe, rung)) if charged else utility(folder, recipe, metric)
+    if math.isnan(figure):
+        raise ReleaseError("the model has diverged and has no figure: search smaller learning rates, or less noise.")
     return {UTILITY: figure, EPSILON: recipe.privacy.epsilon, "done": rung >= rungs}

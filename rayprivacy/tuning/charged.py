@@ -182,7 +182,7 @@ def unit_losses(units: Sequence[Sequence[Row]], loss: ModelLoss, prefix: Callabl
 def _kept(path: Path, make: Callable[[], Sums]) -> Sums:
     """Sums of an earlier attempt: another machine, whose last bits differ, would make another charge of them."""
     if not path.exists():
-        write_atomic(path, make().astype(_STORED).tobytes(), 0o600)
+        write_atomic(path, make().astype(_STORED).tobytes())
     return np.frombuffer(path.read_bytes(), dtype=_STORED).astype(np.int64)
 
 

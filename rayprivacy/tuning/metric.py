@@ -8,6 +8,7 @@ All other figures on held-out private text are refused when the space is read. W
 has used the private corpus once more for each trial, and no ledger knows.
 """
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,6 +128,9 @@ def utility(folder: Path, recipe: Recipe, config: MetricConfig) -> float:
         folder: its run directory, of which only what was released is read: `model/` or `synthetic.parquet`.
         recipe: what it ran.
         config: which figure.
+
+    Returns:
+        The figure; NaN for a model that has diverged.
     """
     if config.of_model:
         return _perplexity(folder / "model", recipe.model.dtype, config)
@@ -138,4 +142,5 @@ def _perplexity(model: Path, dtype: Literal["bfloat16", "float32"], config: Metr
     backbone = load_backbone(ModelConfig(base=str(model), dtype=dtype))
     documents = [backbone.document(text, config.max_tokens) for text in read_sentences(config)]
     rows = encode(backbone, documents, config.max_tokens + 2, len(documents))
-    return perplexity(*total_nll(rows.hidden, rows, backbone.head))
+    total, tokens = total_nll(rows.hidden, rows, backbone.head)
+    return perplexity(total, tokens) if math.isfinite(total) else math.nan

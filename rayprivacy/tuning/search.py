@@ -63,6 +63,8 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
         failures.extend([figures[FAILED]] if FAILED in figures else [])
         console.print(_line(values, figures), highlight=False, markup=False, soft_wrap=True)
 
+    if ledger and ledger.news:
+        console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
     purse = Purse(trials, ledger) if ledger else None
     searcher = PayingSearch(
         optuna_search(space, trials.root, len(past)), trials, purse, [each.params for each in past], tell
@@ -129,7 +131,7 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
                 corpus=privacy.corpus,
                 plan=trials.charges(example) * trials.space.trials,
             )
-        with ledger_door(privacy):
+        with ledger_door(privacy, watched=True):
             yield ledger if budget else None
 
 

@@ -8,9 +8,12 @@ Source: Papernot & Steinke (2022), "Hyperparameter tuning with Renyi differentia
 What the proof asks for, and how it is kept:
 
 - the number is random and secret: drawn from the system's entropy, kept encrypted among the private files, never
-  printed; neither is any trial's progress. How long a search took tells about it: do not publish that.
-- trials are independent: values and seed are drawn anew for each, and each has a book of its own for its noise.
-- all trials cost the same: keys that change a trial's event cannot be searched.
+  printed; neither is any trial's progress. How long a search took tells about it: the book knows the day alone
+  (`ledger.leases`), and whoever gets the winner must get neither the book nor a view of the cluster.
+- trials are independent: values and seed are drawn anew for each, and each has a book of its own for its noise, whose
+  front door exports nothing.
+- all trials cost the same: keys that change a trial's event cannot be searched, and every drawn trial is compared with
+  what was charged before the first one runs.
 - only the winner leaves: figures of trials live in this process's memory, files of losers are deleted, and no
   metrics.json, report or gauge is written for any of them.
 """
@@ -45,14 +48,14 @@ from rayprivacy.methods.catalogue import method_of
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.run import Run
 from rayprivacy.methods.session import ray_session
-from rayprivacy.release.leasing import leased
 from rayprivacy.release.trials import draw_trials
 from rayprivacy.tuning.metric import utility
 from rayprivacy.tuning.trials import Trials, Values
 from rayprivacy.tuning.winner import PUBLISHED, publish
 
 RENEW_SECONDS = 60.0
-_TRIED = 64  # draws of the space whose events are compared before anything runs
+_FORMAT = "selection-2:"  # outputs of version 0.1 are bare names
+_TRIED = 64  # draws of the space whose events are compared before anything runs, beside every value of every list
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,13 @@ def run_selection(trials: Trials, console: Console) -> Path | None:
     ledger_key = load_key(Path(recipe.privacy.ledger_key)) if recipe.privacy.ledger_key else None
     with closing(Ledger.open(recipe.privacy.ledger, key=ledger_key)) as ledger:
         charge = _charged(trials, recipe, selection, ledger)
+        if ledger.news:
+            console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
         if charge.state is not ChargeState.COMMITTED:
             with console.status("searching"), _renewed(ledger, charge):
                 winner = _winner(trials, recipe, selection.event, key)
-            ledger.commit_output(charge, winner.encode())
-        winner = (ledger.output(charge) or b"").decode()
+            ledger.commit_output(charge, f"{_FORMAT}{winner}".encode())
+        winner = (ledger.output(charge) or b"").decode().removeprefix(_FORMAT)
         if winner and not (trials.root / PUBLISHED).exists():
             publish(trials, _kept(trials, winner), ledger, selection.release_id, key)
         shutil.rmtree(_folder(trials), ignore_errors=True)
@@ -113,13 +118,20 @@ def same_event(trials: Trials) -> DpEvent:
         ConfigError: it depends on the searched values.
     """
     dice = random.Random(0)
-    first = trials.whole(_drawn(trials, dice))
-    if any(to_json(trials.whole(_drawn(trials, dice))) != to_json(first) for _ in range(_TRIED - 1)):
+    values = _drawn(trials, dice)
+    first = trials.whole(values)
+    listed = [values | {key: one} for key, domain in trials.space.search.items() for one in domain.choice or ()]
+    drawn = (_drawn(trials, dice) for _ in range(_TRIED - 1))
+    if not all(_costs(trials, other, first) for other in (*listed, *drawn)):
         raise ConfigError(
             "search holds keys that change what a trial costs, and charging is 'select', where all trials must cost the"
             " same: search keys such as the clipping norm or the learning rate, and fix sampling rate, steps and noise."
         )
     return first
+
+
+def _costs(trials: Trials, values: Values, event: DpEvent) -> bool:
+    return bool(to_json(trials.whole(values)) == to_json(event))
 
 
 def _selection(trials: Trials, recipe: Recipe, trial: DpEvent, key: Key) -> Selection:
@@ -146,20 +158,22 @@ def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledge
     charge = ledger.reserve(
         budget.account, selection.release_id, selection.digest, selection.event, protection=protection
     )
-    return leased(ledger, charge)
+    return ledger.start(charge)  # no waiting for a process that holds it: its term is a day
 
 
 def _winner(trials: Trials, recipe: Recipe, event: RepeatAndSelectDpEvent, key: Key) -> str:
     """Run every trial and keep the best one's files; its folder's name, empty when no trial was drawn."""
-    best, folder = (-math.inf, ""), private_directory(_folder(trials))
+    best, winner, folder = -math.inf, "", private_directory(_folder(trials))
     with ray_session(recipe.resources.address):  # type: ignore[attr-defined]
         for name, values in _plan(trials, event, key).items():
             score = _score(trials, folder / name, values)
-            loser = name if score <= best[0] else best[1]
-            best = max(best, (score, name), key=lambda pair: pair[0])
+            score = score if math.isfinite(score) else -math.inf  # of a model that has diverged
+            loser = name
+            if not winner or score > best:
+                best, winner, loser = score, name, winner
             if loser:
                 shutil.rmtree(folder / loser, ignore_errors=True)
-    return best[1]
+    return winner
 
 
 def _score(trials: Trials, folder: Path, values: Values) -> float:
@@ -181,8 +195,14 @@ def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, 
         for _ in range(draw_trials(event)):
             seed = {"seed": secrets.randbelow(2**31)}
             drawn[secrets.token_hex(8)] = seed | _drawn(trials, dice)
-        write_atomic(path, vault.seal(json.dumps(drawn).encode(), path.name), 0o600)
+        write_atomic(path, vault.seal(json.dumps(drawn).encode(), path.name))
     found: dict[str, dict[str, Any]] = json.loads(vault.open(path.read_bytes(), path.name))
+    # After the plan is kept: a second try must not draw another one.
+    if not all(_costs(trials, values, event.event) for values in found.values()):
+        raise ReleaseError(
+            "a drawn trial costs another amount than the search was charged for, and nothing ran: fix the searched keys"
+            " that change the cost, which is another search and another charge."
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import read_json, write_json
+from rayprivacy.core.files import private_directory, read_json, write_json
 from rayprivacy.methods.catalogue import method_of
 from rayprivacy.tuning.metric import read_sentences
 from rayprivacy.tuning.outcome import Outcome
@@ -91,5 +91,5 @@ def _open_folder(space: Space, root: Path, resume: bool) -> None:
             raise ConfigError(
                 f"{root} holds a search of another space: resume it with its own, or choose another --out."
             )
-    root.mkdir(parents=True, exist_ok=True)
+    private_directory(root)
     write_json(stored, shape)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.files import read_json, write_atomic
+from rayprivacy.core.files import SHARED, read_json, write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.certificate import build_certificate
@@ -58,8 +58,8 @@ def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: K
 
 
 def _write(folder: Path, certificate: dict[str, Any], trials: Trials, trial: Path) -> None:
-    write_atomic(folder / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode())
-    write_atomic(folder / "certificate.md", to_markdown(certificate).encode())
+    write_atomic(folder / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
+    write_atomic(folder / "certificate.md", to_markdown(certificate).encode(), SHARED)
     recipe = load_recipe(trial / "recipe.yaml")
     privacy = recipe.privacy.model_copy(update={"ledger": trials.recipe({}).privacy.ledger})
     write_atomic(folder / "recipe.yaml", dump_recipe(recipe.model_copy(update={"privacy": privacy})).encode())

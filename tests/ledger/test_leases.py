@@ -1,18 +1,24 @@
 """Who may draw: one holder at a time, the next one at once when it has died, and no output under an old token."""
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import pytest
 from dp_accounting import GaussianDpEvent
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
 from processes import forkserver
 
 from rayprivacy.core.errors import LeaseHeldError, LedgerError
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger import leases
 from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.ledger.leases import Lease, this_process
+from rayprivacy.ledger.leases import DAY_SECONDS, Lease, this_process
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(20.0)
@@ -224,3 +230,93 @@ def test_a_process_id_used_again_is_another_process() -> None:
     assert not Lease(1, f"{machine}:{pid}:{started}", until).is_free
     assert Lease(1, f"{machine}:{pid}:{int(started) - 1}", until).is_free
     assert not Lease(1, f"{machine}-2:{pid}:{int(started) - 1}", until).is_free
+
+
+class Clock(datetime):
+    """What the leases take for the time."""
+
+    ahead = timedelta()
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + cls.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
+    monkeypatch.setattr(Clock, "ahead", timedelta())
+    monkeypatch.setattr(leases, "datetime", Clock)
+    return Clock
+
+
+@pytest.fixture
+def reserved(ledger: Ledger) -> Charge:
+    """The charge of a search among a secret number of trials."""
+    cap = Budget(3.0, 1e-6)
+    ledger.create_account(
+        "search", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, cap, composition="rdp", order=8
+    )
+    return ledger.reserve("search", "run", "d", RepeatAndSelectDpEvent(GaussianDpEvent(90.0), 4.0, 1.0))
+
+
+@pytest.fixture
+def search(ledger: Ledger, reserved: Charge) -> Charge:
+    return ledger.start(reserved)
+
+
+def _told(ledger: Ledger) -> list[tuple[str, str]]:
+    return [(entry.kind, entry.created_at) for entry in ledger.entries("search")][2:]
+
+
+def _until(charge: Charge) -> datetime:
+    return datetime.fromisoformat(charge.lease.until)
+
+
+def test_the_book_does_not_say_how_long_a_search_took(ledger: Ledger, search: Charge, clock: type[Clock]) -> None:
+    day = timedelta(seconds=DAY_SECONDS)
+    assert timedelta() <= datetime.now(UTC) + day - _until(search) < timedelta(minutes=1)
+    for hours in (0, 1, 22):  # trials go on; a watcher of the book sees nothing
+        clock.ahead = timedelta(hours=hours)
+        assert ledger.renew(search, seconds=1).lease == search.lease
+    ledger.commit_output(search, b"selection-2:winner")
+    (_, start), (commit, committed) = _told(ledger)
+    assert commit == "commit"
+    apart = datetime.fromisoformat(committed) - datetime.fromisoformat(start)
+    assert abs(apart) <= timedelta(seconds=1), "a commit carries the time at which its day began"
+    assert ledger.verify().charges == 1
+
+
+def test_a_search_of_days_is_told_in_days(ledger: Ledger, search: Charge, clock: type[Clock]) -> None:
+    day = timedelta(seconds=DAY_SECONDS)
+    clock.ahead = timedelta(hours=23, minutes=30)  # of the first day: it needs another one
+    renewed = ledger.renew(search)
+    assert _until(renewed) - _until(search) == day
+    assert ledger.renew(renewed).lease == renewed.lease
+    clock.ahead = timedelta(hours=31)
+    ledger.commit_output(renewed, b"selection-2:winner")
+    kinds, times = zip(*_told(ledger), strict=True)
+    assert kinds == ("start", "renew", "commit")
+    first, second, last = (datetime.fromisoformat(time) for time in times)
+    assert abs(second - first) <= timedelta(seconds=1)
+    assert abs(last - first - day) <= timedelta(seconds=1)
+    assert ledger.verify().charges == 1
+
+
+def test_a_search_taken_over_keeps_its_days(ledger: Ledger, reserved: Charge, clock: type[Clock]) -> None:
+    first = ledger.start(reserved, holder=ELSEWHERE, seconds=1)
+    with pytest.raises(LeaseHeldError):
+        ledger.start(first)
+    clock.ahead = timedelta(hours=25)
+    second = ledger.start(first)
+    assert second.lease.token == 2
+    assert _until(second) - _until(first) == timedelta(seconds=DAY_SECONDS)
+    ledger.commit_output(second, b"selection-2:winner")
+    assert [kind for kind, _ in _told(ledger)] == ["start", "takeover", "commit"]
+    assert ledger.verify().charges == 1
+
+
+def test_an_entry_names_no_host(ledger: Ledger, charge: Charge) -> None:
+    ledger.start(charge)
+    detail = json.dumps([entry.detail for entry in ledger.entries("chat")], default=str)
+    assert this_process() in detail
+    assert socket.gethostname() not in detail
