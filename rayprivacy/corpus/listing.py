@@ -1,6 +1,8 @@
 """Find the files behind `corpus.source` and look at their columns, before any heavy work.
 
-Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user.
+Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user. The
+columns of a Parquet file are named, because they come from its schema; those of CSV and JSONL are not, because they are
+the first line of the file, which is a private record where somebody forgot the header.
 """
 
 import csv
@@ -20,6 +22,10 @@ from rayprivacy.corpus.sealing import sealed
 from rayprivacy.corpus.settings import CorpusConfig
 
 FORMATS = ("parquet", "jsonl", "csv")
+_FIRST_LINE = {
+    "csv": "the first line of a CSV file is taken as its header",
+    "jsonl": "the keys of the first line of a JSONL file are taken as its columns",
+}
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,13 @@ def locate(config: CorpusConfig) -> SourceFiles:
     return SourceFiles(kinds.pop(), tuple(file.path for file in files), stamp)
 
 
-def check_columns(config: CorpusConfig, names: list[str]) -> None:
-    """Refuse a source that lacks a column of the recipe, and name the columns that there are.
+def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> None:
+    """Refuse a source that lacks a column of the recipe.
+
+    Args:
+        config: the corpus.
+        names: its columns.
+        kind: its format, which decides whether the columns may be told.
 
     Raises:
         CorpusError: a column is missing.
@@ -75,9 +86,18 @@ def check_columns(config: CorpusConfig, names: list[str]) -> None:
     wanted += [("corpus.labels", name) for name in config.labels]
     for field, name in wanted:
         if name not in names:
-            raise CorpusError(
-                f"{field} is '{name}', which is not a column of the corpus: choose of {', '.join(names)}."
-            )
+            raise CorpusError(f"{field} is '{name}', which is not a column of the corpus: {choice(names, kind)}.")
+
+
+def choice(names: list[str], kind: str) -> str:
+    """What a user who named a column that is not there may choose of, without private text.
+
+    >>> choice(["user", "text"], "parquet"), choice(["user", "text"], "csv")
+    ('choose of user, text', 'the first line of a CSV file is taken as its header, and it has 2 columns')
+    """
+    if kind in _FIRST_LINE:
+        return f"{_FIRST_LINE[kind]}, and it has {len(names)} columns"
+    return f"choose of {', '.join(names)}"
 
 
 @sealed("reading the columns of the corpus")

@@ -82,7 +82,7 @@ class ShardManifest:
 
     def write(self, out: Path) -> None:
         """Write `manifest.json`, private and atomically."""
-        write_json(out / MANIFEST, self._body() | {"digest": digest_json(self._body())}, 0o600)
+        write_json(out / MANIFEST, self._body() | {"digest": digest_json(self._body())})
 
     def check_files(self, out: Path) -> None:
         """Compare every file's bytes with its digest.

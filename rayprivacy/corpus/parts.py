@@ -33,7 +33,7 @@ def write_part(rows: pa.Table, part: int, key: Key, out: Path, unit: PrivacyUnit
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
-    write_atomic(out / _file_name(part), data, 0o600)
+    write_atomic(out / _file_name(part), data)
     users = len(rows["user"].unique())
     return FileEntry(part, _file_name(part), len(rows), users, digest_bytes(data), content_digest(rows, key, unit))
 

@@ -85,7 +85,9 @@ def _string(value: Any) -> str | None:
         case str():
             # A lone surrogate is valid JSON and no valid text: it becomes a question mark.
             return value.encode("utf-8", "replace").decode()
-        case float() if value.is_integer():
+        case bool():
+            return "true" if value else "false"  # as Arrow writes it
+        case float() if value.is_integer() and abs(value) < 2**53:
             return str(int(value))
         case int() | float():
             return str(value) if value == value else None

@@ -1,34 +1,37 @@
-"""Spread the corpus over shards with Ray: bound each block, shuffle by part, finish each part into one file.
+"""Spread the corpus over shards with Ray: bound each piece, file its rows by part, finish each part into one file.
+
+    source -> shares: read, clean, bound, find each row's part -> spill (private files)     one Ray task a share
+    spill  -> groups of parts: bound, sort, write part files                                one Ray task a group
 
 Privacy argument: a user's shard depends on their id and the secret alone, and one user sits in exactly one file, so
 that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `placement` and `masking`:
-their rules hold row by row, before the shuffle. Ray may run any task twice; every step is a deterministic function of
-its rows, and a part is written to a scratch name and renamed, so that a retry writes the same bytes again. Only counts
-and digests come back to the driver. The key travels as a path and is read in the worker, and so do secret phrases; on
-more than one machine, key, phrases, source and shard directory must be on a filesystem that all of them see.
+their rules hold row by row, before rows meet. Ray may run any task twice; every step is a deterministic function of
+its rows, and a file is written to a scratch name and renamed, so that a retry writes the same bytes again. What Ray
+carries, and counts where others can see it, are the numbers of shares and groups, which are public and depend on no
+corpus: rows, counts and digests travel through private files (`spill`). The key travels as a path and is read in the
+worker, and so do secret phrases; on more than one machine, key, phrases, source and shard directory must be on a
+filesystem that all of them see.
 
-A lost node is mostly Ray's to mend: it makes the lost blocks anew. When the nodes that are left are full, it cannot:
-the tasks that finish parts wait for lost blocks, and keep the CPUs that would make them (seen with Ray 2.60, which lets
-them wait for half an hour and then fails). So they wait for STALL_SECONDS, and then the whole shuffle runs again,
-ATTEMPTS times in all. Both numbers are public; what our own code raises, such as a malformed file, is not tried again.
+A lost node is Ray's to mend: it runs the node's tasks again elsewhere. What Ray cannot mend is tried anew, ATTEMPTS
+times in all. That number is public; what our own code raises, such as a malformed file, is not tried again.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import ray
 import ray.data
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError, UserCodeException
 
-from rayprivacy.core.errors import CorpusError, RayPrivacyError, ShardError
+from rayprivacy.core.errors import CorpusError, RayPrivacyError
 from rayprivacy.core.files import private_directory
-from rayprivacy.core.keys import Key, load_key
+from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.counts import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
@@ -38,15 +41,16 @@ from rayprivacy.corpus.parts import clear_parts, part_path, read_holdout, read_p
 from rayprivacy.corpus.phrases import PhraseFile
 from rayprivacy.corpus.sealing import sealed, unwrap
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import scan, source_stamp
+from rayprivacy.corpus.sources import check_source, read_share, source_stamp
+from rayprivacy.corpus.spill import Spill
 
 __all__ = ["ShardManifest", "part_path", "read_holdout", "read_part", "shard_corpus"]
 
-_COUNTS = -2  # the pseudo-part under which each block's drop counts ride along, safe under retries
-_STEP = "sharding the corpus"
-_MAX_PARTITIONS = 200
-STALL_SECONDS = 600.0
+SHARES, MOST_GROUPS = 16, 200  # tasks that read, and tasks that write: public, whatever the corpus
 ATTEMPTS = 3
+_STEP = "sharding the corpus"
+_READ, _WRITTEN = "read", "written"
+Batch = dict[str, npt.NDArray[np.int64]]
 
 
 def shard_corpus(
@@ -82,20 +86,28 @@ def shard_corpus(
     # Unit 'user' adds nothing, so that shards of the first version are found again.
     more = [] if unit is PrivacyUnit.USER else [unit, phrases.digest if phrases else ""]
     more += [] if planted is None else [json.dumps(planted.to_pydict())]
-    stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source_stamp(config), *more)
+    source = source_stamp(config)
+    stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source, *more)
     finished = _finished(out, stamp)
     if finished is not None:
         return finished
+    check_source(config)
     clear_parts(private_directory(out))
-    manifest = _manifest(layout, stamp, _run(layout, key_path.absolute(), phrases, out, planted), key, out)
-    check_size(manifest, out)
+    _run(_Work(layout, key_path.absolute(), phrases, out, source, planted))
+    manifest = _manifest(layout, stamp, out)
     _drop_scratch(out)
+    check_size(manifest, out)
     manifest.write(out)
     return manifest
 
 
+def _spill(out: Path) -> Spill:
+    return Spill(out / ".rows")
+
+
 def _drop_scratch(out: Path) -> None:
-    """Remove the private rows that tasks left half-written when they died, alone or with their node."""
+    """Remove the private rows on their way, and what tasks left half-written when they died."""
+    _spill(out).remove()
     for scratch in out.glob(".*"):
         scratch.unlink(missing_ok=True)
 
@@ -110,40 +122,55 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
     return manifest
 
 
-def _run(
-    layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path, planted: pa.Table | None
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class _Work:
+    """What every task needs to know; holds no row of the corpus."""
+
+    layout: Layout
+    key_path: Path
+    phrases: PhraseFile | None
+    out: Path
+    stamp: str
+    planted: pa.Table | None
+
+
+def _groups(layout: Layout) -> list[range]:
+    """All parts, the hold-out first, in groups of about equal size."""
+    parts = range(HOLDOUT, layout.parts)
+    count = min(len(parts), MOST_GROUPS)
+    return [parts[len(parts) * group // count : len(parts) * (group + 1) // count] for group in range(count)]
+
+
+def _run(work: _Work) -> None:
     failure: RayPrivacyError = CorpusError(
-        f"{_STEP} lost processes or blocks {ATTEMPTS} times: check the machines and their memory, and run again with"
-        " --resume."
+        f"{_STEP} lost processes {ATTEMPTS} times: check the machines and their memory, and run again with --resume."
     )
     with _quiet():
         for _ in range(ATTEMPTS):
-            reports = _shuffle(layout, key_path, phrases, out, planted)
+            _spill(work.out).prepare()
             try:
-                return [json.loads(row["report"]) for row in reports.take_all()]
+                _tasks(_read, SHARES, work)
+                _tasks(_write, len(_groups(work.layout)), work)
+                return
             except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private rows
                 if not _is_loss(error):
                     failure = unwrap(_STEP, error)
                     break
+    _spill(work.out).remove()
     raise failure
 
 
-def _shuffle(
-    layout: Layout, key_path: Path, phrases: PhraseFile | None, out: Path, planted: pa.Table | None
-) -> ray.data.Dataset:
-    prepared = partial(_prepare_block, layout=layout, key_path=key_path, phrases=phrases)
-    blocks = scan(layout.config, prepared, planted)
-    groups = blocks.groupby("part", num_partitions=min(layout.parts + 2, _MAX_PARTITIONS))
-    finished = partial(_finish_part, layout=layout, key_path=key_path, out=out)
-    return groups.map_groups(finished, batch_format="pyarrow")
+def _tasks(function: Callable[..., Batch], count: int, work: _Work) -> None:
+    """Call a function once for every number below `count`, each in a Ray task of its own."""
+    numbers = ray.data.from_items([{"number": number} for number in range(count)], override_num_blocks=count)
+    numbers.map_batches(partial(function, work=work), batch_size=1).materialize()
 
 
 def _is_loss(error: BaseException) -> bool:
     """Whether Ray lost, or could not get, a process or an object, rather than our code having raised something."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
-    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
+    return isinstance(error, RayError) and not isinstance(error, RayTaskError | UserCodeException)
 
 
 @contextmanager
@@ -152,48 +179,59 @@ def _quiet() -> Iterator[None]:
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = 0  # a lost block would silently lose users
-    context.hash_shuffle_reduce_get_timeout_s = STALL_SECONDS
     with ray.data.DataContext.current(context):
         yield
 
 
 @sealed(_STEP)
-def _prepare_block(block: pa.Table, layout: Layout, key_path: Path, phrases: PhraseFile | None) -> pa.Table:
-    key = load_key(key_path)
-    cleaned, dropped = tidy(block, key, layout, phrases.load(key) if phrases else None)
-    rows, more = prepare(cleaned, key, layout)
-    return pa.concat_tables([rows, _counts(dropped + more, layout)])
+def _read(batch: Batch, work: _Work) -> Batch:
+    """Read one share of the source, and file its rows by part."""
+    (share,) = batch["number"].tolist()
+    layout, key, total = work.layout, load_key(work.key_path), Dropped()
+    phrases = work.phrases.load(key) if work.phrases else None
+    pieces = 0
+    for piece in _pieces(work, share):
+        cleaned, dropped = tidy(piece, key, layout, phrases)
+        rows, more = prepare(cleaned, key, layout)
+        _spill(work.out).write(share, pieces, rows)
+        total, pieces = total + dropped + more, pieces + 1
+    _spill(work.out).report(_READ, share, total, pieces=pieces)
+    return batch
 
 
-def _counts(dropped: Dropped, layout: Layout) -> pa.Table:
-    row = {"user": json.dumps(asdict(dropped)), "text": "", "part": _COUNTS}
-    return pa.Table.from_pylist([row], schema=layout.shuffle_schema)
+def _pieces(work: _Work, share: int) -> Iterator[pa.Table]:
+    yield from read_share(work.layout.config, share, SHARES, work.stamp)
+    if work.planted is not None and share == 0:
+        yield _labelled(work.planted, work.layout.config.labels)
+
+
+def _labelled(rows: pa.Table, labels: tuple[str, ...]) -> pa.Table:
+    for name in labels:
+        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+    return rows
 
 
 @sealed(_STEP)
-def _finish_part(group: pa.Table, layout: Layout, key_path: Path, out: Path) -> pa.Table:
-    part = group["part"][0].as_py()
-    if part == _COUNTS:
-        dropped = sum((Dropped(**json.loads(counts)) for counts in group["user"].to_pylist()), Dropped())
-        return _report(None, dropped)
-    key = load_key(key_path)
-    rows, dropped = finish(group, part, key, layout)
-    return _report(write_part(rows, part, key, out, layout.unit), dropped)
+def _write(batch: Batch, work: _Work) -> Batch:
+    """Finish one group of parts, empty ones too."""
+    (group,) = batch["number"].tolist()
+    layout, key, spill = work.layout, load_key(work.key_path), _spill(work.out)
+    reports = enumerate(spill.reports(_READ, SHARES))
+    pieces = [(share, piece) for share, report in reports for piece in range(report["pieces"])]
+    total, entries = Dropped(), []
+    for part, rows in spill.read(pieces, _groups(layout)[group], layout.shuffle_schema.empty_table()).items():
+        finished, dropped = finish(rows, part, key, layout)
+        entries.append(asdict(write_part(finished, part, key, work.out, layout.unit)))
+        total += dropped
+    spill.report(_WRITTEN, group, total, entries=entries)
+    return batch
 
 
-def _report(entry: FileEntry | None, dropped: Dropped) -> pa.Table:
-    report = {"entry": asdict(entry) if entry else None, "dropped": asdict(dropped)}
-    return pa.table({"report": [json.dumps(report)]})
-
-
-def _manifest(layout: Layout, stamp: str, reports: list[dict[str, Any]], key: Key, out: Path) -> ShardManifest:
-    entries = [FileEntry(**report["entry"]) for report in reports if report["entry"]]
-    by_part = {entry.part: entry for entry in entries}
-    if len(by_part) != len(entries):
-        raise ShardError("the shuffle split a part in two: nothing was kept; please report this with the Ray version.")
-    for part in (HOLDOUT, *range(layout.parts)):
-        if part not in by_part:
-            by_part[part] = write_part(layout.schema.empty_table(), part, key, out, layout.unit)
+def _manifest(layout: Layout, stamp: str, out: Path) -> ShardManifest:
+    spill = _spill(out)
+    written = spill.reports(_WRITTEN, len(_groups(layout)))
+    by_part = {entry["part"]: FileEntry(**entry) for report in written for entry in report["entries"]}
+    reports = [*spill.reports(_READ, SHARES), *written]
     return ShardManifest(
         config=stamp,
         shards=layout.shards,

@@ -1,14 +1,22 @@
 """Canonical users and clean texts: pure functions on Arrow tables.
 
 One person must have one name, or the bound on contributions and the shard assignment protect only half of them. So ids
-become strings without surrounding white space in Unicode NFC, and 7, 7.0 (an integer column that met a null in pandas)
-and "7" are one user. Merging two people by mistake costs utility, splitting one costs privacy; look-alikes of other
-alphabets and letter case are different ids, as in the source.
+become strings without surrounding white space in Unicode NFC. Merging two people by mistake costs utility, splitting
+one costs privacy; so what a program made of an id is undone, in every format:
+
+- 7, 7.0, "7" and "7.0" are one user: a column of integers that met a missing value is written with fractions;
+- so are 1e+15 and 1000000000000000: large ones are written with exponents;
+- a number of 2^53 or more that is a float, or has a fraction or an exponent, has lost digits: nobody can tell whose it
+  is, so it is no id, and its records are left out and counted, as those without an id are.
+
+What somebody wrote on purpose stays: 007 and 7, look-alikes of other alphabets, and letter case are different ids.
 """
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +44,10 @@ def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
         cut_text=_count(too_long),
     )
     return pa.table({"user": users, "text": cut, **labels}).filter(keep), dropped
+
+
+_EXACT = 2**53  # a double holds every integer below it
+_WRITTEN_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?(e\+[0-9]{2,3})?", re.ASCII | re.IGNORECASE)
 
 
 def canonical_users(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -83,13 +95,24 @@ def _on_distinct(column: pa.ChunkedArray, function: Callable[[Any], str | None])
 
 
 def _canonical_name(value: str | None) -> str | None:
-    return unicodedata.normalize("NFC", value).strip() or None if value is not None else None
+    name = "" if value is None else unicodedata.normalize("NFC", value).strip()
+    written = _WRITTEN_NUMBER.fullmatch(name)
+    if written and any(written.groups()):
+        return _of_number(Decimal(name), name)
+    return name or None
+
+
+def _of_number(value: Decimal, name: str) -> str | None:
+    """The id behind a number with a fraction or an exponent."""
+    if abs(value) >= _EXACT:
+        return None
+    return str(int(value)) if value == value.to_integral_value() else name
 
 
 def _number(value: float | None) -> str | None:
     if value is None or math.isnan(value):
         return None
-    return str(int(value)) if value.is_integer() else repr(value)
+    return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
 
 
 def _is_string(kind: pa.DataType) -> bool:

@@ -14,13 +14,17 @@ import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.sealing import Seal
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import content_digest
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.verify_phrases import misplaced_phrase
 
+_SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
 
+
+@_SEAL.around("verifying the shards")
 def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phrases: Phrases | None = None) -> None:
     """Check that each user or record sits where the key says, in one file, within the bounds, and that digests match.
 

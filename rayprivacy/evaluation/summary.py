@@ -48,8 +48,8 @@ def markdown(found: dict[str, Any]) -> str:
 def write_evaluation(folder: Path, found: dict[str, Any]) -> None:
     """Write `evaluation.json` and `evaluation.md`, for their owner only: the figures are internal."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / JSON_FILE, found, 0o600)
-    write_atomic(folder / PAGE_FILE, markdown(found).encode(), 0o600)
+    write_json(folder / JSON_FILE, found)
+    write_atomic(folder / PAGE_FILE, markdown(found).encode())
 
 
 def delete_evaluation(folder: Path) -> None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.listing import columns_of, filesystem_of, locate
+from rayprivacy.corpus.listing import choice, columns_of, filesystem_of, locate
 from rayprivacy.corpus.readers import read_pieces
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import canonical_strings, canonical_users, stripped_texts
@@ -145,7 +145,7 @@ def _named(option: str) -> Iterator[None]:
 def _read(source: str, option: str, config: EvaluationConfig) -> Texts:
     where = CorpusConfig.parse({"source": source})
     files = locate(where)
-    wanted = _columns(columns_of(where, files), option, config)
+    wanted = _columns(columns_of(where, files), files.kind, option, config)
     filesystem, _ = filesystem_of(source)
     pieces = []
     for path in files.paths:
@@ -156,7 +156,7 @@ def _read(source: str, option: str, config: EvaluationConfig) -> Texts:
     return _texts(pa.concat_tables(pieces))
 
 
-def _columns(names: list[str], option: str, config: EvaluationConfig) -> dict[str, str]:
+def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig) -> dict[str, str]:
     """Which column of the file holds what; synthetic text has no users to name."""
     wanted = {"text": config.text}
     if config.label is not None:
@@ -167,7 +167,7 @@ def _columns(names: list[str], option: str, config: EvaluationConfig) -> dict[st
         wanted["user"] = "user"
     for role, name in wanted.items():
         if name not in names:
-            raise CorpusError(f"--{role} is '{name}', which is not a column of {option}: choose of {', '.join(names)}.")
+            raise CorpusError(f"--{role} is '{name}', which is not a column of {option}: {choice(names, kind)}.")
     return wanted
 
 

@@ -1,8 +1,9 @@
 """The encoding of the private corpus as one Ray Data job over its parts.
 
-Only part numbers travel; texts are read, and states written, where they are encoded. What is finished is known from the
-markers in the store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: Ray
-Data starts dead actors again and repeats their parts.
+Only part numbers travel, of all parts: how many of them have somebody in them is private, and Ray shows how many rows a
+job has. Texts are read, and states written, where they are encoded. What is finished is known from the markers in the
+store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: Ray Data starts
+dead actors again and repeats their parts.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,8 @@ class _Encoder:
     @_SEAL.around(_STEP)
     def __call__(self, batch: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.int64]]:
         for part in batch["part"].tolist():
-            encode_part(self._spec, part, self._backbone)
+            if not is_cached(self._spec, part):
+                encode_part(self._spec, part, self._backbone)
         return batch
 
 
@@ -56,27 +58,15 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
         ReleaseError: encoding stopped; nothing was charged or released.
     """
     spec.store.prepare()
-    missing: list[int] = []
-    for part in range(spec.teachers.parts):
-        if _is_cached(spec, part):
-            yield part
-        else:
-            missing.append(part)
-    if missing:
-        yield from _encode(spec, resources, missing)
-
-
-@_SEAL.around(_STEP)
-def _is_cached(spec: GroupSpec, part: int) -> bool:
-    return is_cached(spec, part)
-
-
-def _encode(spec: GroupSpec, resources: ResourcesConfig, parts: list[int]) -> Iterator[int]:
+    parts = spec.teachers.parts
+    if _all_cached(spec):
+        yield from range(parts)
+        return
     count = resources.actors or max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus_per_actor))
     # One part in flight per actor, so that none waits behind a long one.
-    pool = ray.data.ActorPoolStrategy(size=min(count, len(parts)), max_tasks_in_flight_per_actor=1)
+    pool = ray.data.ActorPoolStrategy(size=min(count, parts), max_tasks_in_flight_per_actor=1)
     with ray.data.DataContext.current(_context()):
-        todo = ray.data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
+        todo = ray.data.from_items([{"part": part} for part in range(parts)], override_num_blocks=parts)
         done = todo.map_batches(
             _Encoder,
             fn_constructor_args=(spec,),
@@ -91,6 +81,11 @@ def _encode(spec: GroupSpec, resources: ResourcesConfig, parts: list[int]) -> It
     except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private text
         failure = _SEAL.unwrap(_STEP, error)
     raise failure
+
+
+@_SEAL.around(_STEP)
+def _all_cached(spec: GroupSpec) -> bool:
+    return all(is_cached(spec, part) for part in range(spec.teachers.parts))
 
 
 def _context() -> Any:

@@ -52,8 +52,8 @@ class Workspace:
         """Store the trained teachers of a part, [G, ...] by name; the marker comes last."""
         trained = save({name: tensor.contiguous() for name, tensor in state.items()})
         teachers, done = self._files(part)
-        write_atomic(teachers, trained, 0o600)
-        write_json(done, {"source": source, "teachers": digest_bytes(trained)}, 0o600)
+        write_atomic(teachers, trained)
+        write_json(done, {"source": source, "teachers": digest_bytes(trained)})
 
     def read(self, part: int) -> dict[str, torch.Tensor]:
         """The trained teachers of a part, [G, ...] by name.

@@ -72,6 +72,7 @@ def _same_model(job: Job, out: str) -> None:
     assert job.certificate(out) == job.certificate("undisturbed")
 
 
+@pytest.mark.exhaustive
 def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -79,13 +80,13 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     driver = seqpate.start("disturbed", orders={"sharding": first, "training": "", "voting": ""})
     drivers.append(driver)
     driver.caught("sharding")
-    assert driver.visits("preparing", first)
-    prepared = driver.visits("preparing")
+    assert driver.visits("reading", first)
+    written = driver.visits("sharding")
     two_nodes.lose()
     driver.release("sharding")
     manifest = driver.out / "private" / "shards" / "manifest.json"
     driver.until(manifest.exists, "shards on the node that is left")
-    assert driver.visits("preparing") > prepared, "nothing was lost with the node"
+    assert driver.visits("sharding") > written, "what the lost node was writing was not written again"
 
     second = two_nodes.other()
     driver.order("training", second)
@@ -122,6 +123,7 @@ def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: 
     _same_model(generator, "disturbed")
 
 
+@pytest.mark.exhaustive
 def test_a_driver_killed_during_the_votes_is_finished_by_a_second_start(
     seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -136,6 +138,7 @@ def test_a_driver_killed_during_the_votes_is_finished_by_a_second_start(
     _same_votes(seqpate, "killed")
 
 
+@pytest.mark.exhaustive
 def test_a_driver_killed_in_the_middle_of_a_chunk_is_finished_by_a_second_start(
     generator: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -150,6 +153,7 @@ def test_a_driver_killed_in_the_middle_of_a_chunk_is_finished_by_a_second_start(
     _same_model(generator, "killed")
 
 
+@pytest.mark.exhaustive
 def test_training_without_room_for_its_workers_gives_up(
     generator: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -171,29 +175,30 @@ def joined(two_nodes: Nodes) -> Iterator[Nodes]:
     ray.shutdown()
 
 
-def test_a_shuffle_that_loses_blocks_again_and_again_gives_up(
+@pytest.mark.exhaustive
+def test_sharding_that_loses_processes_again_and_again_gives_up(
     joined: Nodes, seqpate: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined.other()
     attempts: list[None] = []
 
     def late() -> None:
-        raise GetTimeoutError("quoted-71ab")  # as the task that waits for a lost block does
+        raise GetTimeoutError("quoted-71ab")
 
-    class Reports:
-        def take_all(self) -> object:
-            attempts.append(None)
-            return ray.get(ray.remote(late).remote())
+    def tasks(*_: object) -> None:
+        attempts.append(None)
+        ray.get(ray.remote(late).remote())
 
-    monkeypatch.setattr(shards, "_shuffle", lambda *_: Reports())
+    monkeypatch.setattr(shards, "_tasks", tasks)
     config = load_recipe(seqpate.recipe, ()).corpus
-    with pytest.raises(CorpusError, match="lost processes or blocks 3 times") as caught:
+    with pytest.raises(CorpusError, match="lost processes 3 times") as caught:
         shards.shard_corpus(config, seqpate.folder / "secret.key", 4, 2, tmp_path / "shards")
     assert len(attempts) == shards.ATTEMPTS
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert not (tmp_path / "shards" / "manifest.json").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()

@@ -62,15 +62,15 @@ class Points:
 
 
 def _shared(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
-    def prepare(*args: Any, **kwargs: Any) -> Any:
-        points.share("preparing", "sharding")
+    def read(*args: Any, **kwargs: Any) -> Any:
+        points.share("reading", "sharding")
         return real(*args, **kwargs)
 
-    return prepare
+    return read
 
 
 def _stopped(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
-    def finish(*args: Any, **kwargs: Any) -> Any:
+    def write(*args: Any, **kwargs: Any) -> Any:
         replace = Path.replace
 
         def stopping(path: Path, target: Path) -> Path:
@@ -83,7 +83,7 @@ def _stopped(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
         finally:
             Path.replace = replace  # type: ignore[method-assign]
 
-    return finish
+    return write
 
 
 def _watched_group(points: Points) -> type:
@@ -119,9 +119,8 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any],
 
 
 def _watch(points: Points) -> None:
-    shards.STALL_SECONDS = 15.0
-    shards._prepare_block = _shared(shards._prepare_block, points)
-    shards._finish_part = _stopped(shards._finish_part, points)
+    shards._read = _shared(shards._read, points)
+    shards._write = _stopped(shards._write, points)
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
     job.train_worker = _watched_worker(job.train_worker, points)
 

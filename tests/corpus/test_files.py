@@ -14,6 +14,7 @@ from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.corpus.readers import read_pieces
 from rayprivacy.corpus.sealing import sealed, unwrap
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.sources import check_source
 
 
 def read(data: str, kind: str):
@@ -103,9 +104,25 @@ def test_empty_files_hold_no_record(tmp_path):
         columns_of(config, locate(config))
 
 
-def test_a_missing_column_names_those_there_are():
+def test_a_missing_column_names_those_of_a_schema():
     with pytest.raises(CorpusError, match=r"corpus.labels is 'topic'.*choose of user, text"):
-        check_columns(CorpusConfig(labels=("topic",)), ["user", "text"])
+        check_columns(CorpusConfig(labels=("topic",)), ["user", "text"], "parquet")
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "says"),
+    [
+        ("csv", "ann@example.org,my test was positive\n", "first line of a CSV file is taken as its header.*2 columns"),
+        ("jsonl", '{"ann@example.org": "my test was positive"}\n', "keys of the first line of a JSONL file.*1 columns"),
+    ],
+)
+def test_a_first_line_that_is_no_header_is_not_quoted(tmp_path, kind, data, says):
+    (tmp_path / f"chats.{kind}").write_text(data)
+    config = CorpusConfig(source=str(tmp_path / f"chats.{kind}"))
+    with pytest.raises(CorpusError, match=says) as caught:
+        check_source(config)
+    assert "ann" not in str(caught.value)
+    assert "positive" not in str(caught.value)
 
 
 def test_prompts(tmp_path):

@@ -2,22 +2,23 @@
 
 import json
 import random
+import re
 import traceback
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-import ray.data
+import ray
+from ray.data._internal.stats import get_or_create_stats_actor
 
 from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import CorpusError, KeyFileError, ShardError
 from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.corpus import shards
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import read_holdout, read_part, shard_corpus
-from rayprivacy.corpus.sources import read_source
 from rayprivacy.corpus.verify import verify_shards
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -163,35 +164,35 @@ def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path):
         shard_corpus(settings(key_path), tmp_path / "no-key", 4, 2, tmp_path / "out")
 
 
-def test_read_source_is_clean(tmp_path):
-    rows = read_source(write(corpus(), tmp_path / "jsonl", 2)).take_all()
-    assert len(rows) == 360
-    assert set(rows[0]) == {"user", "text", "topic"}
-    assert all(row["text"] == row["text"].strip() for row in rows)
+def _shown(work):
+    """What Ray Data's actor of statistics has to say about all that runs in `work`: rows and blocks."""
+    before = set(ray.get(get_or_create_stats_actor().get_datasets.remote()))
+    work()
+    after = ray.get(get_or_create_stats_actor().get_datasets.remote())
+    rows = [
+        {name: facts for name, facts in one.items() if name in ("total_rows", "total", "progress", "num_output_blocks")}
+        | {key: facts.get("total_rows") for key, facts in one["operators"].items()}
+        for name, one in sorted(after.items())
+        if name not in before
+    ]
+    return [re.sub("[0-9a-f]{32}", "", json.dumps(one, sort_keys=True)) for one in rows]
 
 
-def test_chitchat_has_two_columns_unless_asked_for_more():
-    pytest.importorskip("chitchat_dataset")
-    dataset = read_source(CorpusConfig())
-    assert isinstance(dataset, ray.data.Dataset)
-    assert set(dataset.take(1)[0]) == {"user", "text"}
-    with pytest.raises(CorpusError, match=r"corpus.labels is 'mood'.*choose of user, text, topic"):
-        read_source(CorpusConfig(labels=("mood",)))
+def test_what_ray_shows_of_a_corpus_does_not_depend_on_it(tmp_path, key_path):
+    """Its metrics port and its dashboard say how many rows Ray Data has seen: how many records there are is private."""
+    shown = {}
+    for name, rows, files in (("csv-few", corpus()[:40], 1), ("csv-many", corpus(), 3), ("parquet", corpus(), 2)):
+        config = write(rows, tmp_path / name, files)
+        out = tmp_path / f"out-{name}"
+        shown[name] = _shown(lambda c=config, o=out: shard_corpus(c, key_path, SHARDS, PER_PART, o))
+    assert shown["csv-few"]
+    assert shown["csv-few"] == shown["csv-many"] == shown["parquet"]
+    assert not any(str(len(corpus())) in line for line in shown["csv-many"])
 
 
-def test_the_topic_of_chitchat_is_a_public_question_or_nothing():
-    conversations = pytest.importorskip("chitchat_dataset").Dataset().values()
-    rows = read_source(CorpusConfig(labels=("topic",), max_chars=10**6)).to_pandas()
-    assert list(rows.columns) == ["user", "text", "topic"]
-    topics = rows["topic"].astype(object).where(rows["topic"].notna(), None)
-    expected = Counter(
-        (message["sender"], message["text"].strip(), conversation.get("prompt") or None)
-        for conversation in conversations
-        for turn in conversation["messages"]
-        for message in turn
-        if message["text"].strip()
-    )
-    assert Counter(zip(rows["user"], rows["text"], topics, strict=True)) == expected
-    assert len(set(topics) - {None}) == 34
-    assert topics.isna().any()
-    assert "" not in set(topics)
+def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):
+    config = write(corpus(), tmp_path / "csv")
+    monkeypatch.setattr(shards, "source_stamp", lambda config: "of another moment")
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        shard_corpus(config, key_path, SHARDS, PER_PART, tmp_path / "out")
+    assert not (tmp_path / "out" / "manifest.json").exists()

@@ -12,6 +12,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
 import torch
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
@@ -44,7 +45,8 @@ def write_parts(spec: GroupSpec, users: dict[str, list[str]]) -> None:
             if int(user.split("-")[1]) % spec.teachers.count == shard
             for record, text in enumerate(texts)
         ]
-        pq.write_table(pa.Table.from_pylist(rows), part_path(spec.shards, part))
+        kinds = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
+        pq.write_table(pa.Table.from_pylist(rows, pa.schema(kinds)), part_path(spec.shards, part))
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any])
 def test_a_second_job_computes_nothing_and_starts_nothing(spec: GroupSpec, monkeypatch: Any) -> None:
     list(cache_features(spec, RESOURCES))
     before = stamps(spec)
-    monkeypatch.setattr(encoding_job, "_encode", None)
+    monkeypatch.setattr(encoding_job, "_Encoder", None)
     began = time.perf_counter()
     assert list(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
     assert time.perf_counter() - began < 2
@@ -138,9 +140,7 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
     spec.store.prepare()
     encode_part(spec, 3, tiny_backbone)
     before = stamps(spec)
-    job = cache_features(spec, RESOURCES)
-    assert next(job) == 3
-    assert sorted(job) == [0, 1, 2, 4, 5]
+    assert sorted(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
     assert content(spec) == expected
     assert before.items() <= stamps(spec).items()
     before = stamps(spec)
@@ -148,6 +148,18 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
     assert sorted(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
     assert len(stamps(spec)) == len(before) + 2, "one file and its marker"
     assert len(content(spec).keys() - expected.keys()) == 1
+
+
+def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, monkeypatch: Any) -> None:
+    """It shows how many rows a job has: how many parts have somebody in them is private."""
+    given: list[int] = []
+    make = ray.data.from_items
+    monkeypatch.setattr(ray.data, "from_items", lambda items, **more: given.append(len(items)) or make(items, **more))
+    write_parts(spec, {"user-7": ["one user, one part"]})
+    list(cache_features(spec, RESOURCES))
+    write_parts(spec, USERS)
+    list(cache_features(spec, RESOURCES))
+    assert given == [TEACHERS.parts] * 2
 
 
 def test_an_encrypted_job_gives_the_same_states(spec: GroupSpec, expected: dict[str, Any]) -> None:
@@ -162,7 +174,7 @@ def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_r
     part_path(spec.shards, 1).write_bytes(secret.encode())
     with pytest.raises(ReleaseError) as on_driver:
         list(cache_features(spec, RESOURCES))
-    monkeypatch.setattr(encoding_job, "_is_cached", lambda *_args: False)
+    monkeypatch.setattr(encoding_job, "_all_cached", lambda *_args: False)
     with pytest.raises(ReleaseError) as on_worker:
         list(cache_features(spec, RESOURCES))
     for caught in (on_driver, on_worker):
