@@ -87,7 +87,7 @@ def record_plan(run: Path, plan: CanaryPlan, key: Key) -> Path:
     """
     path = private_directory(run / "private") / PLAN_FILE
     body = {"schema_version": _SCHEMA_VERSION, "plan": plan.model_dump(mode="json"), "key": _fingerprint(key)}
-    write_json(path, body, 0o600)
+    write_json(path, body)
     return path
 
 

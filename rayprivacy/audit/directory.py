@@ -133,7 +133,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "verdict": _verdict(claim, attacks, planted),
         "notes": NOTES,
     }
-    write_json(audit.root / AUDIT_FILE, body, 0o600)
+    write_json(audit.root / AUDIT_FILE, body)
     return body
 
 

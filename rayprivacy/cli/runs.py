@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,9 @@ def run(
     settings = load_recipe(recipe, override or ())
     mirror = mirror_of(out, work, private=mirror_private)
     method = method_of(settings)
-    method.open(settings).close()
+    with closing(method.open(settings)) as ledger:
+        if ledger.news:
+            Console(stderr=True).print(ledger.news, highlight=False, markup=False, soft_wrap=True)
     opened = (
         Run.open_mirrored(mirror, settings, resume=resume) if mirror else Run.open(Path(out), settings, resume=resume)
     )

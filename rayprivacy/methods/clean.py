@@ -42,7 +42,7 @@ def remember_store(private: Path, store: FeatureStore) -> None:
         store: where its features are, perhaps outside of the run; earlier ones stay noted.
     """
     noted = dict.fromkeys([*_noted(private), store.folder])
-    write_atomic(private / STORES, "".join(f"{folder}\n" for folder in noted).encode(), 0o600)
+    write_atomic(private / STORES, "".join(f"{folder}\n" for folder in noted).encode())
 
 
 def clean_run(root: Path) -> Cleaned:

@@ -16,11 +16,13 @@ from rayprivacy.evaluation.language import perplexity
 from rayprivacy.evaluation.lengths import length_summary
 from rayprivacy.methods.generator_recipe import GeneratorRecipe
 from rayprivacy.methods.run import Run
+from rayprivacy.methods.sealing import sealed
 from rayprivacy.models.backbone import Backbone
 
 WHY = "measured on private held-out text"
 
 
+@sealed("the evaluation on held-out users")
 def heldout_metrics(
     run: Run[GeneratorRecipe], backbone: Backbone, reading: Reading, models: dict[str, Any]
 ) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def _heldout_rows(run: Run[GeneratorRecipe]) -> list[dict[str, Any]]:
 @torch.no_grad()
 def _perplexity(run: Run[GeneratorRecipe], model: Any, backbone: Backbone, documents: list[Any]) -> float:
     total, tokens = 0.0, 0
-    for batch in physical_batches([[each] for each in documents], run.recipe.resources.batch_tokens, backbone.end):
+    for batch in physical_batches([[each] for each in documents], run.recipe.resources.tokens_at_once, backbone.end):
         counted = (batch.weights > 0).float()
         total += float(row_losses(model, replace(batch, weights=counted)).sum())
         tokens += int(counted.sum())

@@ -16,6 +16,7 @@ from rayprivacy.evaluation.likelihood import total_nll
 from rayprivacy.generation.decode import greedy
 from rayprivacy.generation.students import Student
 from rayprivacy.methods.run import Run
+from rayprivacy.methods.sealing import sealed
 from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
@@ -27,6 +28,7 @@ PREFIX_WORDS, LEAST_WORDS = 4, 8
 NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
 
 
+@sealed("the evaluation on held-out users")
 def heldout_metrics(
     run: Run[SeqPateRecipe], backbone: Backbone, students: dict[str, Student], spec: GroupSpec
 ) -> dict[str, Any]:

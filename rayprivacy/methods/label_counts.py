@@ -11,11 +11,13 @@ from rayprivacy.core.artifacts import Private
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import read_part
 from rayprivacy.generation.codes import Codes
+from rayprivacy.methods.sealing import sealed
 from rayprivacy.release.histogram import HistogramMechanism
 
 _UNITS = 4096  # in memory at a time, as a row of counts each
 
 
+@sealed("counting labels")
 def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
     """Sums [cells] over all users (or records) of the sharded corpus; integers, so that their order does not matter."""
     total = np.zeros(mechanism.cells, dtype=np.int64)

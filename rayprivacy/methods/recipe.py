@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 from rayprivacy.audit.settings import AuditConfig
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
-from rayprivacy.core.mirror.uris import has_credentials
+from rayprivacy.core.mirror.uris import has_credentials, sounds_secret
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.evaluation.settings import LEAST_COMPARED
@@ -86,7 +86,7 @@ class Recipe(Config):
             url = make_url(self.privacy.ledger)
         except ArgumentError:
             raise ValueError("privacy.ledger is no SQLAlchemy URL: write e.g. sqlite:///ledger.db") from None
-        if url.password or "password" in url.query:
+        if url.password or any(map(sounds_secret, url.query)):
             raise ValueError(
                 "privacy.ledger holds a password: put it into a password file (PGPASSFILE, or ?passfile=... in the URL)"
             )

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import write_atomic
+from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.core.units import AccountKind
 from rayprivacy.report import claim
 from rayprivacy.report.format import markdown, one_line
@@ -72,7 +72,7 @@ def write_cards(run_dir: Path) -> list[Path]:
     if (run_dir / "model" / "config.json").is_file():
         cards[run_dir / "model" / "README.md"] = model_card(certificate, made_of)
     for path, text in cards.items():
-        write_atomic(path, text.encode())
+        write_atomic(path, text.encode(), SHARED)
     return list(cards)
 
 

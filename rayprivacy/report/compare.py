@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import write_atomic
+from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
 from rayprivacy.report import claim
 from rayprivacy.report.figures import Point, frontier
 from rayprivacy.report.inputs import Certificate, Metrics, Synthetic, read_method, read_model
@@ -77,6 +77,6 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
         protections=len({(row.certificate.unit, row.certificate.relation) for row in rows}),
         frontier=drawn,
     )
-    write_atomic(path, html.encode())
+    write_atomic(path, html.encode(), OWNER_ONLY if internal else SHARED)
     write_pictures(comparison_folder(path), comparison_pictures(drawn, points))
     return path

@@ -4,7 +4,6 @@ The models below are the whole of what can reach the page. Figures must be numbe
 `metrics.json` is refused, not printed; keys this version does not know are ignored.
 """
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,10 +11,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.mirror.uris import blotted
 from rayprivacy.core.units import AccountKind
 
 M = TypeVar("M", bound="Lenient")
-PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
 
 
 def _flat(value: Any) -> Any:
@@ -164,7 +163,7 @@ def read_recipe(path: Path) -> str:
     Raises:
         ConfigError: the file is not there.
     """
-    return PASSWORD.sub(r"\1:***@", read_bytes(path).decode(errors="replace"))
+    return blotted(read_bytes(path).decode(errors="replace"))
 
 
 def read_method(path: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import write_atomic
+from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
 from rayprivacy.ledger.certificate import AUDIT_WARNING
 from rayprivacy.report import audited, claim, format, road
 from rayprivacy.report.cards import write_cards
@@ -79,7 +79,7 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
         recipe=read_recipe(run_dir / "recipe.yaml"),
     )
     path = run_dir / ("report.html" if internal else "report-public.html")
-    write_atomic(path, html.encode())
+    write_atomic(path, html.encode(), OWNER_ONLY if internal else SHARED)
     write_cards(run_dir)
     shown = metrics.model_copy(update={"heldout": heldout})
     pictures = run_pictures(certificate, shown, way, audit)

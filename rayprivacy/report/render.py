@@ -23,14 +23,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from rayprivacy.core.files import write_atomic
+from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
 from rayprivacy.report.claim import INTERNAL
 from rayprivacy.report.figures import NOTHING, RECT, TEXT
 from rayprivacy.report.format import CONTROL
 
 SCALE, MARGIN, LINE, LETTER = 2.0, 16.0, 20.0, 7.0  # pixels per unit; a line's height, a letter's width
 NARROWEST = 484.0
-OWNER_ONLY, EVERYONE = 0o600, 0o644
 PLOTS_EXTRA = "install rayprivacy[report]"
 FONTS = "install fonts (Debian: fonts-dejavu-core) or matplotlib"
 XMLNS = Markup(' xmlns="http://www.w3.org/2000/svg"')
@@ -85,7 +84,7 @@ def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
     paths = []
     for picture in pictures:
         path = folder / picture.file_name
-        write_atomic(path, _described(_png(standalone(picture)), picture), OWNER_ONLY if picture.internal else EVERYONE)
+        write_atomic(path, _described(_png(standalone(picture)), picture), OWNER_ONLY if picture.internal else SHARED)
         paths.append(path)
     return paths
 

@@ -180,7 +180,7 @@ class Mirror:
 
     def _write_note(self, manifest: str | None, private: bool) -> Note:
         note = Note(self._identity, manifest, private)
-        write_json(self.root / NOTE, vars(note), 0o600)
+        write_json(self.root / NOTE, vars(note))
         return note
 
     def _match(self, manifest: Manifest, *, private: bool) -> None:

@@ -14,6 +14,11 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import RayPrivacyError
 
 _SECRET = re.compile("key|secret|token|pass|credential|sig", re.IGNORECASE)
+_PASSWORD = re.compile("password|passwd|pwd|passphrase|secret|token", re.IGNORECASE)
+_QUERY = re.compile(
+    r"([?&;][^=\s&;]*(?:password|passwd|pwd|passphrase|secret|token)[^=\s&;]*=)[^&;\s'\"]*", re.IGNORECASE
+)
+_USER = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
 _AWS = re.compile(r"AWS Error ([A-Z_]+)")
 
 
@@ -50,6 +55,24 @@ def has_credentials(uri: str) -> bool:
         return False
     place, _, query = uri.partition("://")[2].partition("?")
     return "@" in place.split("/", 1)[0] or any(_SECRET.search(key) for key in parse_qs(query, keep_blank_values=True))
+
+
+def sounds_secret(key: str) -> bool:
+    """Whether a query key of a database's URL holds a password, rather than say where one lies.
+
+    >>> sounds_secret("sslpassword"), sounds_secret("passfile")
+    (True, False)
+    """
+    return bool(_PASSWORD.search(key))
+
+
+def blotted(text: str) -> str:
+    """A text with the passwords of all URLs in it blotted out.
+
+    >>> blotted("ledger: postgresql://u:p@host/db?sslpassword=p&sslmode=require")
+    'ledger: postgresql://u:***@host/db?sslpassword=***&sslmode=require'
+    """
+    return _QUERY.sub(r"\1***", _USER.sub(r"\1:***@", text))
 
 
 def identity(uri: str) -> str:
