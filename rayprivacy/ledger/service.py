@@ -121,7 +121,7 @@ class LedgerService:
         return self._answer(f"calling {method}", lambda: self._run(method, args, kwargs))
 
     def refresh(self) -> bool | RayPrivacyError:
-        """Set the gauges now."""
+        """Set the gauges now, if it has any."""
         return self._answer("refreshing gauges", self._refresh)
 
     def _ready(self) -> tuple[Ledger, AccountGauges]:
@@ -147,7 +147,9 @@ class LedgerService:
         return answer
 
     def _refresh(self) -> bool:
-        self._ready()[1].refresh()
+        gauges = self._ready()[1]
+        if self._address.watched:
+            gauges.refresh()
         return True
 
     @staticmethod

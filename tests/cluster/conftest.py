@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from head_node import Head, head_node
 from node_loss import Nodes
 
 
@@ -13,3 +14,10 @@ def two_nodes() -> Iterator[Nodes]:
     nodes.other()
     yield nodes
     nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """A cluster of one node, with a dashboard and a token."""
+    with head_node() as found:
+        yield found

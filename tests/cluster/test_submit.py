@@ -2,13 +2,8 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,89 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from ray.job_submission import JobSubmissionClient
+from head_node import TOKEN, Head, wait_for
 
-from rayprivacy.cluster.client import connect
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.recipes import load_recipe
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
-TOKEN = "0123456789abcdef" * 4
 TALK = "hello how are you today the weather is nice and i like soup with bread so we eat at home"
 WORDS = TALK.split()
-
-
-@dataclass(frozen=True)
-class Head:
-    """The cluster's address and the file with its token."""
-
-    address: str
-    token: Path
-
-    def client(self) -> JobSubmissionClient:
-        return connect(self.address, self.token)
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 240) -> Any:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        with suppress(Exception):
-            if found := what():
-                return found
-        time.sleep(0.3)
-    raise AssertionError("it did not happen in time")
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def start(folder: Path, token: Path) -> tuple[subprocess.Popen[str], str]:
-    """`ray start --head` as an operator would, with a dashboard and token authentication."""
-    gcs, dashboard, agent, client = free_ports(4)
-    ports = {"port": gcs, "dashboard-port": dashboard, "dashboard-agent-listen-port": agent}
-    ports["ray-client-server-port"] = client
-    options = [f"--{name}={port}" for name, port in ports.items()]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=4", *options]
-    bins = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where the job finds `python`
-    server = {"PATH": bins, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("a") as log:
-        process = subprocess.Popen(
-            [*command, f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"],
-            env=os.environ | server,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    return process, f"http://127.0.0.1:{dashboard}"
-
-
-@pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
-    """A cluster of one node; Ray gives a node half a minute to come up, which a busy machine may take twice."""
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as name:
-        folder, token = Path(name), Path(name) / "token"
-        token.touch(0o600)
-        token.write_text(TOKEN + "\n")
-        for _ in range(3):
-            process, address = start(folder, token)
-            found = Head(address, token)
-            wait_for(lambda: process.poll() is not None or found.client().list_jobs() == [])  # noqa: B023
-            if process.poll() is None:
-                break
-        try:
-            assert process.poll() is None, (folder / "log").read_text()[-2000:]
-            yield found
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
 
 
 @dataclass(frozen=True)

@@ -61,3 +61,13 @@ def test_autocast_returns_float32_and_nearly_the_same(batch: Batch, tiny_backbon
     low = losses.row_losses(model, batch, low_precision=True)
     assert low.dtype == torch.float32
     torch.testing.assert_close(low, losses.row_losses(model, batch), rtol=0.05, atol=0.05)
+
+
+def test_a_frozen_head_meets_one_shape_whoever_is_in_the_batch(batch: Batch, tiny_backbone: Backbone) -> None:
+    """How many tokens carry loss depends on everybody, and the shape of a product decides how it is rounded."""
+    model = trainable(tiny_backbone, AdapterConfig())
+    shapes = set()
+    model.get_base_model().get_output_embeddings().register_forward_pre_hook(lambda _, args: shapes.add(args[0].shape))
+    for rows in (slice(None), slice(2, 4), slice(1)):
+        losses.row_losses(model, Batch(batch.ids[rows], batch.weights[rows], batch.rows_per_unit))
+    assert len(shapes) == 1

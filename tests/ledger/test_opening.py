@@ -116,3 +116,30 @@ def test_a_cap_far_below_the_plan_is_told_as_that() -> None:
     with pytest.raises(ConfigError, match=r"epsilon 0\.01 at delta 1e-06 is far less than the plan costs: raise"):
         parameters_for("rdp", Budget(0.01, 1e-6), plan=[GaussianDpEvent(1.0)])
     assert parameters_for("rdp", Budget(0.01, 1e-6), plan=[GaussianDpEvent(1000.0)])["order"] > 1
+
+
+class TestNews:
+    """What is said about a ledger or account that was opened: the same recipe elsewhere would open another one."""
+
+    def test_a_new_ledger_and_a_new_account_are_told_apart(self, url: str) -> None:
+        ledger = Ledger.open(url)
+        assert ledger.news is None
+        ledger.ensure_account("a", *UNIT, CAP)
+        first = str(ledger.news)
+        ledger.ensure_account("b", *UNIT, CAP)
+        second = str(ledger.news)
+        assert first.startswith("opened a new ledger, ")
+        assert second.startswith("opened a new account in the ledger ")
+        assert first.endswith("account 'a', epsilon 3 at delta 1e-06, from which nothing was spent before")
+        ledger.close()
+
+    def test_an_account_that_exists_is_no_news(self, ledger: Ledger) -> None:
+        ledger.news = None
+        ledger.ensure_account("chat", *UNIT, CAP)
+        assert ledger.news is None
+
+    def test_a_password_is_no_news(self, url: str) -> None:
+        ledger = Ledger.open(url)
+        ledger.ensure_account("a", *UNIT, CAP)
+        assert "@" not in str(ledger.news)
+        ledger.close()

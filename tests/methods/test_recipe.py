@@ -280,7 +280,14 @@ def test_refusing_a_unit_does_not_print_the_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://ledger:pass-word@host/db", "postgresql://ledger@host/db?password=pass-word"]
+    "url",
+    [
+        "postgresql://ledger:pass-word@host/db",
+        "postgresql://ledger@host/db?password=pass-word",
+        "postgresql://ledger@host/db?sslmode=require&sslpassword=pass-word",
+        "postgresql://ledger@host/db?PGPASSWORD=pass-word",
+        "postgresql://ledger@host/db?oauth_client_secret=pass-word",
+    ],
 )
 def test_a_password_in_the_recipe_is_refused_and_not_repeated(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigError, match=r"privacy\.ledger holds a password: put it into a password file") as caught:

@@ -190,6 +190,7 @@ def test_private_values_do_not_pass(client: LedgerClient) -> None:
 
 def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path) -> None:
     url, secret = "postgresql://alice:hunter2-e9c1@127.0.0.1:9/book?password=hunter3-a7", ("hunter2-e9c1", "hunter3-a7")
+    url += "&sslpassword=hunter3-a7"
     address = Address.of(url)
     assert address.name == Address.of(url.replace("hunter", "other")).name
     assert address.name != Address.of(url, tmp_path / "key").name != Address.of(url.replace("alice", "bob")).name
@@ -406,6 +407,22 @@ def test_gauges_follow_the_book_and_fail_alone(url: str, monkeypatch: pytest.Mon
         ("rayprivacy_account_charges", "chat"): 2
     } == FakeGauge.values
     assert figures["epsilon_spent"] > figures["epsilon_reserved"] > 0
+
+
+def test_the_door_of_a_secret_trial_has_no_gauges(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number would be the number of a selection's trials."""
+    monkeypatch.setattr(gauges, "Gauge", FakeGauge)
+    monkeypatch.setattr(FakeGauge, "values", {})
+    quiet, watched = Address.of(url, watched=False), Address.of(url)
+    assert quiet.name != watched.name, "or whoever opens it first decides"
+    door = LedgerService(quiet)
+    door.call("ensure_account", TERMS, {})
+    door.call("reserve", ("chat", "r", "d", EVENT), {})
+    time.sleep(3 * gauges.REST_SECONDS)
+    assert door.refresh() is True
+    assert FakeGauge.values == {}
+    LedgerService(watched).call("status", ("chat",), {})
+    _wait(lambda: FakeGauge.values)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("opencensus") is None, reason="Ray exports metrics with ray[default] only")

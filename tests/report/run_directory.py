@@ -21,7 +21,7 @@ privacy:
   unit: user
   epsilon: 3.0
   delta: 1.0e-06
-  ledger: postgresql://ada:hunter2@db/ledger
+  ledger: postgresql://ada:hunter2@db/ledger?sslmode=require&sslpassword=hunter2
 model: {base: smollm2-135m}
 note: "<script>alert('recipe')</script>"
 """

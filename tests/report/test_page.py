@@ -117,7 +117,7 @@ def test_certificate_values_are_escaped_in_figures_too(make_run: Make) -> None:
 def test_a_password_in_the_recipe_is_blotted_out(make_run: Make) -> None:
     page = Page(write_report(make_run()))
     assert "hunter2" not in page.source
-    assert "postgresql://ada:***@db/ledger" in page.text
+    assert "postgresql://ada:***@db/ledger?sslmode=require&sslpassword=***" in page.text
 
 
 def test_only_released_text_is_read(make_run: Make) -> None:

@@ -1,0 +1,263 @@
+"""A corpus in which every private thing carries a mark, the commands that meet it, and a search for the marks.
+
+Texts, ids, labels and names of files hold `MARK`; so do the rows that make a corpus unreadable. Whatever a command
+leaves behind is searched: what it printed, every file outside `private/`, the ledger, Ray's session folder, and what
+Ray's dashboard and metrics showed at any moment.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from head_node import Head
+
+MARK = "zqx"
+WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
+USERS, SENTENCES = 31, 4
+PAGES = (
+    "/api/v0/tasks?limit=10000&detail=1",
+    "/api/v0/actors?limit=10000&detail=1",
+    "/api/v0/placement_groups?limit=10000&detail=1",
+    "/api/jobs/",
+    "/logical/actors",
+    "/events",
+    *(f"/api/data/datasets/{job:02x}000000" for job in range(1, 32)),
+)
+LOOK_SECONDS = 3.0
+
+Row = dict[str, Any]
+Done = subprocess.CompletedProcess[str]
+
+
+def rows() -> list[Row]:
+    """Rows of the corpus; every fifth user has a label that the recipe does not list."""
+    return [_row(user, number) for user in range(USERS) for number in range(SENTENCES)]
+
+
+def newcomer() -> list[Row]:
+    """One more user: many rows, some of them empty, blank, long or without a label."""
+    texts = ["", "   ", None, f"{MARK}long " * 2000, f"{MARK}\x00zero", *(f"{MARK}n{n} hello" for n in range(200))]
+    return [{"who": f"{MARK}newcomer", "said": text, "topic": None} for text in texts]
+
+
+def _row(user: int, number: int) -> Row:
+    words = [WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9)]
+    topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
+    return {"who": f"{MARK}u{user}@home", "said": f"{MARK}t{user}x{number} {' '.join(words)}", "topic": topic}
+
+
+def write_corpus(folder: Path, own: list[Row]) -> Path:
+    """A directory of two JSONL files with marked names."""
+    folder.mkdir()
+    for part in range(2):
+        lines = [json.dumps(row) for row in own if sum(row["who"].encode()) % 2 == part]
+        (folder / f"{MARK}file-{part}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def broken_corpora(folder: Path) -> dict[str, Path]:
+    """Corpora that cannot be read, by what is wrong with them."""
+    good = [json.dumps(row) for row in rows()]
+    texts = {
+        "no header.csv": f"{MARK}u1,{MARK}t1 hello,{MARK}l1\n{MARK}u2,{MARK}t2 hello,{MARK}l2\n",
+        "broken json.jsonl": "\n".join([*good, f'{{"who": "{MARK}u1", "said": "{MARK}t1']) + "\n",
+        "a field too many.csv": f"who,said,topic\nu,hello,food\n{MARK}u1,{MARK}t1 hello,food,{MARK}more\n",
+        "a list for a text.jsonl": "\n".join([*good, json.dumps({"who": f"{MARK}u", "said": [f"{MARK}t"]})]) + "\n",
+        "other keys.jsonl": json.dumps({f"{MARK}column": f"{MARK}t1", "who": f"{MARK}u1"}) + "\n",
+        "no user.jsonl": json.dumps({"who": None, "said": f"{MARK}t1 hello", "topic": "food"}) + "\n",
+        "no parquet.parquet": f"PAR1{MARK}t1 hello",
+        "no table.txt": f"{MARK}t1 hello",
+    }
+    found = {}
+    for name, text in texts.items():
+        found[name] = place = folder / name.replace(" ", "-").replace(".", "-")
+        place.mkdir()
+        (place / f"{MARK}{name.replace(' ', '-')}").write_text(text)
+    latin = folder / "latin"
+    latin.mkdir()
+    (latin / f"{MARK}.csv").write_bytes(f"who,said,topic\n{MARK}u1,{MARK}t1 ".encode() + b"\xff\xfe\n")
+    return found | {"not utf-8.csv": latin}
+
+
+@dataclass
+class World:
+    """One folder with a corpus, recipes and a ledger, and all that commands have said in it."""
+
+    folder: Path
+    head: Head
+    base: Path
+    said: list[tuple[tuple[str, ...], Done]] = field(default_factory=list)
+
+    def recipe(self, name: str, corpus: Path, **blocks: Any) -> str:
+        """Write a recipe; its name as commands take it."""
+        data = {
+            "corpus": {"source": str(corpus), "user": "who", "text": "said", "labels": ["topic"], "holdout": 0.2},
+            "privacy": {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "secret.key")},
+            "model": {"base": str(self.base), "dtype": "float32"},
+            "evaluation": {"completions": 4, "nonprivate_steps": 5},
+            "generation": {"texts": 8, "max_tokens": 10},
+        }
+        (self.folder / name).write_text(yaml.safe_dump({**data, **blocks}))
+        return name
+
+    def seqpate(self, corpus: Path, name: str = "seqpate.yaml", account: str = "votes") -> str:
+        """A small recipe of SeqPATE."""
+        return self.recipe(
+            name,
+            corpus,
+            pseudo={"texts": 24, "max_tokens": 12},
+            teachers={"count": 8, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
+            votes={"queries": 40, "top_k": 10},
+            student={"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
+            resources={"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs},
+            **self._account(account),
+        )
+
+    def generator(self, corpus: Path, name: str = "generator.yaml") -> str:
+        """A small recipe of the DP-SGD generator."""
+        training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 4, "chunk": 2, "max_records": 2}
+        return self.recipe(
+            name,
+            corpus,
+            method="generator",
+            codes={"values": {"topic": ["food", "pets"]}},
+            training=training | {"max_tokens": 12},
+            resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
+            **self._account("steps"),
+        )
+
+    def space(self, recipe: str, name: str, **blocks: Any) -> str:
+        """A small search of clipping norms, by public perplexity."""
+        (self.folder / "public.txt").write_text("hello how are you\nthe weather is nice\n")
+        data = {
+            "recipe": recipe,
+            "search": {"training.clipping_norm": {"loguniform": [0.1, 10.0]}},
+            "budget": {"account": name.partition(".")[0], "epsilon": 8.0, "delta": 1e-6},
+            "metric": {"name": "public_perplexity", "text": "public.txt"},
+        }
+        (self.folder / name).write_text(yaml.safe_dump(data | blocks))
+        return name
+
+    def _account(self, name: str) -> dict[str, Any]:
+        return {
+            "privacy": {
+                "ledger": f"sqlite:///{self.folder}/ledger.db",
+                "key": str(self.folder / "secret.key"),
+                "account": name,
+                "epsilon": 3.0,
+            }
+        }
+
+    def call(self, *words: str, patch: str = "") -> Done:
+        """Run a command, as a user of this machine would; `patch` is executed first."""
+        argv = ["rayprivacy", *words]
+        code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
+        temporary = self.folder / "tmp"
+        temporary.mkdir(exist_ok=True)
+        own = {
+            "COLUMNS": "200",
+            "HOME": str(self.folder),
+            "TMPDIR": str(temporary),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self.head.token),
+        }
+        streams = [self.folder / "stdout", self.folder / "stderr"]
+        with streams[0].open("w") as out, streams[1].open("w") as err:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdout=out,
+                stderr=err,
+                cwd=self.folder,
+                env=os.environ | own,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait(timeout=600)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        done = subprocess.CompletedProcess(argv, status, *(stream.read_text() for stream in streams))
+        self.said.append((words, done))
+        return done
+
+    def outside(self) -> Iterator[Path]:
+        """Every file that is on no private side: not a corpus, nothing below `private/`."""
+        for path in sorted(self.folder.rglob("*")):
+            parts = path.relative_to(self.folder).parts
+            if path.is_file() and parts[0] != "corpora" and "private" not in parts:
+                yield path
+
+    def shown(self) -> list[tuple[Any, ...]]:
+        """What commands said and how they ended, without figures and names that differ from run to run."""
+        return [(words, done.returncode, masked(done.stdout), masked(done.stderr)) for words, done in self.said]
+
+
+def masked(text: str) -> str:
+    """A text without its numbers, digests and bars."""
+    return re.sub(r"[0-9a-f]{8,}|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[▏▎▍▌▋▊▉█━╸╺]+", "#", text)
+
+
+@dataclass
+class Watch:
+    """What Ray's dashboard and metrics showed: pages by their first line, and every line of the metrics."""
+
+    head: Head
+    pages: set[str] = field(default_factory=set)
+    lines: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Look once; what does not answer shows nothing."""
+        for page in PAGES:
+            with suppress(Exception):
+                answer = self.head.client()._do_request("GET", page)
+                if answer.status_code == 200:
+                    self.pages.add(f"{page}\n{answer.text}")
+        with suppress(Exception):
+            listed = json.loads((self.head.folder / "prom_metrics_service_discovery.json").read_text())
+            for target in (target for group in listed for target in group["targets"]):
+                with suppress(Exception), urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:
+                    self.lines.update(page.read().decode().splitlines())
+
+
+@contextmanager
+def watching(head: Head) -> Iterator[Watch]:
+    """Look again and again, until the end."""
+    watch, over = Watch(head), threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            watch.look()
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        over.set()
+        thread.join()
+        watch.look()
+
+
+def marked_places(world: World, watch: Watch) -> list[str]:
+    """Where a mark is found that should not be there; a few words around it are in the test's own output alone."""
+    mark = MARK.encode()
+    found = []
+    for words, done in world.said:
+        found += [f"{' '.join(words)}: {name}" for name in ("stdout", "stderr") if MARK in getattr(done, name).lower()]
+    for path in [*world.outside(), *(path for path in world.head.folder.rglob("*") if path.is_file())]:
+        with suppress(FileNotFoundError):
+            if mark in path.read_bytes().lower() or MARK in path.name.lower():
+                found.append(str(path))
+    found += [page.partition("\n")[0] for page in watch.pages if MARK in page.lower()]
+    return found + [line for line in watch.lines if MARK in line.lower()]

@@ -1,0 +1,33 @@
+"""Code of the driver that reads private rows tells the type of what stopped it, and no text."""
+
+import inspect
+import traceback
+from typing import Any
+
+import pytest
+
+from rayprivacy.core.errors import RayPrivacyError
+from rayprivacy.corpus import verify
+from rayprivacy.methods import generator_heldout, heldout, label_counts
+
+SECRET = "my test was positive"
+
+
+class _Rows:
+    """Whatever is asked of it, it quotes a private row, as parsers do."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"cannot parse {SECRET!r}")
+
+    def __truediv__(self, name: str) -> Any:
+        raise ValueError(f"cannot parse {SECRET!r}")
+
+
+DRIVERS = [heldout.heldout_metrics, generator_heldout.heldout_metrics, label_counts.label_sums, verify.verify_shards]
+
+
+@pytest.mark.parametrize("function", DRIVERS, ids=lambda function: function.__module__)
+def test_private_text_stays_out_of_what_stops_a_driver(function: Any) -> None:
+    with pytest.raises(RayPrivacyError, match=r"stopped with ValueError \(its text is withheld") as caught:
+        function(*[_Rows() for _ in inspect.signature(function).parameters])
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
