@@ -1,3 +1,3 @@
 """rayprivacy: private text in, shareable text out, with one differential-privacy ledger behind it."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -6,9 +6,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import torch
 import yaml
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rayprivacy.ledger.store import Ledger
@@ -22,11 +20,6 @@ def _charges(job: Any) -> list[Any]:
     found = [(line.rung, line.state) for line in ledger.lines("talk")]
     ledger.close()
     return found
-
-
-def _trained(folder: Path) -> dict[str, torch.Tensor]:
-    (weights,) = (folder / "private" / "training").glob("trained-*.safetensors")
-    return load_file(weights)
 
 
 def test_a_run_its_repetition_and_another_road_to_the_same_release(generator: Any) -> None:
@@ -47,17 +40,15 @@ def test_a_run_its_repetition_and_another_road_to_the_same_release(generator: An
     assert (out / "synthetic.parquet").read_bytes() == (generator.folder / "again" / "synthetic.parquet").read_bytes()
     assert len(_charges(generator)) == 4
 
-    # Two workers with ZeRO-2 draw the same coins and the same noise, and add up in another order.
+    # Two workers with ZeRO-2 draw the same coins and the same noise, and may add up in another order.
     pytest.importorskip("deepspeed")
     other = generator.run("other", "-o", "resources.workers=2", "-o", "resources.zero=2")
-    ours, theirs = _trained(out), _trained(generator.folder / "other")
-    for name, tensor in ours.items():
-        torch.testing.assert_close(theirs[name], tensor, rtol=2e-3, atol=2e-4)
-    different = any(not torch.equal(theirs[name], tensor) for name, tensor in ours.items())
-    assert different == (other.returncode != 0)
-    if different:
-        assert "ended in another model" in other.stderr
-        assert not (generator.folder / "other" / "model").exists()
+    model = generator.folder / "other" / "model" / "model.safetensors"
+    if other.returncode == 0:
+        assert model.read_bytes() == (out / "model" / "model.safetensors").read_bytes()
+    else:
+        assert "was made before, and chunk 1 ended in another model" in other.stderr
+        assert not model.exists()
     assert len(_charges(generator)) == 4
 
 

@@ -102,6 +102,7 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.exhaustive
 def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(generator: Any, bucket: Bucket) -> None:
     uri = bucket.uri("generator")
     resumed = finished_elsewhere(generator, uri, GENERATOR)

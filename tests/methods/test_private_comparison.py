@@ -312,7 +312,8 @@ def test_the_quickstart_compares_and_installs_what_that_needs() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("method", [pytest.param("seqpate", marks=pytest.mark.exhaustive), "generator"])
+@pytest.mark.parametrize("method", ["seqpate", "generator"])
+@pytest.mark.exhaustive
 def test_a_whole_run_leaves_its_comparison_and_tells_nobody(request: pytest.FixtureRequest, method: str) -> None:
     job: Any = request.getfixturevalue("job" if method == "seqpate" else "generator")
     options = ["evaluation.compare=40", "generation.texts=60", "corpus.holdout=0.3"]

@@ -90,7 +90,7 @@ def _same_as_fresh(job: Any, before: list[tuple[str, int]]) -> None:
     [
         pytest.param(1, id="after one chunk"),
         pytest.param(2, id="after two chunks", marks=pytest.mark.exhaustive),
-        pytest.param(None, id="finished"),
+        pytest.param(None, id="finished", marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_generator(generator: Any, until: int | None) -> None:

@@ -84,6 +84,7 @@ def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: 
     assert bench.charges() == []
 
 
+@pytest.mark.exhaustive
 def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> None:
     pruning, budget = {"grace": 1, "reduction": 2}, {"account": "search", "epsilon": 30.0}
     space = bench.space(search=RATES, trials=4, searcher="random", pruning=pruning, budget=budget, seed=3)
