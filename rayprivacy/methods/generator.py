@@ -85,6 +85,7 @@ def _run(run: Run[GeneratorRecipe], ledger: Ledger, until: int | None) -> dict[s
             progress.show("parts_sharded", PART_FILES, PART_FILES)
         with run.stage("base model"):
             backbone = load_backbone(recipe.model)
+            run.bind(base_model=backbone.digest)
         with run.stage("shares of control codes"):
             shares = _shares(run, codes, Gate(ledger, recipe.privacy.account, key))
         with run.stage("DP-SGD"):

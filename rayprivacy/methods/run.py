@@ -19,12 +19,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rayprivacy.core.errors import ConfigError, KeyFileError
-from rayprivacy.core.files import append_line, private_directory, write_atomic
+from rayprivacy.core.files import append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.mirror import Mirror
 from rayprivacy.methods.recipe import Recipe
 from rayprivacy.methods.recipes import dump_recipe, load_recipe
 
 LEDGER_HEAD = "ledger_head"
+INPUTS = "inputs.json"
 R = TypeVar("R", bound=Recipe)
 
 
@@ -92,6 +93,22 @@ class Run(Generic[R]):
     def private(self, name: str) -> Path:
         """A file computed from the private corpus."""
         return self.root / "private" / name
+
+    def bind(self, **digests: str) -> None:
+        """Hold the run to the public inputs with which it began, by their digests.
+
+        Raises:
+            ConfigError: one of them has changed: its intermediate files would be a mixture of both.
+        """
+        path = self.public(INPUTS)
+        bound = read_json(path) if path.exists() else digests
+        for name, digest in digests.items():
+            if bound.get(name) != digest:
+                raise ConfigError(
+                    f"the {name.replace('_', ' ')} of {self.root} changed since the run began: bring the former back,"
+                    " or choose another --out."
+                )
+        write_json(path, digests)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from rayprivacy.accounting import published
-from rayprivacy.core.artifacts import Released, digest_array, digest_bytes
+from rayprivacy.core.artifacts import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.phrases import load_phrases
@@ -88,6 +88,7 @@ def _run(run: Run[SeqPateRecipe], ledger: Ledger) -> dict[str, Any]:
             progress.show("parts_sharded", recipe.teachers.parts, recipe.teachers.parts)
         with run.stage("base model"):
             backbone = load_backbone(recipe.model)
+            run.bind(base_model=backbone.digest, prompts=digest_json(prompts))
         students, spec = _learn(run, backbone, prompts, Gate(ledger, recipe.privacy.account, key), progress)
     run.keep_ledger_head(ledger.head())
     with run.stage("synthetic text"):

@@ -38,6 +38,7 @@ def _run(package: str, arguments: list[str], log: str) -> None:
     try:
         sys.path.insert(0, package)
         os.environ["PYTHONPATH"] = package
+        os.chdir(package)  # Ray's workers look in the folder of their driver first
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)

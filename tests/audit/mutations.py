@@ -451,7 +451,7 @@ MUTATIONS = (
         "corpus/shards.py",
         "    _spill(work.out).report(_READ, share, total, pieces=pieces)\n    return batch",
         "    _spill(work.out).report(_READ, share, total, pieces=pieces)\n"
-        "    return {name: column.repeat(1 + pieces) for name, column in batch.items()}",
+        '    return {"number": batch["number"].repeat(1 + len(locals().get("rows", ())))}',
         "tests/ray/test_corpus_shards.py::test_what_ray_shows_of_a_corpus_does_not_depend_on_it",
     ),
     Mutation(

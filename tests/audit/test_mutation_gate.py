@@ -38,7 +38,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             shutil.copytree(PACKAGE, copy / "rayprivacy")
             source = copy / "rayprivacy" / file
             source.write_text(source.read_text().replace(old, new))
-            arguments = [test, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={folder / 'tmp'}"]
+            arguments = [
+                f"{ROOT / test}",
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                f"--basetemp={folder / 'tmp'}",
+            ]
             order = {"package": str(copy), "arguments": arguments, "log": str(log)}
             print(json.dumps(order), file=server.stdin, flush=True)
             return int(server.stdout.readline()), log.read_text()

@@ -48,13 +48,13 @@ def rows() -> list[Row]:
 def newcomer() -> list[Row]:
     """One more user: many rows, some of them empty, blank, long or without a label."""
     texts = ["", "   ", None, f"{MARK}long " * 2000, f"{MARK}\x00zero", *(f"{MARK}n{n} hello" for n in range(200))]
-    return [{"who": f"{MARK}newcomer", "said": text, "topic": None} for text in texts]
+    return [{"who": f"{MARK}newcomer", "text": text, "topic": None} for text in texts]
 
 
 def _row(user: int, number: int) -> Row:
     words = [WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9)]
     topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
-    return {"who": f"{MARK}u{user}@home", "said": f"{MARK}t{user}x{number} {' '.join(words)}", "topic": topic}
+    return {"who": f"{MARK}u{user}@home", "text": f"{MARK}t{user}x{number} {' '.join(words)}", "topic": topic}
 
 
 def write_corpus(folder: Path, own: list[Row]) -> Path:
@@ -71,22 +71,22 @@ def broken_corpora(folder: Path) -> dict[str, Path]:
     good = [json.dumps(row) for row in rows()]
     texts = {
         "no header.csv": f"{MARK}u1,{MARK}t1 hello,{MARK}l1\n{MARK}u2,{MARK}t2 hello,{MARK}l2\n",
-        "broken json.jsonl": "\n".join([*good, f'{{"who": "{MARK}u1", "said": "{MARK}t1']) + "\n",
-        "a field too many.csv": f"who,said,topic\nu,hello,food\n{MARK}u1,{MARK}t1 hello,food,{MARK}more\n",
-        "a list for a text.jsonl": "\n".join([*good, json.dumps({"who": f"{MARK}u", "said": [f"{MARK}t"]})]) + "\n",
+        "broken json.jsonl": "\n".join([*good, f'{{"who": "{MARK}u1", "text": "{MARK}t1']) + "\n",
+        "a field too many.csv": f"who,text,topic\nu,hello,food\n{MARK}u1,{MARK}t1 hello,food,{MARK}more\n",
+        "a list for a text.jsonl": "\n".join([*good, json.dumps({"who": f"{MARK}u", "text": [f"{MARK}t"]})]) + "\n",
         "other keys.jsonl": json.dumps({f"{MARK}column": f"{MARK}t1", "who": f"{MARK}u1"}) + "\n",
-        "no user.jsonl": json.dumps({"who": None, "said": f"{MARK}t1 hello", "topic": "food"}) + "\n",
+        "no user.jsonl": json.dumps({"who": None, "text": f"{MARK}t1 hello", "topic": "food"}) + "\n",
         "no parquet.parquet": f"PAR1{MARK}t1 hello",
         "no table.txt": f"{MARK}t1 hello",
     }
     found = {}
     for name, text in texts.items():
         found[name] = place = folder / name.replace(" ", "-").replace(".", "-")
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         (place / f"{MARK}{name.replace(' ', '-')}").write_text(text)
     latin = folder / "latin"
-    latin.mkdir()
-    (latin / f"{MARK}.csv").write_bytes(f"who,said,topic\n{MARK}u1,{MARK}t1 ".encode() + b"\xff\xfe\n")
+    latin.mkdir(exist_ok=True)
+    (latin / f"{MARK}.csv").write_bytes(f"who,text,topic\n{MARK}u1,{MARK}t1 ".encode() + b"\xff\xfe\n")
     return found | {"not utf-8.csv": latin}
 
 
@@ -102,7 +102,7 @@ class World:
     def recipe(self, name: str, corpus: Path, **blocks: Any) -> str:
         """Write a recipe; its name as commands take it."""
         data = {
-            "corpus": {"source": str(corpus), "user": "who", "text": "said", "labels": ["topic"], "holdout": 0.2},
+            "corpus": {"source": str(corpus), "user": "who", "text": "text", "labels": ["topic"], "holdout": 0.2},
             "privacy": {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "secret.key")},
             "model": {"base": str(self.base), "dtype": "float32"},
             "evaluation": {"completions": 4, "nonprivate_steps": 5},
@@ -134,6 +134,7 @@ class World:
             codes={"values": {"topic": ["food", "pets"]}},
             training=training | {"max_tokens": 12},
             resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
+            generation={"texts": 60, "max_tokens": 10},
             **self._account("steps"),
         )
 
@@ -200,12 +201,19 @@ class World:
 
     def shown(self) -> list[tuple[Any, ...]]:
         """What commands said and how they ended, without figures and names that differ from run to run."""
-        return [(words, done.returncode, masked(done.stdout), masked(done.stderr)) for words, done in self.said]
+        return [
+            (
+                words,
+                done.returncode,
+                *(masked(text.replace(self.folder.name, "")) for text in (done.stdout, done.stderr)),
+            )
+            for words, done in self.said
+        ]
 
 
 def masked(text: str) -> str:
     """A text without its numbers, digests and bars."""
-    return re.sub(r"[0-9a-f]{8,}|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[▏▎▍▌▋▊▉█━╸╺]+", "#", text)
+    return re.sub("#+", "#", re.sub(r"[0-9a-f]{8,}|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[▏▎▍▌▋▊▉█━╸╺]+", "#", text))
 
 
 @dataclass

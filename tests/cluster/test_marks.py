@@ -56,7 +56,7 @@ def _everything_else(world: World) -> None:
     _call(world, "audit", "out", "--users", "8")
     _call(world, "run", generator, "--out", "steps")
     _call(world, "audit", "steps", "--users", "8")
-    files = ("--real", str(talk), "--synthetic", "steps/synthetic.parquet", "--text", "said", "--user", "who")
+    files = ("--real", str(talk), "--synthetic", "steps/synthetic.parquet", "--user", "who")
     _call(world, "evaluate", *files, "--out", "evaluation")
     _call(world, "tune", world.space(generator, "pay.yaml", trials=2), "--out", "paid")
     select = {"charging": "select", "searcher": "random", "select": {"mean": 2.0}}
@@ -85,7 +85,7 @@ def _call(world: World, *words: str) -> None:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory, head: Head, tiny_base: Path, watch: Watch) -> World:
     """A killed run that was resumed, and the two mistakes that are made most."""
-    world = _world(tmp_path_factory.mktemp("marks") / "world", head, tiny_base, newcomer())
+    world = _world(tmp_path_factory.mktemp("marks") / "world-1", head, tiny_base, newcomer())
     _killed_and_resumed(world)
     _unreadable(world, slice(2))
     return world
@@ -135,7 +135,7 @@ def test_no_command_and_no_corpus_leaves_a_mark_outside(world: World, watch: Wat
 @pytest.mark.exhaustive
 def test_one_user_more_is_seen_by_nobody(world: World, head: Head, tiny_base: Path, watch: Watch) -> None:
     """What commands say and how they end, which files they leave, and the book: equal but for figures and digests."""
-    without = _world(world.folder.with_name("without"), head, tiny_base, [])
+    without = _world(world.folder.with_name("world-0"), head, tiny_base, [])
     _killed_and_resumed(without)
     count = len(without.said)
     assert without.shown() == world.shown()[:count]
@@ -149,7 +149,7 @@ def _files(world: World, folder: str) -> dict[str, str]:
     root, prose = world.folder / folder, {".md", ".json", ".log", ".yaml"}
     paths = [path for path in world.outside() if path.is_relative_to(root)]
     return {
-        str(path.relative_to(root)): masked(path.read_text()) if path.suffix in prose else ""
+        masked(str(path.relative_to(root))): masked(path.read_text()) if path.suffix in prose else ""
         for path in paths
         if path.name not in MEASURED
     }

@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from rich.console import Console
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods import generator, seqpate
@@ -140,3 +142,16 @@ def _stopped_after(run: Callable[[], None], module: Any, name: str, monkeypatch:
         patched.setattr(module, name, stop)
         with pytest.raises(_StoppedError):
             run()
+
+
+@pytest.mark.exhaustive
+def test_other_prompts_are_refused(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are public, but a mixture of both would be what no recipe says."""
+    prompts, recipe = job.folder / "prompts.txt", yaml.safe_load(job.recipe.read_text())
+    prompts.write_text("hello\n")
+    job.recipe.write_text(yaml.safe_dump(recipe | {"prompts": str(prompts)}))
+    _stopped_after(lambda: _run(job, "out"), *STAGES["features"], monkeypatch)
+    prompts.write_text("good morning\n")
+    with pytest.raises(ConfigError, match=r"the prompts of .* changed since the run began"):
+        _run(job, "out")
+    assert _inputs(job) == []

@@ -1,0 +1,35 @@
+"""A run directory belongs to one recipe, and to the public inputs with which it began."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.run import Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:  # type: ignore[type-arg]
+    (tmp_path / "recipe.yaml").write_text("method: seqpate\n")
+    return Run.open(tmp_path / "out", load_recipe(tmp_path / "recipe.yaml"), resume=False, console=Console(quiet=True))
+
+
+def test_a_run_is_held_to_its_public_inputs(run: Run) -> None:  # type: ignore[type-arg]
+    run.bind(base_model="a", prompts="b")
+    run.bind(base_model="a", prompts="b")
+    with pytest.raises(
+        ConfigError, match=r"the base model of .*/out changed since the run began: bring the former back"
+    ):
+        run.bind(base_model="c", prompts="b")
+    with pytest.raises(ConfigError, match="the prompts of"):
+        run.bind(base_model="a", prompts="c")
+    run.bind(base_model="a", prompts="b")
+
+
+def test_a_run_of_an_older_version_is_bound_when_it_goes_on(run: Run) -> None:  # type: ignore[type-arg]
+    run.public("pseudo-0.json").write_text("[]")
+    run.bind(base_model="a", prompts="b")
+    with pytest.raises(ConfigError, match="changed since the run began"):
+        run.bind(base_model="c", prompts="b")
