@@ -190,7 +190,7 @@ def _ours(model: nn.Module, parameters: list[nn.Parameter]) -> Step:
         sums = gradients(lambda: _losses(model, ids), 1)
         while sums:
             parameter, clipped_sum = sums.popitem()
-            parameter.grad = clipped_sum()
+            parameter.grad = clipped_sum().to(parameter.dtype)
 
     return step
 
