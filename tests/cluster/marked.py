@@ -267,5 +267,5 @@ def marked_places(world: World, watch: Watch) -> list[str]:
         with suppress(FileNotFoundError):
             if mark in path.read_bytes().lower() or MARK in path.name.lower():
                 found.append(str(path))
-    found += [page.partition("\n")[0] for page in watch.pages if MARK in page.lower()]
-    return found + [line for line in watch.lines if MARK in line.lower()]
+    found += [page.partition("\n")[0] for page in tuple(watch.pages) if MARK in page.lower()]
+    return found + [line for line in tuple(watch.lines) if MARK in line.lower()]

@@ -111,8 +111,10 @@ def test_the_search_finds_a_mark_wherever_it_lies(head: Head, watch: Watch, tmp_
 def test_no_mark_is_outside(world: World, watch: Watch) -> None:
     assert marked_places(world, watch) == []
     assert {"run.log", "certificate.json", "ledger.db", "report.html"} <= {path.name for path in world.outside()}
-    assert any("rayprivacy_account_epsilon_spent" in line for line in watch.lines), "nobody looked at the metrics"
-    assert any("LedgerService" in page for page in watch.pages), "nobody looked at the dashboard"
+    assert any("rayprivacy_account_epsilon_spent" in line for line in tuple(watch.lines)), (
+        "nobody looked at the metrics"
+    )
+    assert any("LedgerService" in page for page in tuple(watch.pages)), "nobody looked at the dashboard"
 
 
 def test_no_count_of_records_is_shown(world: World, watch: Watch) -> None:
@@ -174,7 +176,7 @@ def _check_sentences(world: World, count: int) -> None:
 def _check_counts(watch: Watch) -> None:
     """The number of rows, and a few more for what Ray puts beside them."""
     count = len([*rows(), *newcomer()])
-    figures = {line.rpartition(" ")[2] for line in watch.lines if line.startswith("ray_data")}
+    figures = {line.rpartition(" ")[2] for line in tuple(watch.lines) if line.startswith("ray_data")}
     assert figures, "nothing of Ray Data was seen"
     assert not figures & {f"{count + more:.1f}" for more in range(9)}
-    assert not [page for page in watch.pages if re.search(rf'"total_rows": ?{count}\\b', page)]
+    assert not [page for page in tuple(watch.pages) if re.search(rf'"total_rows": ?{count}\\b', page)]
