@@ -101,14 +101,14 @@ class Run(Generic[R]):
             ConfigError: one of them has changed: its intermediate files would be a mixture of both.
         """
         path = self.public(INPUTS)
-        bound = read_json(path) if path.exists() else digests
+        bound = read_json(path) if path.exists() else {}
         for name, digest in digests.items():
-            if bound.get(name) != digest:
+            if bound.get(name, digest) != digest:
                 raise ConfigError(
                     f"the {name.replace('_', ' ')} of {self.root} changed since the run began: bring the former back,"
                     " or choose another --out."
                 )
-        write_json(path, digests)
+        write_json(path, bound | digests)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
