@@ -468,7 +468,7 @@ MUTATIONS = (
         "core/files.py",
         "OWNER_ONLY, SHARED = 0o600, 0o644",
         "OWNER_ONLY, SHARED = 0o666, 0o644",
-        "tests/core/test_files.py::test_whatever_is_written_is_for_its_owner",
+        "tests/core/test_file_modes.py::test_whatever_is_written_is_for_its_owner",
     ),
     Mutation(
         "written_number",

@@ -34,6 +34,7 @@ def exact(folder: Path) -> float:
     return float(np.mean([loss([row["text"] for row in unit]).mean() for unit in units]))
 
 
+@pytest.mark.exhaustive
 def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ray: Path) -> None:
     space = bench.space(
         trials=2, metric=METRIC, fixed=FIXED, pruning={"grace": 2}, budget={"account": "search", "epsilon": 60.0}

@@ -135,6 +135,7 @@ def _nowhere(text: str, places: list[Path]) -> None:
                 assert text.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.exhaustive
 def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
     private = bench.folder / "talk.parquet"
     private.unlink()
