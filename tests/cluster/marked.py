@@ -213,7 +213,7 @@ class World:
 
 def masked(text: str) -> str:
     """A text without its numbers, digests and bars."""
-    return re.sub("#+", "#", re.sub(r"[0-9a-f]{8,}|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[▏▎▍▌▋▊▉█━╸╺]+", "#", text))
+    return re.sub("#+", "#", re.sub(r"[-+]?[0-9a-f]{8,}|[-+]?\d+(\.\d+)?(e[-+]?\d+)?|[▏▎▍▌▋▊▉█━╸╺]+", "#", text))
 
 
 @dataclass
