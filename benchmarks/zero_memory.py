@@ -75,13 +75,14 @@ def _figures(zero: int | None, offload: bool) -> dict[str, float]:
 
     from rayprivacy.core.keys import Key
     from rayprivacy.dpsgd.batches import Batch
-    from rayprivacy.dpsgd.engine import StepNoise, make_engine
+    from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
     from rayprivacy.dpsgd.losses import row_losses
     from rayprivacy.dpsgd.noise import KeyedNoise
     from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+    from rayprivacy.release.step_mechanism import SampledGaussian
 
     if zero is not None:  # imports are no part of what a stage holds
-        from rayprivacy.dpsgd.deepspeed_setup import find_deepspeed
+        from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed
 
         find_deepspeed(torch.device("cpu"))
     before = _status("VmRSS")
@@ -91,7 +92,7 @@ def _figures(zero: int | None, offload: bool) -> dict[str, float]:
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     model = GPT2LMHeadModel(config)
     training = DpSgdConfig(steps=STEPS, optimizer=OptimizerConfig(learning_rate=1e-4))
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "memory"), 1.0, 16.0)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "memory"), SampledGaussian(0.1, 1.0, 1.0, STEPS), 16.0)
     engine: Any = make_engine(model, training, noise, EngineConfig(zero=zero, offload=offload), row_losses)
     batch = Batch(torch.randint(VOCABULARY, (UNITS, LENGTH)), torch.full((UNITS, LENGTH), 1 / LENGTH), 1)
     seconds = []

@@ -1,3 +1,128 @@
-"""rayprivacy: private text in, shareable text out, with one differential-privacy ledger behind it."""
+"""Private text into something that can be shared, with a differential-privacy guarantee kept in one ledger.
 
-__version__ = "0.2.0"
+    import rayprivacy as rp
+
+    recipe = rp.load_recipe("recipe.yaml", {"privacy.account": "my-chats"})
+    print(rp.plan(recipe))                      # stages, charges, epsilon by stage; touches no data
+    result = rp.run(recipe, out="runs/mine")
+    result.certificate.epsilon, result.texts(), result.model()
+
+What stands here is imported when it is first used: the package itself takes milliseconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rayprivacy.api import (
+        Result,
+        audit,
+        clean,
+        evaluate,
+        load_recipe,
+        method_names,
+        plan,
+        report,
+        run,
+        tune,
+    )
+    from rayprivacy.core.errors import (
+        BudgetRefusedError,
+        ClusterError,
+        ConfigError,
+        CorpusError,
+        EventError,
+        KeyFileError,
+        LeaseHeldError,
+        LedgerError,
+        RayPrivacyError,
+        ReleaseError,
+        ShardError,
+        StorageError,
+    )
+    from rayprivacy.ledger.certificate import Certificate
+    from rayprivacy.ledger.store import Ledger
+    from rayprivacy.runs.recipe import Recipe
+    from rayprivacy.trainer.trainer import DPTorchTrainer
+    from rayprivacy.tuning.budgeted import BudgetedSearcher
+    from rayprivacy.tuning.trial_charges import trial_release
+
+__version__ = "0.4.0"
+
+_PLACES = {
+    "rayprivacy.api": (
+        "Result",
+        "audit",
+        "clean",
+        "evaluate",
+        "load_recipe",
+        "method_names",
+        "plan",
+        "report",
+        "run",
+        "tune",
+    ),
+    "rayprivacy.core.errors": (
+        "BudgetRefusedError",
+        "ClusterError",
+        "ConfigError",
+        "CorpusError",
+        "EventError",
+        "KeyFileError",
+        "LeaseHeldError",
+        "LedgerError",
+        "RayPrivacyError",
+        "ReleaseError",
+        "ShardError",
+        "StorageError",
+    ),
+    "rayprivacy.ledger.certificate": ("Certificate",),
+    "rayprivacy.ledger.store": ("Ledger",),
+    "rayprivacy.runs.recipe": ("Recipe",),
+    "rayprivacy.tuning.budgeted": ("BudgetedSearcher",),
+    "rayprivacy.tuning.trial_charges": ("trial_release",),
+    "rayprivacy.trainer.trainer": ("DPTorchTrainer",),
+}
+_HOMES = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = [
+    "BudgetRefusedError",
+    "BudgetedSearcher",
+    "Certificate",
+    "ClusterError",
+    "ConfigError",
+    "CorpusError",
+    "DPTorchTrainer",
+    "EventError",
+    "KeyFileError",
+    "LeaseHeldError",
+    "Ledger",
+    "LedgerError",
+    "RayPrivacyError",
+    "Recipe",
+    "ReleaseError",
+    "Result",
+    "ShardError",
+    "StorageError",
+    "__version__",
+    "audit",
+    "clean",
+    "evaluate",
+    "load_recipe",
+    "method_names",
+    "plan",
+    "report",
+    "run",
+    "trial_release",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rayprivacy' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,6 +1,7 @@
 """Shared by every test: the library never joins a running cluster and never asks a hub."""
 
 import os
+import sys
 
 os.environ.update(
     RAY_AUTH_MODE="disabled",
@@ -9,6 +10,11 @@ os.environ.update(
     RAY_worker_niceness="0",  # tests wait for what Ray's workers do: niced, these starve beside another test
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",
+    PYTHONDONTWRITEBYTECODE="",  # hundreds of processes import the same files: compiled once
+    # Processes that tests start, and Ray's workers, find the methods of tests by their entry point, as this one does.
+    PYTHONPATH=os.pathsep.join(
+        [os.path.join(os.path.dirname(__file__), "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ),
 )
 
 from collections.abc import Iterator
@@ -16,11 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from zygote import zygote
+
+import rayprivacy
 
 if TYPE_CHECKING:
     from rayprivacy.models.adapters import Basis
     from rayprivacy.models.backbone import Backbone
     from rayprivacy.models.features import Features
+
+sys.dont_write_bytecode = False
+pytest_plugins = ["effort", "timeouts", "running"]  # of tests/support
 
 PUBLIC_SENTENCES = [
     "hello how are you today, i am fine thank you",
@@ -43,10 +55,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, files with slow ones go first, and quick ones fill up the end."""
-    if hasattr(config, "workerinput"):
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+    """Where processes share the tests, one has all that need Ray, and the other begins with what is slow.
+
+    Files are not divided. Two Rays on two cores would start everything twice, and be in each other's way.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    with_ray = {item.path for item in items if {"local_ray", "zygotes"} & set(item.fixturenames)}  # type: ignore[attr-defined]
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("ray" if item.path in with_ray else str(item.path)))
+    items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow))
+
+
+@pytest.fixture(scope="session")
+def zygotes() -> Iterator[None]:
+    """Processes are forked from a warm one; not those of a copy of the package, which it does not know."""
+    if Path(rayprivacy.__file__).parents[1] != Path(__file__).parents[1]:
+        yield
+        return
+    with zygote():
+        yield
+
+
+@pytest.fixture(scope="module")
+def local_ray(zygotes: None) -> Path:
+    """Ray on three CPUs, started once; returns the session directory, where its logs are.
+
+    Every file asks again, because files that run between two of these may have shut it down to start a cluster. Nobody
+    shuts it down here: Ray does when the process ends.
+    """
+    import ray
+
+    os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # as `ray_session` does for a Ray of its own
+    options = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
+    return Path(ray.init(address="local", **options).address_info["session_dir"])
 
 
 @pytest.fixture(scope="module")

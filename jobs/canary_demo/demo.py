@@ -14,11 +14,11 @@ shows is that little is left of it where the noise is meant for one user.
 
 import argparse
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import rayprivacy as rp
 
 RECIPE = Path(__file__).parent.parent / "generator" / "chat.yaml"
 SHARED = ["privacy.composition=rdp", "evaluation={users: 20}"]
@@ -40,7 +40,7 @@ def demo(out: Path, repetitions: tuple[int, ...] = (1, 10, 100), overrides: Sequ
     Args:
         out: folder of both runs; a demo that was killed goes on there.
         repetitions: users who carry a secret.
-        overrides: settings of both runs, over those of jobs/generator/chat.yaml.
+        overrides: `key=value` settings of both runs, over those of jobs/generator/chat.yaml.
     """
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -49,9 +49,9 @@ def demo(out: Path, repetitions: tuple[int, ...] = (1, 10, 100), overrides: Sequ
         run = out / name
         planted = f"audit.canaries.repetitions={list(repetitions)}"
         places = [f"privacy.key={out}/key", f"privacy.ledger=sqlite:///{run}.db", f"privacy.account=canaries-{name}"]
-        settings = [*SHARED, planted, *places, *overrides, *own]
-        _call("run", str(RECIPE), "--out", str(run), "--resume", *(part for each in settings for part in ("-o", each)))
-        found[name] = json.loads((run / "audit.json").read_text())["canaries"]
+        recipe = rp.load_recipe(RECIPE, [*SHARED, planted, *places, *overrides, *own])
+        result = rp.run(recipe, out=run)
+        found[name] = json.loads((result.path / "audit.json").read_text())["canaries"]
     figures = side_by_side(found)
     (out / "canaries.json").write_text(json.dumps(figures, indent=1))
     return figures
@@ -83,10 +83,6 @@ def as_table(figures: list[dict[str, Any]]) -> str:
             cells += [f"{each[arm]['rank']:g} of {each['candidates']}", "yes" if each[arm]["verbatim"] else "no"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _call(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "rayprivacy.cli", *arguments], check=True)  # noqa: S603 - our own command
 
 
 def _arguments() -> argparse.Namespace:

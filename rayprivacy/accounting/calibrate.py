@@ -17,7 +17,9 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
 
 _ROUND_UP = 1 + 1e-9  # far above the rounding of the ledger's sum, so that exactly these queries are admitted
-_LEAST_SIGMA, _MOST_SIGMA = 1e-3, 1e9
+_LEAST_SIGMA = 1e-3
+_MOST_SIGMA = 1e9
+_TOLERANCE = 1e-4
 
 
 def sigma_for(queries: int, budget: Budget) -> float:
@@ -55,23 +57,43 @@ def least_sigma(cost: Callable[[float], float], epsilon: float, start: float = 1
     """
     if not 0 < epsilon < math.inf:
         raise ConfigError(f"epsilon is {epsilon}: give a positive finite number.")
-    low = high = min(max(start, _LEAST_SIGMA), _MOST_SIGMA)
-    while cost(high) > epsilon and high < _MOST_SIGMA:
-        low, high = high, high * 4
-    while low == high and cost(low / 4) <= epsilon and high > _LEAST_SIGMA:
-        low = high = low / 4
-    low = low / 4 if low == high else low
+
+    def enough(sigma: float) -> bool:
+        return cost(sigma) <= epsilon
+
+    high = _bracket(enough, min(max(start, _LEAST_SIGMA), _MOST_SIGMA))
     if not _LEAST_SIGMA <= high <= _MOST_SIGMA:
         raise ConfigError(
             f"epsilon is {epsilon:g}, which no noise multiplier from 1e-3 to 1e9 meets: check the options."
         )
-    while high > low * (1 + 1e-4):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) <= epsilon else (middle, high)
-    answer = _digits_up(high)
-    while cost(answer) > epsilon:
-        answer = _digits_up(answer * (1 + 1e-4))
+    answer = _digits_up(_bisect(enough, high / 4, high))
+    while not enough(answer):
+        answer = _digits_up(answer * (1 + _TOLERANCE))
     return answer
+
+
+def _bracket(enough: Callable[[float], bool], start: float) -> float:
+    """A sigma that is enough while a quarter of it is not; or one at the least of the range, or outside of it."""
+    high = start
+    if enough(high):
+        while high > _LEAST_SIGMA and enough(high / 4):  # invariant: high is enough
+            high /= 4
+        return high
+    high *= 4
+    while high <= _MOST_SIGMA and not enough(high):  # invariant: high / 4 is not enough
+        high *= 4
+    return high
+
+
+def _bisect(enough: Callable[[float], bool], low: float, high: float) -> float:
+    """The least sigma between two that is enough, to within a factor of 1 + 1e-4 and from above."""
+    while high > low * (1 + _TOLERANCE):  # invariant: high is enough, and low is not or is out of range
+        middle = math.sqrt(low * high)
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _digits_up(value: float) -> float:

@@ -18,9 +18,14 @@ logical number N. A public schedule of noise is a heterogeneous composition, no 
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+
 from rayprivacy.accounting.fields import MAX_COUNT, SIGMA_RANGE, show
+from rayprivacy.accounting.figures import Figures, figures
+from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
 
 NoisePerWorker = Literal["n", "sqrt-n"]
@@ -61,3 +66,48 @@ def decayed(
     blocks = min(steps, levels)
     ends = [steps * (block + 1) // blocks for block in range(blocks)]
     return [(start * decay ** (end - 1), end - begin) for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+@dataclass(frozen=True)
+class DecayingNoise:
+    """A public schedule of noise without its first multiplier z0, and what it costs with one.
+
+    Attributes:
+        decay, steps, workers, per_worker: see `decayed`.
+        q: probability that a user is in a step; 1 if all are in each.
+    """
+
+    decay: float
+    steps: int
+    workers: int
+    per_worker: NoisePerWorker = "n"
+    q: float = 1.0
+
+    @property
+    def divisor(self) -> str:
+        """What a printed multiplier is divided by, in words."""
+        return "2 sqrt(N)" if self.per_worker == "n" else "2"
+
+    @property
+    def _levels(self) -> int:
+        return 1024 if self.q == 1 else 16  # without sampling a level costs no more than a sum
+
+    def effective(self, z0: float) -> float:
+        """Effective multiplier of the first step."""
+        return decayed(z0, 1.0, 1, self.workers, self.per_worker)[0][0]
+
+    def figures(self, z0: float, delta: float) -> Figures:
+        """Epsilon of the whole schedule: exact for its levels without sampling, else by two accountants."""
+        levels = decayed(z0, self.decay, self.steps, self.workers, self.per_worker, self._levels)
+        if self.q < 1:
+            return figures([(self._step(sigma), times) for sigma, times in levels], delta)
+        mu = math.sqrt(math.fsum(times / sigma / sigma for sigma, times in levels))
+        return Figures({"gdp": epsilon_of(mu, delta)})
+
+    def as_printed(self, z0: float) -> list[tuple[DpEvent, int]]:
+        """The steps as the paper counts them: each printed multiplier z_t taken as effective."""
+        printed = decayed(2 * z0, self.decay, self.steps, 1, levels=self._levels)
+        return [(self._step(sigma), times) for sigma, times in printed]
+
+    def _step(self, sigma: float) -> DpEvent:
+        return GaussianDpEvent(sigma) if self.q == 1 else PoissonSampledDpEvent(self.q, GaussianDpEvent(sigma))

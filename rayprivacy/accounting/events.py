@@ -136,12 +136,14 @@ def _decode(obj: Any, depth: int) -> DpEvent:
     if kind == "composed":
         return ComposedDpEvent([_decode(part, depth + 1) for part in fields.parts(obj, "events")])
     if kind == "repeat-and-select":
-        inner, mean = _decode(obj["event"], depth + 1), fields.number(obj, "mean", 1, 1e9)
+        inner = _decode(obj["event"], depth + 1)
+        mean = fields.number(obj, "mean", 1, 1e9)
         return RepeatAndSelectDpEvent(inner, mean, fields.shape(obj))
     if kind == "mixture-of-gaussians":
         return MixtureOfGaussiansDpEvent(fields.sigma(obj, "standard_deviation"), *fields.mixture(obj))
     if kind == "metric-local":
-        epsilon, diameter = fields.number(obj, "epsilon", 0, 1e9), fields.number(obj, "diameter", 0, 1e9)
+        epsilon = fields.number(obj, "epsilon", 0, 1e9)
+        diameter = fields.number(obj, "diameter", 0, 1e9)
         return MetricLocalDpEvent(epsilon, diameter, fields.whole(obj, "tokens"))
     return NonPrivateDpEvent()
 

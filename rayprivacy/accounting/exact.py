@@ -1,7 +1,7 @@
 """Costs as exact fractions: a float is a fraction, so sums of 1 / sigma^2 have no rounding and no order.
 
 An account that admits charges until its cap is reached must answer the same whatever the order of the charges and
-whoever adds them up again; a sum of floats does not.
+whatever code adds them up again; a sum of floats does not.
 
 >>> total([Fraction(0.1), Fraction(0.2)]) == Fraction(0.1) + Fraction(0.2)
 True

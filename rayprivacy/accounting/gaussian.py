@@ -1,4 +1,4 @@
-"""The privacy curve of Gaussian noise in closed form, always rounded against the user of the budget.
+"""The privacy curve of Gaussian noise in closed form, rounded so that no reported epsilon or delta is too small.
 
 Gaussian noise whose standard deviation is sigma times the L2 sensitivity is mu-GDP with mu = 1 / sigma (Dong, Roth & Su
 2022), and mu-GDP is exactly the (epsilon, delta) curve of Balle & Wang (2018):

@@ -139,7 +139,8 @@ def _reach(lines: Lines) -> float:
 
 def _mixture_costs(leaf: DpEvent) -> Costs:
     """Renyi costs of a mixture at a few low orders: by convexity, and at order 2 exactly."""
-    sizes, log_p = np.array(leaf.sensitivities) / leaf.standard_deviation, np.log(np.array(leaf.sampling_probs))
+    sizes = np.array(leaf.sensitivities) / leaf.standard_deviation
+    log_p = np.log(np.array(leaf.sampling_probs))
     bounds = [float(logsumexp(log_p + a * (a - 1) / 2 * sizes**2)) / (a - 1) for a in _MIXTURE_ORDERS]
     second = _second_order(leaf)
     return np.array([min(bound, second) if a <= 2 else bound for a, bound in zip(_MIXTURE_ORDERS, bounds, strict=True)])
@@ -149,5 +150,6 @@ def _second_order(leaf: DpEvent) -> float:
     """The Renyi cost of order 2, about the mean square of the privacy loss."""
     if type(leaf) is not MixtureOfGaussiansDpEvent:
         return rdp(leaf, (2.0,))[0]
-    sizes, log_p = np.array(leaf.sensitivities) / leaf.standard_deviation, np.log(np.array(leaf.sampling_probs))
+    sizes = np.array(leaf.sensitivities) / leaf.standard_deviation
+    log_p = np.log(np.array(leaf.sampling_probs))
     return float(logsumexp(log_p[:, None] + log_p[None, :] + np.outer(sizes, sizes)))

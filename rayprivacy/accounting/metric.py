@@ -42,3 +42,8 @@ def document_epsilon(event: MetricLocalDpEvent) -> float:
     if not (math.isfinite(event.epsilon) and math.isfinite(event.diameter)):
         return math.inf
     return round_up(Fraction(event.epsilon) * Fraction(event.diameter) * event.tokens)
+
+
+def token_epsilon(wanted: float, diameter: float, tokens: int) -> float:
+    """The epsilon per token and unit of distance with which a document has the wanted epsilon, rounded down."""
+    return math.nextafter(wanted / tokens / diameter, 0)

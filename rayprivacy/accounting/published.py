@@ -4,7 +4,7 @@ Most are looser than need be (an old conversion), some are too low (noise overst
 formulas are re-derived from the papers' descriptions; where a paper leaves a choice open, the docstring says what is
 assumed. The *classic* conversion is Mironov 2017, Proposition 3: epsilon = min over a of r(a) + log(1/delta) / (a-1).
 
->>> round(seqpate(1000, 48.8212, 1e-6).epsilon, 3)
+>>> round(votes_as_published("a paper", 1000, 48.8212, 1e-6).epsilon, 3)
 3.615
 """
 
@@ -30,15 +30,21 @@ class Published:
     label: str
 
 
-def seqpate(queries: int, sigma: float, delta: float) -> Published:
-    """SeqPATE (Tian et al., NeurIPS 2022): Renyi cost of the sum, L2 sensitivity sqrt(2), classic conversion.
+def votes_as_published(paper: str, queries: int, sigma: float, delta: float) -> Published:
+    """Gaussian votes (Tian et al., NeurIPS 2022): Renyi cost of the sum, L2 sensitivity sqrt(2), classic conversion.
 
     With rho = queries / (2 sigma^2) the best order gives rho + 2 sqrt(rho log(1/delta)); assumed to be optimised over
     real orders.
+
+    Args:
+        paper: name and year of the method, for the label.
+        queries: queries answered.
+        sigma: noise std / L2 sensitivity.
+        delta: of the figure.
     """
     rho = queries / (2 * sigma * sigma)
     epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))
-    return Published(epsilon, "SeqPATE (2022), as published: RDP with the classic conversion")
+    return Published(epsilon, f"{paper}, as published: RDP with the classic conversion")
 
 
 def dpsgd(step: DpEvent, steps: int, delta: float) -> Published:

@@ -93,14 +93,17 @@ def trial_probabilities(mean: float, shape: float) -> Iterator[tuple[int, float]
     """
     if shape == math.inf:
         _check(mean, 0.0)
-        k, log_p = 0, -mean
+        k = 0
+        log_p = -mean
         while True:
             yield k, math.exp(log_p)
             k += 1
             log_p += math.log(mean) - math.log(k)
     gamma = gamma_of(mean, shape)
-    step, log_norm = math.log1p(-gamma), _log_first(gamma, shape)
-    k, log_p = 1, log_norm
+    step = math.log1p(-gamma)
+    log_norm = _log_first(gamma, shape)
+    k = 1
+    log_p = log_norm
     while True:
         yield k, math.exp(log_p)
         log_p += step + math.log((k + shape) / (k + 1))
@@ -120,7 +123,8 @@ def trials_from_uniform(u: Fraction | float, mean: float, shape: float) -> int:
         raise ConfigError("u is outside [0, 1): draw it uniformly from there.")
     if mean > 1e5:
         raise ConfigError(f"mean is {mean:g}: give at most 1e5 expected trials.")
-    target, below = float(u), 0.0
+    target = float(u)
+    below = 0.0
     for k, p in trial_probabilities(mean, shape):
         below += p
         if below > target or (k > mean and p < 1e-18):

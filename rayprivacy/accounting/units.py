@@ -1,4 +1,4 @@
-"""From one unit to another: groups of users, users who own several records, phrases that sit in several shards.
+"""Conversions from one privacy unit to another: groups of users, users with several records, phrases in several shards.
 
 An account protects one unit. What a *larger* group may still count on follows from the guarantee of its members (group
 privacy), and a mechanism that samples records instead of users must be charged for all records that one user owns:
@@ -43,10 +43,10 @@ class PhraseReport:
     """What phrases cost by the number of shards they occur in.
 
     Attributes:
-        at_bound: epsilon of a phrase that occurs in as many shards as the public bound allows; the only public figure.
+        at_bound: epsilon of a phrase in the most shards that the public bound allows; the only public figure.
         worst: epsilon of the phrase that occurs in most shards.
         average: mean epsilon over the phrases.
-        histogram: pairs (shards, number of phrases that occur in so many).
+        histogram: pairs (shards, number of phrases that occur in that number of shards).
         releasable: False: all figures but `at_bound` are counted in private text and must not leave unless charged.
     """
 
@@ -107,6 +107,16 @@ def record_sampling_event(q: float, sigma: float, records_per_user: int, steps: 
     return SelfComposedDpEvent(MixtureOfGaussiansDpEvent(float(sigma), tuple(map(float, owned)), shares), steps)
 
 
+def training_event(q: float, sigma: float, records_per_user: int, steps: int) -> DpEvent:
+    """The user-level event of DP-SGD: see `record_sampling_event`; with q = 1 every record is in each step.
+
+    Then a user with k records changes each sum by up to k clipping norms: a Gaussian with sigma / k.
+    """
+    if q == 1:
+        return SelfComposedDpEvent(GaussianDpEvent(sigma / records_per_user), steps)
+    return record_sampling_event(q, sigma, records_per_user, steps)
+
+
 def phrase_report(
     shards_per_phrase: Mapping[str, int] | Mapping[int, int],
     bound: int,
@@ -116,7 +126,7 @@ def phrase_report(
 ) -> PhraseReport:
     """The epsilon of each phrase under noise that was calibrated for phrases in `bound` shards.
 
-    Source: SeqPATE (Tian et al., NeurIPS 2022), which reports the average and the worst phrase.
+    Source: Tian et al., NeurIPS 2022, who report the average and the worst phrase.
 
     Args:
         shards_per_phrase: for each phrase, in how many shards it occurs.

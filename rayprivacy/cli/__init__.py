@@ -1,6 +1,6 @@
 """The command line. Exit codes: 0 done, 1 failure, 2 bad input, 3 budget refused."""
 
-import sys
+from collections.abc import Sequence
 
 import typer
 from rich.console import Console
@@ -19,10 +19,20 @@ app.add_typer(ledger.app, name="ledger")
 app.add_typer(epsilon.app, name="epsilon")
 
 
-def main() -> None:
-    """Run the command line; a wrong input is one sentence, not a traceback."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; a wrong input is one sentence, not a traceback.
+
+    Args:
+        arguments: words after the program's name; `None` stands for those of this process.
+
+    Returns:
+        The exit code.
+    """
     try:
-        app()
+        app(arguments)
+    except SystemExit as end:  # typer ends every command so
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except RayPrivacyError as error:
         Console(stderr=True).print(f"rayprivacy: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        return error.exit_code
+    return 0

@@ -1,6 +1,8 @@
 """`python -m rayprivacy.cli`."""
 
+import sys
+
 from rayprivacy.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,18 +1,14 @@
 """Command: attack a finished run, and compare what comes out with its certificate."""
 
 import json
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from rayprivacy.audit.settings import check_shadows
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.mirror import is_uri
+from rayprivacy import api
+from rayprivacy.core.tables import WholeTable
 
 app = typer.Typer()
 
@@ -34,23 +30,11 @@ def audit(
 
     Example: rayprivacy audit runs/chat --shadows 8
     """
-    from rayprivacy.methods.audited import audit_finished  # torch takes seconds to import
-
-    if is_uri(directory):
-        raise ConfigError(f"{directory} is a URI: audit the run in its local folder, where its private shards are.")
-    root = Path(directory)
-    if not (root / "recipe.yaml").is_file():
-        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
-    try:
-        check_shadows(shadows)
-    except ValueError as error:
-        raise ConfigError(f"--shadows is {shadows}: {error}.") from None
-    with redirect_stdout(sys.stderr):  # libraries print to it, and JSON must stand alone there
-        found = audit_finished(root, users, shadows, Console(stderr=True))
+    found = api.audit(directory, users=users, shadows=shadows)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
     else:
-        _show(found, Console(), root)
+        _show(found, Console(), Path(directory))
 
 
 def _show(found: dict[str, Any], console: Console, root: Path) -> None:
@@ -73,8 +57,8 @@ def _show(found: dict[str, Any], console: Console, root: Path) -> None:
     console.print(f"{'audit':<16}{root / 'audit.json'}", highlight=False, soft_wrap=True)
 
 
-def _membership(found: dict[str, Any], title: str) -> Table:
-    table = Table("attack", "AUC (95%)", "false alarms", "hits (95%)", "events admit", "claim admits", title=title)
+def _membership(found: dict[str, Any], title: str) -> WholeTable:
+    table = WholeTable("attack", "AUC (95%)", "false alarms", "hits (95%)", "events admit", "claim admits", title=title)
     for name, attack in found["membership"].items():
         low, high = attack["auc_interval"]
         area = f"{attack['auc']:.3f} ({low:.3f}-{high:.3f})"
@@ -91,8 +75,8 @@ def _membership(found: dict[str, Any], title: str) -> Table:
     return table
 
 
-def _canaries(figures: list[dict[str, Any]]) -> Table:
-    table = Table("secret", "users", "trained", "rank", "exposure", "verbatim", "claim admits", title="canaries")
+def _canaries(figures: list[dict[str, Any]]) -> WholeTable:
+    table = WholeTable("secret", "users", "trained", "rank", "exposure", "verbatim", "claim admits", title="canaries")
     for each in figures:
         chance = each["chance_admitted"]
         table.add_row(

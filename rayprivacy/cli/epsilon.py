@@ -1,34 +1,50 @@
-"""Calculators: what noise costs, and what a budget buys. Gaussian releases here, the rest in `epsilon_*`."""
+"""Calculators: what noise costs, and what a budget buys. The arithmetic is in `accounting`."""
 
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from rayprivacy.accounting import published
-from rayprivacy.accounting.calibrate import sigma_for
+from rayprivacy.accounting.calibrate import least_sigma, sigma_for
+from rayprivacy.accounting.decay import DecayingNoise, NoisePerWorker
+from rayprivacy.accounting.events import leaves
+from rayprivacy.accounting.fields import show
+from rayprivacy.accounting.figures import Figures, figures
 from rayprivacy.accounting.gaussian import epsilon_of
+from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon, token_epsilon
+from rayprivacy.accounting.selection import TrialDistribution, pay_for_all, select_event
+from rayprivacy.accounting.units import training_event
 from rayprivacy.cli.epsilon_answer import (
+    RELATION,
     Answer,
     AsJson,
     AsPublished,
     Sigma,
     WantedEpsilon,
+    answer_of,
     headline,
     one_of,
     positive,
     proper_delta,
+    share,
+    whole,
 )
-from rayprivacy.cli.epsilon_answer import (
-    count as whole,
-)
-from rayprivacy.cli.epsilon_methods import epsilon_edpsgd, epsilon_santext
-from rayprivacy.cli.epsilon_sampled import epsilon_dpsgd, epsilon_select, epsilon_two_stage
 from rayprivacy.cli.options import ACCOUNTED, Delta
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
 
+SAMPLED = "each unit is drawn on its own with a probability at every step (Poisson); shuffled batches cost more"
+FIXED_PLAN = "a claim for a run fixed in advance"
+USER_OR_RECORD = "user (or record)"
+
+Q = Annotated[float, typer.Option(help="Probability that a unit is in a step; never derived from the private size.")]
+Steps = Annotated[int, typer.Option(help="Number of steps.")]
+Records = Annotated[int, typer.Option(help="Public bound on records per user, when records are sampled one by one.")]
+
 app = typer.Typer(no_args_is_help=True, help="Calculators: epsilon from noise, or noise from epsilon.")
-RELATION = "add-or-remove"
 
 
 @app.command("gaussian")
@@ -57,8 +73,8 @@ def epsilon_gaussian(
     ).show(as_json=as_json)
 
 
-@app.command("seqpate")
-def epsilon_seqpate(
+@app.command("seqpate")  # what people ask for by its paper's name: the calculator of its votes
+def epsilon_votes(
     queries: Annotated[int, typer.Option(help="Queries answered.")],
     teachers: Annotated[int, typer.Option(help="Number of teachers.")],
     epsilon: Annotated[float | None, typer.Option(help="Wanted epsilon; 3 without --sigma.")] = None,
@@ -96,7 +112,207 @@ def epsilon_seqpate(
             f"{queries} Gaussian events, L2 sensitivity {sensitivity}, unit {unit}, no subsampling; {ACCOUNTED}",
             *_per_user(shards_per_phrase, queries, noise, delta),
         ),
-        published=(published.seqpate(queries, noise, delta),),
+        published=(published.votes_as_published("SeqPATE (2022)", queries, noise, delta),),
+    ).show(as_published, as_json)
+
+
+@app.command("dpsgd")
+def epsilon_dpsgd(
+    q: Q,
+    steps: Steps,
+    sigma: Sigma = None,
+    epsilon: WantedEpsilon = None,
+    records_per_user: Records = 1,
+    delta: Delta = 1e-6,
+    as_published: AsPublished = False,
+    as_json: AsJson = False,
+) -> None:
+    """Epsilon of DP-SGD from its noise multiplier, or the multiplier from epsilon.
+
+    Example: rayprivacy epsilon dpsgd --q 0.01 --sigma 1 --steps 1000 --delta 1e-5
+    """
+    given = one_of({"--sigma": sigma}, epsilon)
+    make = _training(q, steps, records_per_user)
+    noise, found = _solve("--sigma", lambda s: _figures(make(s), delta), sigma, epsilon, delta)
+    one_record = PoissonSampledDpEvent(q, GaussianDpEvent(noise))
+    answer_of(
+        found,
+        delta,
+        {"sigma": noise},
+        solved=None if given else f"sigma = {noise:.6g}",
+        unit=USER_OR_RECORD if records_per_user == 1 else f"user with up to {records_per_user} records",
+        after=(f"{SAMPLED}; {FIXED_PLAN}",),
+        published=(published.dpsgd(one_record, steps, delta),) if as_published else (),
+    ).show(as_published, as_json)
+
+
+@app.command("two-stage")
+def epsilon_two_stage(
+    q1: Q,
+    steps1: Steps,
+    q2: Q,
+    steps2: Steps,
+    sigma1: Sigma = None,
+    sigma2: Sigma = None,
+    epsilon: WantedEpsilon = None,
+    delta: Delta = 1e-6,
+    as_published: AsPublished = False,
+    as_json: AsJson = False,
+) -> None:
+    """Epsilon of two sampled stages on the same users, or the one multiplier for both from epsilon.
+
+    Example: rayprivacy epsilon two-stage --q1 .02 --sigma1 .9 --steps1 500 --q2 .01 --sigma2 .9 --steps2 1000
+    """
+    given = one_of({"--sigma1": sigma1, "--sigma2": sigma2}, epsilon)
+    first = _training(q1, steps1, stage="1")
+    second = _training(q2, steps2, stage="2")
+
+    def both(noise1: float, noise2: float) -> Figures:
+        return figures([*leaves(first(noise1)), *leaves(second(noise2))], delta)
+
+    if given:
+        noises = (positive("--sigma1", sigma1), positive("--sigma2", sigma2))
+        proper_delta(delta)
+        found = both(*noises)
+    else:
+        common, found = _solve("--sigma", lambda s: both(s, s), None, epsilon, delta)
+        noises = (common, common)
+    stages = [next(leaves(first(noises[0]))), next(leaves(second(noises[1])))]
+    alone = [figures([stage], delta).epsilon for stage in stages]
+    answer_of(
+        found,
+        delta,
+        {"sigma1": noises[0], "sigma2": noises[1]},
+        solved=None if given else f"sigma1 = sigma2 = {noises[0]:.6g}",
+        unit="user",
+        before=(
+            f"stage 1 alone {alone[0]:.6g}, stage 2 alone {alone[1]:.6g}; both see the same users, so they compose",
+        ),
+        after=(f"{SAMPLED}; {FIXED_PLAN}",),
+        published=published.two_stage(stages, delta) if as_published else (),
+    ).show(as_published, as_json)
+
+
+@app.command("select")
+def epsilon_select(
+    q: Q,
+    steps: Steps,
+    trials: Annotated[float, typer.Option(help="Expected number of trials; the number itself is random and secret.")],
+    distribution: Annotated[TrialDistribution, typer.Option(help="Of the number of trials.")] = "geometric",
+    shape: Annotated[float | None, typer.Option(help="Of negative-binomial only.")] = None,
+    sigma: Sigma = None,
+    epsilon: WantedEpsilon = None,
+    delta: Delta = 1e-6,
+    as_published: AsPublished = False,
+    as_json: AsJson = False,
+) -> None:
+    """Epsilon of publishing only the best of a secret number of DP-SGD runs, beside paying for every run.
+
+    Example: rayprivacy epsilon select --q 0.01 --sigma 1 --steps 1000 --trials 10 --delta 1e-5
+    """
+    given = one_of({"--sigma": sigma}, epsilon)
+    if not 1 < trials <= 1e5:
+        raise ConfigError(f"--trials is {trials}: give an expected number above 1 and at most 1e5.")
+    make = _training(q, steps)
+    most = math.ceil(trials)
+
+    def winner(noise: float) -> Figures:
+        return _figures(select_event(make(noise), trials, distribution, shape), delta)
+
+    noise, found = _solve("--sigma", winner, sigma, epsilon, delta)
+    one = _figures(make(noise), delta)
+    every = _figures(pay_for_all(make(noise), most), delta)
+    answer_of(
+        Figures(found.by),  # that PLD has no figure for a choice holds for all of them
+        delta,
+        {"sigma": noise},
+        solved=None if given else f"sigma = {noise:.6g}",
+        unit=USER_OR_RECORD,
+        before=(f"one run alone {one.epsilon:.6g}; paying for all of {most} runs {every.epsilon:.6g}",),
+        after=(
+            f"{SAMPLED}; trials are independent, none is pruned, nothing but the winner leaves, their number included",
+        ),
+        published=(published.select(one.epsilon),) if as_published else (),
+    ).show(as_published, as_json)
+
+
+@app.command("edpsgd")
+def epsilon_edpsgd(
+    steps: Steps,
+    workers: Annotated[int, typer.Option(help="Public number of workers.")],
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches per worker, each clipped and noised alone.")] = 1,
+    z0: Annotated[float | None, typer.Option(help="Noise multiplier of the first step, as printed.")] = None,
+    epsilon: WantedEpsilon = None,
+    decay: Annotated[float, typer.Option(help="Factor from one step's multiplier to the next.")] = 1.0,
+    per_worker: Annotated[NoisePerWorker, typer.Option(help="Noise / N per worker, or noise / sqrt(N).")] = "n",
+    q: Annotated[float, typer.Option(help="Probability that a user is in a step (Poisson).")] = 1.0,
+    delta: Delta = 1e-6,
+    as_published: AsPublished = False,
+    as_json: AsJson = False,
+) -> None:
+    """Epsilon of eDP-SGD with a public schedule z_t = z0 * decay^t, or z0 from epsilon.
+
+    N, the logical number of contributions averaged, is workers * micro-batches.
+
+    Example: rayprivacy epsilon edpsgd --z0 8 --decay 0.999 --steps 100 --workers 4
+    """
+    given = one_of({"--z0": z0}, epsilon)
+    share("--q", q)
+    logical = whole("--workers", workers) * whole("--micro-batches", micro_batches)
+    noise = DecayingNoise(decay, steps, logical, per_worker, q)
+    start, found = _solve("--z0", lambda z: noise.figures(z, delta), z0, epsilon, delta)
+    answer_of(
+        found,
+        delta,
+        {"z0": start, "effective": noise.effective(start)},
+        solved=None if given else f"z0 = {start:.6g}",
+        unit="user (or record) in one micro-batch",
+        before=(
+            f"effective multiplier of step 1: z / ({noise.divisor}) = {noise.effective(start):.6g} with N = {logical};"
+            " a clipped mean changes by up to 2C",
+        ),
+        after=("micro-batches are assigned by a keyed hash into N, and scale factors come from public data",),
+        published=(published.edpsgd(noise.as_printed(start), delta),) if as_published else (),
+    ).show(as_published, as_json)
+
+
+@app.command("santext")
+def epsilon_santext(
+    tokens: Annotated[int, typer.Option(help="Public bound on the tokens of a document.")],
+    diameter: Annotated[float, typer.Option(help="Largest distance in the public vocabulary.")],
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon per token and unit of distance.")] = None,
+    document_epsilon_wanted: Annotated[
+        float | None, typer.Option("--document-epsilon", help="Wanted epsilon of a document, instead.")
+    ] = None,
+    as_published: AsPublished = False,
+    as_json: AsJson = False,
+) -> None:
+    """Local epsilon of a document under SanText from its epsilon per token, or back.
+
+    Example: rayprivacy epsilon santext --epsilon 2 --tokens 100 --diameter 1.5
+    """
+    given = one_of({"--epsilon": epsilon}, document_epsilon_wanted)
+    length = whole("--tokens", tokens)
+    widest = positive("--diameter", diameter)
+    if given:
+        per_token = positive("--epsilon", epsilon)
+    else:
+        per_token = token_epsilon(positive("--document-epsilon", document_epsilon_wanted), widest, length)
+    cost = document_epsilon(MetricLocalDpEvent(per_token, widest, length))
+    solved = f"epsilon = {per_token:.6g} per token and unit of distance for {cost:.6g} per document"
+    Answer(
+        headline=f"epsilon = {cost:.6g} per document" if given else solved,
+        epsilon=cost,
+        delta=None,
+        noise={"epsilon_per_token": per_token},
+        accountants={"metric-local": cost},
+        relation="any two documents of the same length",
+        unit="document (local model)",
+        assumptions=(
+            "accountant: tokens * epsilon * diameter, metric local privacy; never added to a central epsilon",
+            "vocabulary, embeddings and list of sensitive tokens are public; labels and lengths are not protected",
+        ),
+        published=(published.santext(per_token),),
     ).show(as_published, as_json)
 
 
@@ -116,8 +332,23 @@ def _per_user(shards: int | None, queries: int, sigma: float, delta: float) -> t
     return (f"a phrase in one shard, and a user (who sits in one shard), has epsilon {alone:.6g}",)
 
 
-app.command("dpsgd")(epsilon_dpsgd)
-app.command("two-stage")(epsilon_two_stage)
-app.command("select")(epsilon_select)
-app.command("edpsgd")(epsilon_edpsgd)
-app.command("santext")(epsilon_santext)
+def _training(q: float, steps: int, records: int = 1, stage: str = "") -> Callable[[float], DpEvent]:
+    """A run by its noise multiplier; `stage` ends the names of its options."""
+    share(f"--q{stage}", q)
+    whole(f"--steps{stage}", steps)
+    if not 1 <= records <= 999:
+        raise ConfigError(f"--records-per-user is {show(records)}: give a whole number from 1 to 999.")
+    return lambda sigma: training_event(q, sigma, records, steps)
+
+
+def _figures(event: DpEvent, delta: float) -> Figures:
+    return figures(list(leaves(event)), delta)
+
+
+def _solve(
+    option: str, cost: Callable[[float], Figures], noise: float | None, epsilon: float | None, delta: float
+) -> tuple[float, Figures]:
+    """The noise that was given by an option or that epsilon needs, with its figures."""
+    proper_delta(delta)
+    found = positive(option, noise) if epsilon is None else least_sigma(lambda s: cost(s).epsilon, epsilon)
+    return found, cost(found)

@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from rayprivacy.accounting.fields import MAX_COUNT, SIGMA_RANGE, show
+from rayprivacy.accounting.figures import Figures
 from rayprivacy.accounting.published import Published
 from rayprivacy.core.errors import ConfigError
 
 MEANINGLESS = 50.0
+RELATION = "add-or-remove"
 AsPublished = Annotated[bool, typer.Option("--as-published", help="Also print the paper's own figure, labelled so.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Sigma = Annotated[float | None, typer.Option(help="Noise std / L2 sensitivity.")]
@@ -64,10 +66,41 @@ class Answer:
         return {key: _finite(value) for key, value in plain.items()}
 
 
-def accounted(accountants: Mapping[str, float], relation: str, unit: str) -> str:
-    """The line that says who accounted, and for what."""
-    each = ", ".join(f"{name} {_figure(value)}" for name, value in accountants.items())
-    return f"accountants: {each}; relation: {relation}; unit: {unit}"
+def answer_of(
+    found: Figures,
+    delta: float,
+    noise: Mapping[str, float],
+    *,
+    solved: str | None,
+    unit: str,
+    before: tuple[str, ...] = (),
+    after: tuple[str, ...] = (),
+    published: tuple[Published, ...] = (),
+) -> Answer:
+    """The answer whose epsilon is the least of several accountants' figures.
+
+    Args:
+        found: the figures.
+        delta: of the guarantee.
+        noise: the noise by the names of the options.
+        solved: the noise that was solved for, in words; None if it was given.
+        unit: whose presence is hidden.
+        before, after: assumptions before and after the line of the accountants.
+        published: figures of the paper.
+    """
+    each = ", ".join(f"{name} {_figure(value)}" for name, value in found.by.items())
+    accounted = f"accountants: {each}; relation: {RELATION}; unit: {unit}"
+    return Answer(
+        headline=headline(found.epsilon, delta, solved),
+        epsilon=found.epsilon,
+        delta=delta,
+        noise=noise,
+        accountants=found.by,
+        relation=RELATION,
+        unit=unit,
+        assumptions=(*before, accounted, *after, *found.notes),
+        published=published,
+    )
 
 
 def headline(epsilon: float, delta: float, solved: str | None) -> str:
@@ -100,7 +133,7 @@ def positive(option: str, value: float | None) -> float:
     return value
 
 
-def count(option: str, value: int) -> int:
+def whole(option: str, value: int) -> int:
     """A whole number from 1 to 2**53.
 
     Raises:

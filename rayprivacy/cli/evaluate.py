@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from rayprivacy.evaluation.extra import require_extra
+from rayprivacy import api
+from rayprivacy.core.tables import WholeTable
 
 app = typer.Typer()
 
@@ -17,40 +17,30 @@ def evaluate(
     real: Annotated[str, typer.Option(help="The private texts: a Parquet, JSONL or CSV file, or a folder of them.")],
     synthetic: Annotated[str, typer.Option(help="The synthetic texts.")],
     holdout: Annotated[
-        str | None, typer.Option(help="Real texts of users that no generator has seen: the control of memorisation.")
+        str | None, typer.Option(help="Real texts of users that no model has seen: the control of memorisation.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json and evaluation.md.")] = None,
     text: Annotated[str, typer.Option(help="The column that holds the text, in every file.")] = "text",
     user: Annotated[str | None, typer.Option(help="The column that names the author; 'user' if there is one.")] = None,
     label: Annotated[str | None, typer.Option(help="A column of labels in every file, for a classifier.")] = None,
     embedding: Annotated[
-        list[str] | None, typer.Option(help="tfidf, or a base model as in model.base; may be repeated.")
+        list[str] | None, typer.Option(help="minilm-l6, tfidf, or a base model as in model.base; may be repeated.")
     ] = None,
+    base: Annotated[str | None, typer.Option(help="The base model whose perplexity of the texts is measured.")] = None,
     max_texts: Annotated[int, typer.Option(help="Compare at most so many texts of each file.")] = 5000,
-    max_words: Annotated[int | None, typer.Option(help="The bound on words that the generator had.")] = None,
+    max_words: Annotated[int | None, typer.Option(help="The bound on words that the synthetic text had.")] = None,
     seed: Annotated[int, typer.Option(help="Of samples, clusters and intervals; public.")] = 0,
 ) -> None:
     """Measure how useful synthetic text is, and whether it repeats private text. The figures are internal.
 
     Example: rayprivacy evaluate --real chats.parquet --synthetic runs/chat/synthetic.parquet --out runs/evaluation
     """
-    from rayprivacy.evaluation.settings import EvaluationConfig
-    from rayprivacy.evaluation.summary import write_evaluation
-    from rayprivacy.evaluation.texts import read_texts
-
-    require_extra("evaluate")
     given = {"text": text, "user": user, "label": label, "max_texts": max_texts, "max_words": max_words, "seed": seed}
-    config = EvaluationConfig.parse(given | ({"embeddings": tuple(embedding)} if embedding else {}))
-    sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
-    texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
-    from rayprivacy.evaluation.evaluate import evaluate as measure  # torch and scikit-learn take seconds to import
-
+    models = ({"embeddings": tuple(embedding)} if embedding else {}) | ({"base": base} if base else {})
     console = Console()
-    with console.status("reading") as status:
-        found = measure(texts["--real"], texts["--synthetic"], texts.get("--holdout"), config, say=status.update)
+    found = api.evaluate(real, synthetic, holdout=holdout, out=out, console=console, **given, **models)
     _show(found, console)
     if out is not None:
-        write_evaluation(out, found)
         console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -58,7 +48,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
     from rayprivacy.evaluation.summary import COLUMNS, tables
 
     for title, cells in tables(found):
-        table = Table(*COLUMNS, title=title, title_justify="left")
+        table = WholeTable(*COLUMNS, title=title)
         for row in cells:
             table.add_row(*row)
         console.print(table)

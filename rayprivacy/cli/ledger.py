@@ -111,7 +111,7 @@ def ledger_cancel(
 ) -> None:
     """Give back what a release has reserved and not started; what has started is never refunded.
 
-    Example: rayprivacy ledger cancel --ledger sqlite:///ledger.db --account chat --release seqpate-1234
+    Example: rayprivacy ledger cancel --ledger sqlite:///ledger.db --account chat --release chat-1234
     """
     book = _existing(ledger, ledger_key)
     reserved = [c for c in book.charges_of(account, release) if c.state is ChargeState.RESERVED]

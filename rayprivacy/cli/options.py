@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe, e.g. jobs/seqpate/chat.yaml.")]
+RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a YAML file such as those in jobs/.")]
 Overrides = Annotated[list[str] | None, typer.Option("-o", "--override", help="key=value, e.g. privacy.epsilon=8")]
 LedgerUrl = Annotated[str, typer.Option("--ledger", help="sqlite:///ledger.db or postgresql://host/database")]
 LedgerKey = Annotated[Path | None, typer.Option("--ledger-key", help="Key file that authenticates the ledger.")]
+WorkFolder = Annotated[
+    Path | None,
+    typer.Option("--work", help="Local folder in which a run at a URI is worked on.", show_default="the user's cache"),
+]
 AccountName = Annotated[str, typer.Option("--account", help="Name of the account: one private corpus.")]
 Head = Annotated[str | None, typer.Option("--expected-head", help="A head seen earlier, e.g. of a certificate.")]
 Delta = Annotated[float, typer.Option(help="delta of the guarantee")]

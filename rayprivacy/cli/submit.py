@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from rayprivacy import api
 from rayprivacy.cli.options import Overrides, RecipeFile
-from rayprivacy.methods.recipes import load_recipe
 
 app = typer.Typer()
 MOUNT = "/mnt/rayprivacy"  # of cluster.yaml and deploy/kuberay
@@ -34,7 +34,7 @@ def submit(
 ) -> None:
     """Run a recipe on a Ray cluster; submitting it again is the same release.
 
-    Example: rayprivacy submit jobs/seqpate/chat.yaml --address http://127.0.0.1:8265 --wait
+    Example: rayprivacy submit recipe.yaml --address http://127.0.0.1:8265 --wait
     """
     from rayprivacy.cluster.client import connect  # ray takes seconds to import
     from rayprivacy.cluster.job import run_job
@@ -42,7 +42,7 @@ def submit(
     from rayprivacy.cluster.submit import Outcome, failure_of, follow
     from rayprivacy.cluster.submit import submit as send
 
-    settings = load_recipe(recipe, override or ())
+    settings = api.load_recipe(recipe, override or ())
     check_recipe_paths(settings, working_dir)
     default = f"{MOUNT}/runs/{settings.release_id}"
     place, work = out or default, work or default

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from rayprivacy import api
 from rayprivacy.cli.options import Overrides
+from rayprivacy.core.tables import WholeTable
 
 if TYPE_CHECKING:
     from rayprivacy.tuning.outcome import Outcome
@@ -17,23 +18,19 @@ app = typer.Typer()
 
 @app.command()
 def tune(
-    space: Annotated[Path, typer.Argument(help="A space file, e.g. tune_spaces/generator.yaml.")],
+    space: Annotated[Path, typer.Argument(help="A space file, one of tune_spaces/, for example.")],
     override: Overrides = None,
     out: Annotated[Path, typer.Option(help="Folder of the search.")] = Path("runs/search"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a search that was stopped.")] = False,
 ) -> None:
     """Search the keys of a recipe, under one account that pays for the search.
 
-    Example: rayprivacy tune tune_spaces/generator.yaml --out runs/search -o trials=6
+    Example: rayprivacy tune SPACE.yaml --out runs/search -o trials=6
     """
-    from rayprivacy.report.cards import write_cards
-    from rayprivacy.tuning.start import start_search  # torch and ray take seconds to import
-
     console = Console()
-    found = start_search(space, override or (), out, resume=resume, console=console)
-    if isinstance(found, Path):
-        write_cards(found)
-        console.print(f"the winner: {found}", highlight=False, soft_wrap=True)
+    found = api.tune(space, override or (), out=out, resume=resume, console=console)
+    if isinstance(found, api.Result):
+        console.print(f"the winner: {found.path}", highlight=False, soft_wrap=True)
     elif found is None:
         console.print("no trial was drawn, and nothing was released: use the recipe's own defaults.")
     else:
@@ -41,7 +38,7 @@ def tune(
 
 
 def _show(outcome: "Outcome", out: Path, console: Console) -> None:
-    table = Table("trial", "state", "utility", "epsilon", "charges", "share of the cap", title="trials")
+    table = WholeTable("trial", "state", "utility", "epsilon", "charges", "share of the cap", title="trials")
     for row in outcome.rows:
         utility = "" if row.utility is None else f"{row.utility:.4g}"
         epsilon = "" if row.epsilon is None else f"{row.epsilon:g}"

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from rayprivacy import __version__
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.config import Config
 from rayprivacy.core.mirror import is_uri
-from rayprivacy.methods.recipe import Recipe
-from rayprivacy.methods.recipes import dump_recipe, parse_recipe
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.runs.recipe import Recipe
 
 RECIPE_FILE = "rayprivacy-recipe.yaml"
 PYTHON = ("python", "-m", "rayprivacy.cli")
@@ -74,8 +73,4 @@ def run_job(recipe: Recipe, out: str, work: str) -> Job:
 
 def joining(recipe: Recipe) -> Recipe:
     """The same recipe, told to join the cluster that its job runs on; `resources` is no part of the release."""
-    resources = getattr(recipe, "resources", None)
-    assert isinstance(resources, Config), "recipes of every method have resources"
-    data = recipe.model_dump(mode="json")
-    data["resources"]["address"] = "auto"
-    return parse_recipe(data)
+    return recipe.model_copy(update={"resources": recipe.resources.model_copy(update={"address": "auto"})})

@@ -7,17 +7,17 @@ ledger would forget what was spent. So every private path must be absolute, and 
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.mirror.uris import is_uri, shown
+from rayprivacy.core.paths import PathKind, path_values
 from rayprivacy.corpus.sources import CHITCHAT
-from rayprivacy.methods.recipe import Recipe
+from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.source import DATASET
 
-PRIVATE_FILES = ("corpus.phrases", "privacy.key", "privacy.ledger_key", "resources.features")
 OPTIONS = frozenset({"region", "endpoint_override", "scheme", "anonymous"})  # of a URI, that are no secrets
 REMEDY = "give an absolute path on storage that all nodes mount"
 
@@ -27,19 +27,23 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
 
     Args:
         recipe: the resolved recipe.
-        shipped: a directory that travels with the job, which public prompts may lie in.
+        shipped: a directory that travels with the job, which public files may lie in.
 
     Raises:
         ConfigError: names the first such key, its value and the remedy.
     """
-    data = recipe.model_dump(mode="json")
+    if recipe.corpus.source == DATASET:
+        raise ConfigError(
+            f"corpus.source is '{DATASET}', and a job cannot be handed a dataset: write it to storage that all nodes"
+            " mount, and name that."
+        )
     if recipe.corpus.source != CHITCHAT:
         _place("corpus.source", recipe.corpus.source, f"{REMEDY}, or a URI such as s3://bucket/chats")
-    for name in PRIVATE_FILES:
-        if (value := _find(data, name)) is not None:
-            _absolute(name, value, REMEDY)
-    if (prompts := data.get("prompts")) is not None and not _travels(prompts, shipped):
-        _absolute("prompts", prompts, f"{REMEDY}, or ship the file with --working-dir")
+    for key, value in path_values(recipe, PathKind.PRIVATE):
+        _absolute(key, value, REMEDY)
+    for key, value in path_values(recipe, PathKind.PUBLIC):
+        if not _travels(value, shipped):
+            _absolute(key, value, f"{REMEDY}, or ship the file with --working-dir")
     _check_base(recipe.model.base)
     _check_ledger(recipe.privacy.ledger)
 
@@ -114,10 +118,3 @@ def _absolute(name: str, value: str, remedy: str) -> None:
 
 def _is_absolute(value: str) -> bool:
     return PurePosixPath(value).is_absolute()  # `~` is not: home is another directory there
-
-
-def _find(data: dict[str, Any], name: str) -> str | None:
-    found: Any = data
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return None if found is None else str(found)

@@ -1,19 +1,47 @@
-"""At most n records of each user, chosen by an order that no other user can influence.
+"""The bound on contributions: at most n records of each user, chosen by an order that no other user can influence.
 
 A user's records are ordered by PRF(secret, "record", user, text): a fixed, secret, random-looking order. It depends on
-nothing but the record, so inserting another user, another block or another order of rows moves nobody. The first n of
-a union are the first n of the parts' first n, so each block is bounded before the shuffle and the whole after it.
+nothing but the record, so inserting another user, another block or another order of rows moves no record. The first n
+of a union are the first n of the parts' first n, so each block is bounded before the shuffle and the whole after it.
+
+`Dropped` counts the records that are set aside on the way into the shards, here and elsewhere. The counts are private,
+like the corpus.
 """
 
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.counts import Dropped
 
 _ORDER = "__order"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Counts that add up over blocks.
+
+    Duplicates and records over the bound are dropped within blocks first and across blocks later; a record that is both
+    counts as whichever was noticed first. So their sum is exact, and how it splits depends on the blocks.
+
+    Attributes:
+        null_user: records without a user.
+        empty_text: records without text.
+        duplicates: records repeated by the same user, with the same text and labels.
+        over_bound: records beyond `max_records_per_user`.
+        cut_text: records kept, but cut to `max_chars`.
+    """
+
+    null_user: int = 0
+    empty_text: int = 0
+    duplicates: int = 0
+    over_bound: int = 0
+    cut_text: int = 0
+
+    def __add__(self, other: Self) -> "Dropped":
+        return Dropped(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:

@@ -1,11 +1,20 @@
-"""Which user or record goes where: shards, parts, the hold-out, and the content digest. Pure functions on Arrow tables.
+"""The layout: which user or record goes to which shard, part or hold-out, and the content digest. Pure functions.
 
 A user's shard is PRF(secret, "shard", user) mod M: it depends on the user id and the secret alone, so one user sits in
 one shard, and adding a user moves no other. Each user is held out by a coin of their own, likewise. Shards are grouped
-into parts, the files on disk; `per_part` is a matter of performance and changes no shard.
+into parts, the files on disk; `per_part` is a matter of performance and changes no shard. With privacy.unit 'phrase'
+texts are masked first (`masking`) and users are placed in the same way: a text that changes moves nothing.
 
-With privacy.unit 'record' each record has its own shard (`placement`). With 'phrase' texts are masked first (`masking`)
-and users are placed as above: a text that changes moves nothing.
+With privacy.unit 'record' each record has its own shard, PRF(secret, "record-shard", record) mod M. A *record* is one
+distinct (user, text, labels) row after cleaning: what a user repeats word for word, or beyond `max_chars`, is one
+record; the same text of another user, or with other labels, is another one. One row of the source more or less is
+therefore one record more or less, or none. A record's shard depends on the record and the secret alone: one record sits
+in one shard, and no other record moves. Three things could break this, and are arranged so that they cannot:
+
+- A bound per user: a new record would push an old one out, perhaps of another shard. So there is none (`check_unit`).
+- The rank of a record within its user, which decides the order of rows: it is counted within shard and user.
+- The hold-out: it goes by the user's coin, as for unit 'user'. The user id is part of the record, so the coin is a
+  function of this record alone, and no writer is both trained on and measured on.
 """
 
 from collections.abc import Iterator
@@ -18,13 +27,12 @@ import pyarrow as pa
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import bound, ranked
-from rayprivacy.corpus.counts import Dropped
-from rayprivacy.corpus.placement import marked, record_shards, records_digest
+from rayprivacy.corpus.bounding import Dropped, bound, ranked
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 
 HOLDOUT = -1
 _MODULUS = 1 << 256
+_PLACES = ("shard", "part", "record")
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ class Layout:
 
 
 def held_out(key: Key, user: str, share: float) -> bool:
-    """The user's own coin: true with probability `share`, whoever else is in the corpus."""
+    """The user's own coin: true with probability `share`, independent of all other users."""
     return key.integer("holdout", user) < int(share * _MODULUS)
 
 
@@ -132,3 +140,25 @@ def _shards(table: pa.Table, key: Key, layout: Layout) -> list[int]:
     if layout.unit is not PrivacyUnit.RECORD:
         return own
     return [at if at == HOLDOUT else to for at, to in zip(own, record_shards(table, key, layout.shards), strict=True)]
+
+
+def record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
+    """The shard of each row, by its user, text and labels alone."""
+    return [key.integer("record-shard", *record) % shards for record in _records(table)]
+
+
+def records_digest(table: pa.Table, key: Key) -> int:
+    """The sum of the records' keyed digests."""
+    return sum(key.integer("content-record", *record) for record in _records(table))
+
+
+def marked(value: str | None) -> str:
+    """A label for the PRF: a null and an empty one are different contents."""
+    return "" if value is None else f"={value}"
+
+
+def _records(table: pa.Table) -> Iterator[tuple[str, ...]]:
+    labels = [name for name in table.column_names if name not in ("user", "text", *_PLACES)]
+    return zip(
+        *([marked(value) for value in table[name].to_pylist()] for name in ("user", "text", *labels)), strict=True
+    )

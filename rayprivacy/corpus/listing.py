@@ -2,7 +2,7 @@
 
 Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user. The
 columns of a Parquet file are named, because they come from its schema; those of CSV and JSONL are not, because they are
-the first line of the file, which is a private record where somebody forgot the header.
+the first line of the file, which is a private record where a header was forgotten.
 """
 
 import csv

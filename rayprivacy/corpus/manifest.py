@@ -13,7 +13,7 @@ from rayprivacy.core.errors import ShardError
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import add_digests
 
 MANIFEST = "manifest.json"
@@ -117,5 +117,6 @@ def read_manifest(out: Path) -> ShardManifest:
         raise ShardError("manifest.json was changed, or is of another version: delete the shard directory.")
     body["unit"] = PrivacyUnit(body.get("unit", PrivacyUnit.USER))
     body["parts"] = tuple(FileEntry(**entry) for entry in body["parts"])
-    body["holdout"], body["dropped"] = FileEntry(**body["holdout"]), Dropped(**body["dropped"])
+    body["holdout"] = FileEntry(**body["holdout"])
+    body["dropped"] = Dropped(**body["dropped"])
     return ShardManifest(**body)

@@ -30,7 +30,7 @@ import pyarrow as pa
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.phrases import Phrases, cut_between_words
 from rayprivacy.corpus.users import clean

@@ -34,11 +34,11 @@ from typing import NoReturn
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.overlaps import check_overlaps
 
 MASK = "[masked]"
 MASK_WORD = "masked"
 MOST_WORDS = 64
+Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,7 +87,8 @@ class Phrases:
 
     def mask(self, text: str, hidden: Callable[[int], bool]) -> str:
         """Mask all occurrences, in a text in NFC, of the phrases whose numbers are hidden."""
-        pieces, done = [], 0
+        pieces = []
+        done = 0
         for number, start, end in self.find(text):
             if hidden(number):
                 pieces += [text[done:start], MASK]
@@ -169,7 +170,7 @@ def canonical(word: str) -> str:
 
 
 def cut_between_words(text: str, most: int) -> str:
-    """At most so many characters, without a word that the cut would leave in part.
+    """The first `most` characters, without a word that the cut would leave in part.
 
     >>> cut_between_words("a secretary", 8)
     'a'
@@ -187,3 +188,35 @@ def _word() -> re.Pattern[str]:
     # Python's \w leaves combining marks out, and would see two words in "e" with an accent that NFC cannot join.
     marks = "".join(chr(n) for n in range(sys.maxunicode + 1) if unicodedata.category(chr(n))[0] == "M")
     return re.compile(rf"[\w{marks}]+")
+
+
+def check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
+    """Require that no phrase repeats or contains another, and that none ends as another, or itself, begins.
+
+    Args:
+        numbered: line number and words of each phrase.
+
+    Raises:
+        ConfigError: it names the two lines by their numbers.
+    """
+    wholes: dict[Words, int] = {}
+    for line, words in numbered:
+        if words in wholes:
+            raise ConfigError(f"corpus.phrases: line {line} repeats line {wholes[words]}: remove one of them.")
+        wholes[words] = line
+    starts = {words[:end]: line for line, words in numbered for end in range(1, len(words))}
+    for line, words in numbered:
+        for part in _proper_parts(words):
+            if part in wholes:
+                raise ConfigError(f"corpus.phrases: line {line} contains line {wholes[part]}: remove one of them.")
+        for at in range(1, len(words)):
+            if words[at:] in starts:
+                raise ConfigError(
+                    f"corpus.phrases: line {line} ends as line {starts[words[at:]]} begins, so that they can overlap: "
+                    "shorten one of them."
+                )
+
+
+def _proper_parts(words: Words) -> list[Words]:
+    ends = range(1, len(words) + 1)
+    return [words[at:end] for end in ends for at in range(end) if end - at < len(words)]

@@ -3,12 +3,13 @@
 Every figure here is public and chosen before the corpus is touched: none may depend on how many users there are.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 
 OWN_COLUMNS = frozenset({"part", "record", "shard", "text", "user"})
@@ -23,9 +24,9 @@ class CorpusConfig(Config):
         text: the column that holds the text.
         user: the column that names the author; all text of one author is protected together.
         labels: columns to carry along as strings, e.g. for control codes.
-        max_records_per_user: at most so many records of one user are used; null with privacy.unit 'record', where a
+        max_records_per_user: the most records of one user that are used; null with privacy.unit 'record', where a
             new record must not push another one out.
-        max_chars: longer texts are cut to so many characters.
+        max_chars: longer texts are cut to this number of characters.
         holdout: the share of users kept aside for evaluation, each by a coin of their own.
         phrases: for privacy.unit 'phrase': a private UTF-8 file with one secret phrase a line.
         max_shards_per_phrase: for privacy.unit 'phrase': n_s, the public bound on the shards one phrase may occur in.
@@ -38,7 +39,7 @@ class CorpusConfig(Config):
     max_records_per_user: int | None = Field(100, ge=1)
     max_chars: int = Field(2000, ge=1)
     holdout: float = Field(0.1, ge=0.0, le=0.9)
-    phrases: str | None = Field(None, min_length=1)
+    phrases: Annotated[str | None, PathKind.PRIVATE] = Field(None, min_length=1)
     max_shards_per_phrase: int | None = Field(None, ge=1)
 
     @field_validator("user")
@@ -74,7 +75,8 @@ def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
     Raises:
         ConfigError: a bound is missing, is not one of this unit, or exceeds the number of shards.
     """
-    most, per_phrase = config.max_records_per_user, config.max_shards_per_phrase
+    most = config.max_records_per_user
+    per_phrase = config.max_shards_per_phrase
     if unit is PrivacyUnit.RECORD and most is not None:
         raise ConfigError(
             f"corpus.max_records_per_user is {most}, and with privacy.unit 'record' a new record would push another "

@@ -4,7 +4,7 @@
     spill  -> groups of parts: bound, sort, write part files                                one Ray task a group
 
 Privacy argument: a user's shard depends on their id and the secret alone, and one user sits in exactly one file, so
-that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `placement` and `masking`:
+that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `layout` and `masking`:
 their rules hold row by row, before rows meet. Ray may run any task twice; every step is a deterministic function of
 its rows, and a file is written to a scratch name and renamed, so that a retry writes the same bytes again. What Ray
 carries, and counts where others can see it, are the numbers of shares and groups, which are public and depend on no
@@ -33,20 +33,19 @@ from rayprivacy.core.errors import CorpusError, RayPrivacyError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.parts import clear_parts, part_path, read_holdout, read_part, write_part
+from rayprivacy.corpus.parts import clear_parts, write_part
 from rayprivacy.corpus.phrases import PhraseFile
 from rayprivacy.corpus.sealing import sealed, unwrap
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import check_source, read_share, source_stamp
 from rayprivacy.corpus.spill import Spill
 
-__all__ = ["ShardManifest", "part_path", "read_holdout", "read_part", "shard_corpus"]
-
-SHARES, MOST_GROUPS = 16, 200  # tasks that read, and tasks that write: public, whatever the corpus
+SHARES = 16  # tasks that read the source: public, whatever the corpus
+MOST_GROUPS = 200  # tasks that write part files: public, whatever the corpus
 ATTEMPTS = 3
 _STEP = "sharding the corpus"
 _READ, _WRITTEN = "read", "written"
@@ -81,7 +80,8 @@ def shard_corpus(
         ShardError: the result is there, but its files were changed.
     """
     layout = Layout(config, shards, per_part, unit)
-    key, out = load_key(key_path), out.absolute()
+    key = load_key(key_path)
+    out = out.absolute()
     phrases = PhraseFile.of(config.phrases, key) if config.phrases else None
     # Unit 'user' adds nothing, so that shards of the first version are found again.
     more = [] if unit is PrivacyUnit.USER else [unit, phrases.digest if phrases else ""]
@@ -187,14 +187,17 @@ def _quiet() -> Iterator[None]:
 def _read(batch: Batch, work: _Work) -> Batch:
     """Read one share of the source, and file its rows by part."""
     (share,) = batch["number"].tolist()
-    layout, key, total = work.layout, load_key(work.key_path), Dropped()
+    layout = work.layout
+    key = load_key(work.key_path)
+    total = Dropped()
     phrases = work.phrases.load(key) if work.phrases else None
     pieces = 0
     for piece in _pieces(work, share):
         cleaned, dropped = tidy(piece, key, layout, phrases)
         rows, more = prepare(cleaned, key, layout)
         _spill(work.out).write(share, pieces, rows)
-        total, pieces = total + dropped + more, pieces + 1
+        total = total + dropped + more
+        pieces = pieces + 1
     _spill(work.out).report(_READ, share, total, pieces=pieces)
     return batch
 
@@ -215,10 +218,13 @@ def _labelled(rows: pa.Table, labels: tuple[str, ...]) -> pa.Table:
 def _write(batch: Batch, work: _Work) -> Batch:
     """Finish one group of parts, empty ones too."""
     (group,) = batch["number"].tolist()
-    layout, key, spill = work.layout, load_key(work.key_path), _spill(work.out)
+    layout = work.layout
+    key = load_key(work.key_path)
+    spill = _spill(work.out)
     reports = enumerate(spill.reports(_READ, SHARES))
     pieces = [(share, piece) for share, report in reports for piece in range(report["pieces"])]
-    total, entries = Dropped(), []
+    total = Dropped()
+    entries = []
     for part, rows in spill.read(pieces, _groups(layout)[group], layout.shuffle_schema.empty_table()).items():
         finished, dropped = finish(rows, part, key, layout)
         entries.append(asdict(write_part(finished, part, key, work.out, layout.unit)))
@@ -250,7 +256,7 @@ def check_size(manifest: ShardManifest, out: Path) -> None:
     """Refuse a corpus of one user, or of one record, and remove its files.
 
     Raises:
-        CorpusError: there is nobody to hide among.
+        CorpusError: a corpus of one has nothing to hide among.
     """
     by_record = manifest.unit is PrivacyUnit.RECORD
     size = manifest.rows if by_record else manifest.users

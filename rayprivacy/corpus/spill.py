@@ -1,7 +1,7 @@
 """Prepared rows on their way to their part: files in a private scratch folder, which Ray never sees.
 
-Ray Data counts the rows of its blocks, and shows the counts to whoever may open its metrics port or its dashboard; how
-many records there are is private. So rows travel through files beside the shards, one for each piece of the source, in
+Ray Data counts the rows of its blocks, and shows the counts on its metrics port and dashboard; how many records there
+are is private. So rows travel through files beside the shards, one for each piece of the source, in
 which the rows of a part lie together. Ray carries the numbers of shares and of groups of parts alone, which are public.
 
 Files have mode 0600 in a directory of mode 0700. A task that runs twice writes the same bytes under the same names.
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from rayprivacy.core.files import private_directory, read_json, write_atomic, write_json
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 
 _PARTS = b"parts"
 

@@ -6,10 +6,10 @@ one costs privacy; so what a program made of an id is undone, in every format:
 
 - 7, 7.0, "7" and "7.0" are one user: a column of integers that met a missing value is written with fractions;
 - so are 1e+15 and 1000000000000000: large ones are written with exponents;
-- a number of 2^53 or more that is a float, or has a fraction or an exponent, has lost digits: nobody can tell whose it
-  is, so it is no id, and its records are left out and counted, as those without an id are.
+- a number of 2^53 or more that is a float, or has a fraction or an exponent, has lost digits: its user
+  cannot be told, so it is no id, and its records are left out and counted, as those without an id are.
 
-What somebody wrote on purpose stays: 007 and 7, look-alikes of other alphabets, and letter case are different ids.
+What was written on purpose stays: 007 and 7, look-alikes of other alphabets, and letter case are different ids.
 """
 
 import math
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 
 
 def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:

@@ -2,12 +2,13 @@
 
 A unit (user or record) is one or more documents; each document is a row, and the rows of one unit stay together, so
 that the gradient of a unit can be summed up and clipped once. The loss of a unit is the mean loss of its target tokens:
-its weights sum to 1 over all of its rows, whoever else is in the batch.
+its weights sum to 1 over all of its rows, whatever other units are in the batch.
 
 Privacy argument. One unit may change the sum of a step by its own clipped gradient and by nothing else, so the gradient
-of every other unit must keep each of its bits, whoever takes part. In floating point that is no matter of course: which
-kernel multiplies two matrices, and in which order it adds, depends on their shapes, and in bfloat16 a wider batch moved
-the gradients in it by 0.8 % of C each. So the shape of the batch that a unit is computed in depends on that unit alone:
+of every other unit must keep each of its bits, whichever units take part. Floating point does not give that by itself:
+which kernel multiplies two matrices, and in which order it adds, depends on their shapes, and in bfloat16 a wider batch
+moved the gradients in it by 0.8 % of C each. So the shape of the batch that a unit is computed in depends on that unit
+alone:
 
 - its width is that of the unit's own longest row, and all units of the batch have that width and that number of rows;
 - the batch has the same number of rows for that shape at every step: what units leave empty is filled with padding.

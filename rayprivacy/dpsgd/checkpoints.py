@@ -1,4 +1,4 @@
-"""Saved states of a training: one folder a step, whole or not there, and the newest one is all that is needed.
+"""Saved states of a training: one folder for each saved step, complete or absent, of which the newest is kept.
 
 A state carries the ledger's head: a restart that meets an older copy of the ledger is refused. It carries the keyed
 digest of what it was computed from: a training of another corpus never goes on from it. States are private files:

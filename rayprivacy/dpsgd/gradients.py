@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rayprivacy.dpsgd.clipping import Clipping, Lazy
-from rayprivacy.models.norms import Tape
+from rayprivacy.models.norms import Recorder
 
 __all__ = ["BookKeeping", "ClippedGradients", "Lazy"]
 
@@ -48,7 +48,7 @@ class BookKeeping:
         Raises:
             ConfigError: a module with trainable parameters has no rule; the message names the kinds.
         """
-        self._tape, self._clipping = Tape(model), clipping
+        self._tape, self._clipping = Recorder(model), clipping
         self.parameters = self._tape.parameters
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:

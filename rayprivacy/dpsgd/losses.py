@@ -5,18 +5,24 @@ over the batch, which Hugging Face's own loss takes, would couple the examples.
 
 How many tokens of a batch carry loss depends on all of its units, so the head is not multiplied with all of these at
 once: the shape of that product, hence its rounding, would depend on others. It takes HEAD_ROWS tokens at a time.
+
+A loss of the user's own takes its place where one is given (`own_losses`). It must be a function of the weights and of
+each row's unit alone. `independence` tries that before the first step; the certificate names it as an assumption.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
 
 # Families whose logits are the head's product with the last states, and nothing else (no scaling, no soft cap).
 PLAIN_HEADS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 HEAD_ROWS = 64
+RowLoss = Callable[[Any, Batch], torch.Tensor]
 
 
 def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.Tensor:
@@ -32,10 +38,35 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
     # One line of positions for all rows would lose the axis of the examples in learnt position embeddings.
     positions = torch.arange(ids.shape[1], device=device).expand_as(ids).contiguous()
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
+    low_precision = low_precision or torch.is_autocast_enabled(device.type)  # called by a loss of the user's own
     with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
         logits = _logits(model, {"input_ids": ids, "position_ids": positions, "use_cache": False}, row, place)
     nll = F.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
+
+
+def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = False) -> torch.Tensor:
+    """Losses by the user's own function, float32 [rows].
+
+    Rows of padding have loss 0, whatever the function returns for them: their number depends on how many units were
+    sampled, and each would add a gradient of its own to the sum.
+
+    Args:
+        model: a causal language model of Hugging Face, or a PEFT model of one.
+        batch: rows padded on the right.
+        loss: the function; it is given the batch on the model's device.
+        low_precision: compute under bfloat16 autocast.
+
+    Raises:
+        ConfigError: the losses are not one per row.
+    """
+    device = next(model.parameters()).device
+    own = Batch(batch.ids.to(device), batch.weights.to(device), batch.rows_per_unit)
+    with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
+        values = loss(model, own)
+    if not isinstance(values, torch.Tensor) or values.shape != (len(own.ids),):
+        raise ConfigError("the loss does not return a tensor with one number per row: return them unreduced, [rows].")
+    return torch.where(own.weights.any(1), values.float(), 0.0)
 
 
 def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.Tensor) -> torch.Tensor:

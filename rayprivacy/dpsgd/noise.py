@@ -11,8 +11,8 @@ little-endian 64-bit words, whose upper 53 bits are k1 and k2, and makes coordin
 
     u1 = (k1 + 1) / 2^53 in (0, 1],   u2 = k2 / 2^53 in [0, 1),   z = sqrt(-2 ln u1) * (cos, sin)(2 pi u2)
 
-Why AES, and no generator of torch? Noise hides the gradients only as long as nobody can compute it. torch's CPU
-generator keeps 32 bits of its seed, so that 2^32 trials find the noise; unseeded, it starts from a public constant.
+Why AES, and not torch's random numbers? Noise hides the gradients only as long as it cannot be computed by others. On a
+CPU torch keeps 32 bits of its seed, so that 2^32 trials find the noise; unseeded, it starts from a public constant.
 
 **The noise is as secret as the key file.** Whoever holds it can subtract it, and has the bare sum of gradients. It is
 never logged, saved, or sent to another rank; the object that draws it prints as sealed and refuses to be pickled.

@@ -1,4 +1,4 @@
-"""Clipped gradients from Opacus' hooks: every unit's full gradient in memory. A second opinion, and for odd layers.
+"""Clipped gradients from Opacus' hooks, with every unit's full gradient in memory: a check, and for rare layers.
 
 Opacus computes per-example gradients of more module kinds than `models.norms` has rules for (by functorch), and needs
 as much memory as the model times the rows. It takes each use of a parameter for itself, so tied weights are refused:
@@ -31,18 +31,24 @@ class OpacusGradients:
         """
         tied = _tied(model)
         if tied:
-            raise ConfigError(f"gradients is 'opacus' and {', '.join(tied)} is tied: use 'bookkeeping', or untie it.")
+            raise ConfigError(
+                f"resources.gradients is 'opacus' and {', '.join(tied)} is tied: use 'bookkeeping', or untie it."
+            )
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._model, self._clipping = model, clipping
         try:
             self._hooks = GradSampleHooks(model, loss_reduction="sum")
         except NotImplementedError as error:
-            raise ConfigError("gradients is 'opacus' and a trainable layer has buffers: use 'bookkeeping'.") from error
+            raise ConfigError(
+                "resources.gradients is 'opacus' and a trainable layer has buffers: use 'bookkeeping'."
+            ) from error
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
         """See `ClippedGradients`; also refuses a model in evaluation mode, for which Opacus records nothing."""
         if not self._model.training:
-            raise ConfigError("gradients is 'opacus' and the model is in evaluation mode: call train() first.")
+            raise ConfigError(
+                "resources.gradients is 'opacus' and the model is in evaluation mode: call train() first."
+            )
         values = losses()
         if values.dim() != 1 or rows_per_unit < 1 or len(values) % rows_per_unit:
             raise ConfigError(f"the losses have shape {list(values.shape)}: return one per row, units complete.")

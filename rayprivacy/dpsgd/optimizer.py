@@ -39,10 +39,10 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.config.learning_rate is None:
-            raise ConfigError("optimizer.learning_rate is not set: give a number above 0.")
+            raise ConfigError("training.optimizer.learning_rate is not set: give a number above 0.")
         if self.config.warmup_steps >= self.steps:
             raise ConfigError(
-                f"optimizer.warmup_steps is {self.config.warmup_steps} of {self.steps} steps: give fewer."
+                f"training.optimizer.warmup_steps is {self.config.warmup_steps} of {self.steps} steps: give fewer."
             )
 
     def rate(self, step: int) -> float:

@@ -1,16 +1,20 @@
-"""Poisson sampling of units by keyed coins: who takes part in a step, and with which records.
+"""Poisson sampling by keyed coins: which units take part in a step, and with which of their records.
 
 Privacy amplification by sampling (Abadi et al., 2016; charged as PoissonSampled(q, Gaussian)) needs every unit to take
-part in every step with probability q, by a coin of its own that nobody sees. Here the coin of a unit is AES-256 of its
+part in every step with probability q, by a coin of its own that stays secret. Here the coin of a unit is AES-256 of its
 16-byte tag, under a key that is the PRF of (run, step): it depends on (secret, run, step, tag) and on nothing else. So
 
-- an inserted unit moves nobody else, and neither do the order of units or the rank that holds one;
+- an inserted unit changes no other unit's coins, and neither do the order of units or the rank that holds one;
 - a step that runs again after a crash samples the same units, together with the same noise (dpsgd/noise.py);
 - no batch has a fixed size: it may be empty, and an empty batch is a step like any other.
 
 Distinct tags give distinct AES blocks, hence coins that are independent up to the gap between a pseudo-random
 permutation and a function (n^2 / 2^129 for n units). The first 64 bits are below floor(q 2^64) with probability at most
-q, exactly q up to 2^-64. Whoever knows the coins knows who took part: they are as secret as the key file.
+q, exactly q up to 2^-64. The coins tell which units took part: they are as secret as the key file.
+
+Texts may come in several *versions*, and a public function says which one a step reads. Coin and turn are drawn from
+tag and step alone, so a version changes what is read of the rows, and neither which units take part nor which of their
+rows are read.
 
 A unit that takes part brings `most_records` of its documents at most. The other 64 bits, modulo the number n of its
 documents, choose where to start, and the documents are taken cyclically from there: every document has the same chance,
@@ -18,7 +22,7 @@ up to a bias of n / 2^64. That bias concerns which of a user's own records are r
 allows any function of one user's records, since their gradient is clipped once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,30 +48,61 @@ class Unit:
     Attributes:
         tag: its keyed name, 16 bytes (`unit_tag`).
         documents: its texts, at least one.
+        later: the same texts as they are read in versions 1, 2, ..., where there are several.
 
     Raises:
-        ConfigError: the tag has another length, or there is no document.
+        ConfigError: the tag has another length, there is no document, or versions differ in the number of documents.
     """
 
     tag: bytes
     documents: tuple[Document, ...]
+    later: tuple[tuple[Document, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.tag) != TAG_BYTES:
             raise ConfigError(f"the tag of a unit has {len(self.tag)} bytes: make it of {TAG_BYTES} with unit_tag().")
         if not self.documents:
             raise ConfigError("a unit has 0 documents: leave it out.")
+        if any(len(version) != len(self.documents) for version in self.later):
+            raise ConfigError(
+                "the versions of a unit have different numbers of documents: give each row in each version."
+            )
+
+    def documents_in(self, version: int) -> tuple[Document, ...]:
+        """Its texts as they are read in a version, from 0."""
+        return (self.documents, *self.later)[version]
+
+
+def first_version(step: int) -> int:
+    """The version that a step reads where there is one only."""
+    return 0
 
 
 class PoissonSampler:
     """Samples the units of one rank, each with probability q at every step.
+
+    Args:
+        key: the run's secret.
+        run: names the coins.
+        q: the sampling rate.
+        units: of this rank.
+        most_records: documents of one unit that a step reads at most.
+        version_of: which version of its documents a step reads; public.
 
     Raises:
         ConfigError: q is outside (0, 1], or most_records below 1.
         ReleaseError: two units have the same tag: they would share their coins.
     """
 
-    def __init__(self, key: Key, run: str, q: float, units: Sequence[Unit], most_records: int) -> None:
+    def __init__(
+        self,
+        key: Key,
+        run: str,
+        q: float,
+        units: Sequence[Unit],
+        most_records: int,
+        version_of: Callable[[int], int] = first_version,
+    ) -> None:
         if not 0 < q <= 1:
             raise ConfigError(f"training.sampling_rate is {q}: give a number above 0 and at most 1, e.g. 0.05.")
         if most_records < 1:
@@ -75,15 +110,17 @@ class PoissonSampler:
         if len({unit.tag for unit in units}) < len(units):
             raise ReleaseError("two units have the same tag: put all documents of a user, or record, into one unit.")
         self._key, self._run, self._units, self._most = key, run, units, most_records
+        self._version_of = version_of
         self._threshold = int(q * 2.0**64)  # exact: a product with a power of two, rounded down
         self._tags = b"".join(unit.tag for unit in units)
 
     def sample(self, step: int) -> list[list[Document]]:
         """The documents of every unit that takes part in a step, in the order of the units; maybe none."""
         coins, turns = self._words(step)
+        version = self._version_of(step)
         # A Python integer, which numpy compares exactly: for q = 1 it is 2^64 and has no place in 64 bits.
         taking_part = np.flatnonzero(coins < self._threshold).tolist()
-        return [self._turn(self._units[at].documents, int(turns[at])) for at in taking_part]
+        return [self._turn(self._units[at].documents_in(version), int(turns[at])) for at in taking_part]
 
     def _words(self, step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Two uniform 64-bit numbers for every unit, [units] each: its coin, and where its turn starts."""

@@ -1,1 +1,1 @@
-"""Figures of merit as pure functions on text and sums; whether a figure may be shared is the caller's to record."""
+"""Figures of merit of synthetic text, as pure functions on text and sums; callers record which may be shared."""

@@ -1,8 +1,8 @@
-"""Is a classifier that was trained on synthetic text as good as one trained on as much real text?
+"""Classifiers trained on synthetic text, compared with classifiers trained on equally many real texts.
 
 This is the experiment of tables 3.1 to 3.3 of Yue et al. (ACL 2023), with TF-IDF and logistic regression in place of
 RoBERTa: it runs in seconds, and the difference between its two training sets is what counts. Both classifiers are
-tested on real texts of other users; they see as many training texts each. A third figure is what one gets for always
+tested on real texts of other users; they see equally many training texts. A third figure is what one gets for always
 answering with the most frequent label of the real training texts.
 """
 
@@ -16,8 +16,8 @@ from sklearn.metrics import f1_score
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.evaluation.bootstrap import Figure, mean_figure
 from rayprivacy.evaluation.embeddings import PATTERN
+from rayprivacy.evaluation.figures import Figure, mean_figure
 from rayprivacy.evaluation.texts import Texts, sample
 
 
@@ -39,7 +39,8 @@ def downstream(
     Raises:
         CorpusError: a side has no two labels to learn, or nothing to be tested on.
     """
-    sides, tested = {"--real": labelled(real), "--synthetic": labelled(synthetic)}, labelled(test)
+    sides = {"--real": labelled(real), "--synthetic": labelled(synthetic)}
+    tested = labelled(test)
     size = min(map(len, sides.values()))
     drawn = {option: side.take(sample(len(side), size, seed)) for option, side in sides.items()}
     for option, side in (*sides.items(), *drawn.items()):  # a rare label may be in none of the drawn texts

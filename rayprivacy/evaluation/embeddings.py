@@ -1,14 +1,15 @@
-"""Texts as points, in two offline ways that fail differently; no figure should hang on one of them.
+"""Embeddings of texts, made offline in ways that fail differently; no figure should hang on one of them.
 
-- A base model (the packaged SmolLM2 by default): each text is the mean state of its first `TOKENS` tokens after the
-  first `LAYERS` decoder layers. Lower layers carry content better than the last one, which is about the next word, and
-  a third of the layers costs a third of the time. The state at the separator before the text is left out: it is huge
-  and says nothing. Dimensions are standardised, since a few of a language model's are a hundred times the others (Mu
-  and Viswanath, ICLR 2018, remove them altogether), and reduced by PCA.
+- `minilm-l6`: a model that was trained to put sentences of like meaning near each other (see `sentence_model`).
 - `tfidf`: words and pairs of words, weighted by TF-IDF and reduced by a truncated SVD: latent semantic analysis
   (Deerwester et al., 1990). It knows words, not what they mean, and cannot be fooled by a model's blind spots.
+- A base model: each text is the mean state of its first `TOKENS` tokens after the first `LAYERS` decoder layers. Lower
+  layers carry content better than the last one, which is about the next word. The state at the separator before the
+  text is left out: it is huge and says nothing. Dimensions are standardised, since a few of a language model's are a
+  hundred times the others (Mu and Viswanath, ICLR 2018, remove them altogether).
 
-Both are fitted on all texts that are compared, real and synthetic, end in `DIMENSIONS` dimensions and have length 1.
+All are fitted on all texts that are compared, real and synthetic: they end in `DIMENSIONS` dimensions, by PCA or SVD,
+and have length 1.
 Equal texts are the same point, to the last bit: they are embedded once.
 """
 
@@ -23,10 +24,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import FunctionTransformer, normalize
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.settings import LSA
+from rayprivacy.evaluation.sentence_model import SentenceModel
+from rayprivacy.evaluation.settings import LSA, MINILM
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.cut import ARCHITECTURES, lower_trunk
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.split_trunk import ARCHITECTURES, lower_trunk
 
 TOKENS = 32
 LAYERS = 10
@@ -34,10 +36,11 @@ DIMENSIONS = 64
 PATTERN = r"(?u)\w+|[^\w\s]"  # every text that is not blank has a token
 _BATCH = 64
 Matrix = npt.NDArray[np.float32]
+Embedding = SentenceModel | Backbone | None
 
 
-def open_base(name: str) -> Backbone:
-    """Load the base model of an embedding.
+def open_base(name: str, option: str = "--base") -> Backbone:
+    """Load a base model; `option` is what named it.
 
     Raises:
         ConfigError: it does not exist or cannot be loaded.
@@ -45,22 +48,33 @@ def open_base(name: str) -> Backbone:
     try:
         return load_backbone(ModelConfig(base=name))
     except ConfigError as error:
-        raise ConfigError(str(error).replace("model.base", "--embedding")) from None
+        raise ConfigError(str(error).replace("model.base", option)) from None
 
 
-def embed(corpora: Sequence[list[str]], backbone: Backbone | None, seed: int = 0) -> list[Matrix]:
+def open_embedding(name: str) -> Embedding:
+    """Load what makes an embedding.
+
+    Raises:
+        ConfigError: it does not exist, cannot be loaded, or is not installed.
+    """
+    if name == LSA:
+        return None
+    return SentenceModel.packaged() if name == MINILM else open_base(name, "--embedding")
+
+
+def embed(corpora: Sequence[list[str]], embedding: Embedding, seed: int = 0) -> list[Matrix]:
     """Features of each text, [texts, dimensions], of length 1.
 
     Args:
         corpora: lists of texts that will be compared with each other; none is blank.
-        backbone: the base model, or None for `tfidf`.
+        embedding: the sentence model, a base model, or None for `tfidf`.
         seed: of the randomised SVD.
     """
     texts = [text for corpus in corpora for text in corpus]
     distinct = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     places = np.array([distinct[text] for text in texts])
     once = list(distinct)
-    found = latent_semantics(once, places, seed) if backbone is None else _standardised(backbone, once, places)
+    found = latent_semantics(once, places, seed) if embedding is None else _of_model(embedding, once, places)
     ends = np.cumsum([len(corpus) for corpus in corpora])[:-1]
     return [found[part] for part in np.split(places, ends)]
 
@@ -90,22 +104,28 @@ def _dense(matrix: Any) -> Any:
     return matrix.toarray()
 
 
-def _standardised(backbone: Backbone, texts: list[str], places: npt.NDArray[np.int64]) -> Matrix:
-    states = mean_states(backbone, texts, LAYERS)
+def _of_model(model: SentenceModel | Backbone, texts: list[str], places: npt.NDArray[np.int64]) -> Matrix:
+    if isinstance(model, SentenceModel):
+        return _reduced(model.vectors(texts), places)
+    states = mean_states(model, texts, LAYERS)
     seen = states[places]
     spread = seen.std(axis=0)
-    if not spread.any():  # one text, over and over: one point
-        return np.ones((len(texts), 1), np.float32)
-    scaled = (states - seen.mean(axis=0)) / np.where(spread > 0, spread, 1)
-    size = min(DIMENSIONS, scaled.shape[1], len(places))
-    reduced = PCA(size, svd_solver="covariance_eigh").fit(scaled[places]).transform(scaled)
+    return _reduced((states - seen.mean(axis=0)) / np.where(spread > 0, spread, 1), places)
+
+
+def _reduced(vectors: npt.NDArray[np.float64], places: npt.NDArray[np.int64]) -> Matrix:
+    seen = vectors[places]
+    if not seen.std(axis=0).any():  # one text, over and over: one point
+        return np.ones((len(vectors), 1), np.float32)
+    size = min(DIMENSIONS, seen.shape[1], len(places))
+    reduced = PCA(size, svd_solver="covariance_eigh").fit(seen).transform(vectors)
     return np.asarray(normalize(reduced), np.float32)
 
 
 def mean_states(backbone: Backbone, texts: list[str], layers: int) -> npt.NDArray[np.float64]:
     """Mean state of each text's first tokens after some decoder layers, [texts, width].
 
-    A base whose layers cannot be cut (see `models.cut`) gives its final states.
+    A base whose layers cannot be cut (see `models.split_trunk`) gives its final states.
     """
     kind, most = backbone.model.config.model_type, backbone.model.config.num_hidden_layers
     trunk = lower_trunk(backbone, min(layers, most)) if kind in ARCHITECTURES else backbone.model.base_model
@@ -129,8 +149,3 @@ def _pooled(trunk: torch.nn.Module, documents: list[list[int]]) -> npt.NDArray[n
     inside[:, 0] = (lengths == 1).float()  # the separator counts only where there is nothing else
     pooled = (hidden * inside[..., None]).sum(1) / inside.sum(1, keepdim=True)
     return np.asarray(pooled.numpy(), float)
-
-
-def is_base(name: str) -> bool:
-    """Whether an embedding is made by a base model."""
-    return name != LSA

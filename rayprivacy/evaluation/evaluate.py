@@ -1,6 +1,6 @@
-"""Is synthetic text useful, and does it repeat private text? All figures of two (or three) corpora, in one dictionary.
+"""All figures of an evaluation in one dictionary: is synthetic text useful, and does it repeat private text?
 
-Each figure stands beside what real text of other users scores (see `drawn`).
+Each figure stands beside what real text of other users scores (see `texts`).
 
 Everything here reads private text without noise. The figures are internal: they are not covered by a certificate, and a
 setting chosen by them has seen the private text.
@@ -13,17 +13,24 @@ import numpy as np
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.evaluation.bootstrap import LEVEL, REPLICATES
 from rayprivacy.evaluation.distances import has_mauve
 from rayprivacy.evaluation.downstream import downstream
-from rayprivacy.evaluation.drawn import Drawn, draw
-from rayprivacy.evaluation.embeddings import DIMENSIONS, LAYERS, TOKENS, Matrix, embed, is_base, open_base
+from rayprivacy.evaluation.embeddings import (
+    DIMENSIONS,
+    LAYERS,
+    TOKENS,
+    Embedding,
+    Matrix,
+    embed,
+    open_base,
+    open_embedding,
+)
 from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows
+from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, Row, paired
 from rayprivacy.evaluation.fluency import BLEU_TEXTS, SCORED
 from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
-from rayprivacy.evaluation.rows import Better, Row, paired
 from rayprivacy.evaluation.settings import EvaluationConfig
-from rayprivacy.evaluation.texts import MAX_CHARS, Indexes, Texts, halves, sample
+from rayprivacy.evaluation.texts import MAX_CHARS, Drawn, Indexes, Texts, draw, halves, sample
 from rayprivacy.evaluation.words import word_rows
 from rayprivacy.models.backbone import Backbone
 
@@ -58,11 +65,11 @@ def evaluate(
     Args:
         real: the private texts.
         synthetic: the synthetic texts.
-        holdout: real texts of users whom no generator has seen: the control of memorisation, and what classifiers are
-            tested on.
+        holdout: real texts of users whom the model that wrote the synthetic text has not seen: the control of
+            memorisation, and what classifiers are tested on.
         config: columns, embeddings, sizes and seed; the defaults if absent.
         say: told the name of each stage as it begins.
-        opened: base models that are in memory already, by the name that `config.embeddings` gives them.
+        opened: base models that are in memory already, by the name that `config` gives them.
 
     Returns:
         Sizes, settings, notes and a list of rows (see `Row.plain`), marked `releasable: False`.
@@ -73,13 +80,16 @@ def evaluate(
     """
     config = config or EvaluationConfig()
     drawn = draw(real, synthetic, holdout, config)
-    bases = _bases(config, opened or {})
+    known: dict[str, Backbone] = dict(opened or {})
+    if config.base is not None and config.base not in known:
+        known[config.base] = open_base(config.base)
+    embeddings = {name: known.get(name) or open_embedding(name) for name in dict.fromkeys(config.embeddings)}
     say("embeddings")
-    features = _features(drawn, bases, config.seed)
+    features = _features(drawn, embeddings, config.seed)
     say("fidelity")
     rows = _fidelity_rows(drawn, features, config)
     say("words")
-    rows += word_rows(drawn, next((base for base in bases.values() if base), None), config)
+    rows += word_rows(drawn, known[config.base] if config.base is not None else None, config)
     say("memorisation")
     rows += run_rows(real.texts, drawn.synthetic, drawn.holdout, config.seed)
     rows += distance_rows(features, drawn.synthetic, drawn.holdout, config.seed)
@@ -91,20 +101,15 @@ def evaluate(
     return _answer(rows, sizes, drawn, (real, synthetic, holdout), config)
 
 
-def _bases(config: EvaluationConfig, opened: Mapping[str, Backbone]) -> dict[str, Backbone | None]:
-    names = dict.fromkeys(config.embeddings)
-    return {name: (opened.get(name) or open_base(name)) if is_base(name) else None for name in names}
-
-
-def _features(drawn: Drawn, bases: Mapping[str, Backbone | None], seed: int) -> dict[str, Features]:
+def _features(drawn: Drawn, embeddings: Mapping[str, Embedding], seed: int) -> dict[str, Features]:
     found = {}
-    for name, base in bases.items():
+    for name, embedding in embeddings.items():
         corpora = [
             drawn.real.texts,
             drawn.synthetic.texts,
             *([drawn.holdout.texts] if drawn.holdout is not None else []),
         ]
-        real, synthetic, *held = embed(corpora, base, seed)
+        real, synthetic, *held = embed(corpora, embedding, seed)
         found[name] = Features(real, synthetic, held[0] if held else None)
     return found
 

@@ -1,7 +1,7 @@
-"""Is synthetic text distributed like real text? Figures of each embedding, and their average.
+"""Fidelity, whether synthetic text is distributed like real text: figures of each embedding, and their average.
 
 Precision, recall, density and coverage are means of one number per text, and carry intervals over the users of these
-texts, given the texts of the other side. F1, the Frechet distance and MAUVE carry none (see `bootstrap`).
+texts, given the texts of the other side. F1, the Frechet distance and MAUVE carry none (see `figures`).
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rayprivacy.evaluation.bootstrap import Figure, mean_figure
 from rayprivacy.evaluation.distances import frechet, has_mauve, mauve
+from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure
 from rayprivacy.evaluation.neighbours import Balls, balls
-from rayprivacy.evaluation.rows import Better, Row
 
 BETTER: Mapping[str, Better] = {
     "precision": "higher",

@@ -5,15 +5,17 @@ least surprising of all. It should be near that of real text, which is the refer
 its full depth takes a second for about 2,000 tokens on two cores.
 """
 
+import torch
+
 from rayprivacy.evaluation.language import distinct_n, perplexity, pool_bleu
-from rayprivacy.evaluation.likelihood import total_nll
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import encode
+from rayprivacy.models.features import Encoded, encode
 
-SCORED = 250
+SCORED = 150
 ROW_TOKENS = 64
 BLEU_TEXTS = 100
+_ROWS = 512
 
 
 def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> float:
@@ -27,7 +29,7 @@ def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> fl
 def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, float]:
     """Distinct n-grams, repeated texts, self-Bleu, and Bleu against real texts as references.
 
-    Both kinds of Bleu are of at most `BLEU_TEXTS` texts, against as many.
+    Both kinds of Bleu compare at most `BLEU_TEXTS` texts with at most `BLEU_TEXTS` others.
     """
     drawn = [texts[place] for place in sample(len(texts), BLEU_TEXTS, seed)]
     pool = [real[place] for place in sample(len(real), BLEU_TEXTS, seed + 1)]
@@ -40,3 +42,26 @@ def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, flo
         "bleu_3": pool_bleu(drawn, pool, 3),
         "bleu_4": pool_bleu(drawn, pool, 4),
     }
+
+
+def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor) -> tuple[float, int]:
+    """Negative log-likelihood of all next tokens under the full vocabulary, in nats, summed; and how many they are.
+
+    Args:
+        hidden: the model's states, [rows, row_tokens, width]; `hidden @ head.T` are its logits.
+        rows: the text.
+        head: output head, float32 [vocabulary, width].
+    """
+    return float(row_nll(hidden, rows, head).sum()), int(rows.predicts.sum())
+
+
+@torch.no_grad()
+def row_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor) -> torch.Tensor:
+    """The same for each row, float64 [rows]."""
+    keep = rows.predicts
+    found = [torch.zeros(0)]
+    targets = rows.ids[:, 1:][keep]
+    for states, wanted in zip(hidden[:, :-1][keep].split(_ROWS), targets.split(_ROWS), strict=True):
+        found.append(torch.nn.functional.cross_entropy(states.float() @ head.T, wanted, reduction="none"))
+    row = torch.nonzero(keep)[:, 0]
+    return torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, torch.cat(found).double())

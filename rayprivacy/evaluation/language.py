@@ -1,19 +1,32 @@
-"""Perplexity, Bleu and diversity: is the text fluent, near a reference, and not one sentence said over and over?
+"""What can be counted in text: perplexity of given likelihoods, Bleu, diversity, lengths and shared words.
 
-Which of these may leave the house depends on their input, not on the formula. Perplexity and Bleu against held-out
-conversations read private text, so they are internal figures. `synthetic_metrics` reads released text alone: it is
-post-processing and free to share.
+Which of these may leave depends on their input, not on the formula. Perplexity and Bleu against held-out conversations
+read private text, so they are internal figures. `synthetic_metrics` reads released text alone: it is post-processing
+and free to share.
+
+Lengths are in words (what `str.split` yields), in a histogram over bins that are public constants. Bins chosen from the
+data would reveal its extremes, and two histograms (synthetic and held-out) could not be laid side by side.
+
+Vocabularies are of normal words: runs of letters, digits and underscores, in lower case and one Unicode form. The same
+words serve the search for copied passages (see `memorisation`): a copy stays one when capitals, accents' encoding or
+punctuation change.
 """
 
 import math
+import re
+import unicodedata
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.lengths import length_summary
 
 MAX_MEAN_NLL = 700.0
+WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
+_WORD = re.compile(r"\w+")
 
 
 def perplexity(total_nll: float, tokens: int) -> float:
@@ -71,7 +84,8 @@ def pool_bleu(hypotheses: Sequence[str], pool: Sequence[str], order: int, *, lea
     """
     if leave_one_out and list(hypotheses) != list(pool):
         raise ConfigError("self-Bleu leaves each text out of the pool, and the pool is not the texts: give them twice.")
-    metric, found = _bleu_metric(order), []
+    metric = _bleu_metric(order)
+    found = []
     for place, text in enumerate(hypotheses):
         references = [each for other, each in enumerate(pool) if not (leave_one_out and other == place)]
         if references:
@@ -111,4 +125,62 @@ def synthetic_metrics(texts: Sequence[str]) -> dict[str, Any]:
         "words": length_summary(texts),
         "empty_share": sum(not text.strip() for text in texts) / total,
         "duplicate_share": (len(texts) - len(set(texts))) / total,
+    }
+
+
+def word_counts(texts: Sequence[str]) -> list[int]:
+    """How many words each text has.
+
+    >>> word_counts(["a b c", ""])
+    [3, 0]
+    """
+    return [len(text.split()) for text in texts]
+
+
+def length_summary(texts: Sequence[str]) -> dict[str, Any]:
+    """Mean, percentiles and histogram of the words per text; the last bin is open. No texts: all zero.
+
+    >>> length_summary(["a b c", ""])["mean"]
+    1.5
+    >>> length_summary(["a b c", ""])["histogram"]["counts"]
+    [1, 1, 0, 0, 0, 0, 0, 0, 0]
+    """
+    words = word_counts(texts)
+    p5, p50, p95 = np.percentile(words or [0], [5, 50, 95])
+    counts = [0] * len(WORD_EDGES)
+    for length in words:
+        counts[bisect_right(WORD_EDGES, length) - 1] += 1
+    return {
+        "unit": "words",
+        "mean": sum(words) / max(len(words), 1),
+        "p5": float(p5),
+        "p50": float(p50),
+        "p95": float(p95),
+        "histogram": {"edges": list(WORD_EDGES), "counts": counts},
+    }
+
+
+def normal_words(text: str) -> list[str]:
+    """The words of a text, case-folded and in Unicode NFKC.
+
+    >>> normal_words("Don't PANIC!")
+    ['don', 't', 'panic']
+    """
+    return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+
+
+def shared_words(real: Iterable[str], synthetic: Iterable[str]) -> dict[str, float]:
+    """How much the vocabularies have in common.
+
+    Returns:
+        `word_type_overlap`: word types of both, over those of either (Jaccard); and `new_word_share`: the share of
+        synthetic running words that no real text has. Without any words: 0.
+    """
+    ours = Counter(word for text in synthetic for word in normal_words(text))
+    theirs = {word for text in real for word in normal_words(text)}
+    either = len(theirs | ours.keys())
+    new = sum(count for word, count in ours.items() if word not in theirs)
+    return {
+        "word_type_overlap": len(theirs & ours.keys()) / either if either else 0.0,
+        "new_word_share": new / ours.total() if ours else 0.0,
     }

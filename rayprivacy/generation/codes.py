@@ -1,6 +1,6 @@
 """Control codes: the labels of a text, written in front of it (Yue et al., ACL 2023, section 3).
 
-A code such as `topic: Mozart or Beethoven? | stars: 5` stands before each private text when the generator is trained,
+A code such as `topic: Mozart or Beethoven? | stars: 5` stands before each private text when a model is trained,
 and before each synthetic text when it is sampled, so that synthetic text has labels, in chosen shares.
 
 Privacy: the values must be a public list of the recipe, never the distinct values found in the corpus. A record whose
@@ -30,7 +30,7 @@ OTHER = "other"
 
 
 class CodesConfig(Config):
-    """The `codes` block of a generator.
+    """The `codes` block of a recipe.
 
     Attributes:
         values: for each of corpus.labels, its public values; `other` is always one more.
@@ -65,11 +65,11 @@ class Codes:
     def __init__(self, config: CodesConfig, labels: Sequence[str]) -> None:
         for label in labels:
             if label not in config.values:
-                raise ConfigError(f"generator.codes.values has no list for label '{label}': add its public values.")
+                raise ConfigError(f"codes.values has no list for label '{label}': add its public values.")
         for label in config.values:
             if label not in labels:
                 raise ConfigError(
-                    f"generator.codes.values has a list for '{label}', which is none of corpus.labels: add it there."
+                    f"codes.values has a list for '{label}', which is none of corpus.labels: add it there."
                 )
         self.columns = tuple(labels)
         self._values = [_with_other(config.values[label]) for label in labels]

@@ -1,14 +1,18 @@
 """Continue public prompts with a causal language model (Hugging Face `generate`), in batches, reproducibly."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
 
+from rayprivacy.core.counting import Told, nobody
 from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.backbone import Documents
 
 BATCH = 128
+Sampler = Callable[[list[str], SamplingConfig], list[list[int]]]
 
 
 def cut_prompts(prompts: list[str], config: SamplingConfig) -> list[str]:
@@ -23,54 +27,75 @@ def cut_prompts(prompts: list[str], config: SamplingConfig) -> list[str]:
     ]
 
 
-def sample(model: Any, backbone: Backbone, prompts: list[str], config: SamplingConfig) -> list[list[int]]:
-    """Sample one continuation of every prompt.
+def sample(
+    model: Any,
+    documents: Documents,
+    prompts: list[str],
+    config: SamplingConfig,
+    batch: int = BATCH,
+    told: Told = nobody,
+) -> list[list[int]]:
+    """Sample one continuation of every prompt; `told` how many are written, in part while a batch is.
 
     Returns:
         Documents: `start, prompt, continuation`, and `end` where the model ended the text by itself.
     """
     filters = {"do_sample": True, "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    return _continue(model, backbone, prompts, config.max_tokens, config.seed, filters)
+    return _continue(model, documents, prompts, config.max_tokens, config.seed, filters, batch, told)
 
 
-def continuations(model: Any, backbone: Backbone, prompts: list[str], config: SamplingConfig) -> list[str]:
-    """One sampled continuation of every prompt, as text and without the prompt."""
-    documents = sample(model, backbone, prompts, config)
-    return [
-        backbone.text(document[len(backbone.prefix(prompt)) :])
-        for document, prompt in zip(documents, prompts, strict=True)
-    ]
-
-
-def greedy(model: Any, backbone: Backbone, prompts: list[str], max_tokens: int) -> list[list[int]]:
+def greedy(model: Any, documents: Documents, prompts: list[str], max_tokens: int) -> list[list[int]]:
     """The most likely continuation of every prompt; same shape of answer as `sample`."""
-    return _continue(model, backbone, prompts, max_tokens, 0, {"do_sample": False})
+    return _continue(model, documents, prompts, max_tokens, 0, {"do_sample": False}, BATCH)
 
 
 @torch.no_grad()
 def _continue(
-    model: Any, backbone: Backbone, prompts: list[str], max_tokens: int, seed: int, filters: dict[str, Any]
+    model: Any,
+    documents: Documents,
+    prompts: list[str],
+    max_tokens: int,
+    seed: int,
+    filters: dict[str, Any],
+    batch: int,
+    told: Told = nobody,
 ) -> list[list[int]]:
-    documents: list[list[int]] = []
+    found: list[list[int]] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for at in range(0, len(prompts), BATCH):
-            prefixes = [backbone.prefix(prompt) for prompt in prompts[at : at + BATCH]]
-            ids, seen = _left_padded(prefixes, backbone.end)
-            stops = sorted({backbone.start, backbone.end})
+        for at in range(0, len(prompts), batch):
+            prefixes = [documents.prefix(prompt) for prompt in prompts[at : at + batch]]
+            ids, seen = _left_padded(prefixes, documents.end)
+            stops = sorted({documents.start, documents.end})
+            watch = _Watch(at, len(prefixes), ids.shape[1], max_tokens, told)
             out = model.generate(
                 ids,
                 attention_mask=seen,
                 max_new_tokens=max_tokens,
                 eos_token_id=stops,
-                pad_token_id=backbone.end,
+                pad_token_id=documents.end,
+                stopping_criteria=StoppingCriteriaList([watch]),
                 **filters,
             )
             continuations = out[:, ids.shape[1] :].tolist()
-            documents += [
-                prefix + _ended(new, stops, backbone.end) for prefix, new in zip(prefixes, continuations, strict=True)
+            found += [
+                prefix + _ended(new, stops, documents.end) for prefix, new in zip(prefixes, continuations, strict=True)
             ]
-    return documents
+            told(at + len(prefixes))
+    return found
+
+
+class _Watch(StoppingCriteria):
+    """Stops nothing: told of each new token of a batch, it counts the batch's texts in part."""
+
+    def __init__(self, before: int, texts: int, width: int, most: int, told: Told) -> None:
+        self._before, self._texts, self._width, self._most, self._told = before, texts, width, most, told
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **more: Any) -> torch.Tensor:
+        """Whether to stop, bool [texts]."""
+        share = (input_ids.shape[1] - self._width) / self._most
+        self._told(self._before + int(self._texts * min(share, 1.0)))
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 def _left_padded(prefixes: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:

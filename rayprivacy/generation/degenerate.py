@@ -1,6 +1,6 @@
 r"""Texts that are no texts: nothing, no letters, or the same thing over and over.
 
-A generator trained with much noise now and then gets stuck. The rules look at one synthetic text at a time and at
+A model trained with much noise now and then gets stuck. The rules look at one synthetic text at a time and at
 nothing else, with public constants: what they drop is post-processing of the model, and no private text is read.
 
 - `empty`: not a single word;

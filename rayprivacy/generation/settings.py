@@ -1,13 +1,13 @@
-"""The `generation` and `student` blocks of a recipe, and how pseudo-sentences are sampled."""
+"""The `generation` block of a recipe: how text is sampled from a model, and by which engine."""
 
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from rayprivacy.core.config import Config
 
-LEARNING_RATES = {"head": 5e-3, "lora": 2e-3, "full": 3e-5}
-WARM_LEARNING_RATES = {"head": 1e-3, "lora": 1e-3, "full": 3e-5}
+EngineName = Literal["transformers", "ctranslate2", "ctranslate2_float32", "vllm"]
+FIRST_ENGINE: Literal["transformers"] = "transformers"
 
 
 class SamplingConfig(Config):
@@ -37,58 +37,41 @@ class SamplingConfig(Config):
         return words
 
 
-class StudentConfig(Config):
-    """How the student is trained.
+class WritingConfig(SamplingConfig):
+    """How synthetic text is sampled from a released model.
 
     Attributes:
-        kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all), `full` all weights.
-        layers: for `lora`: how many of the last layers; all if absent.
-        rank: for `lora`.
-        rank_in, rank_out: for `head`: size of its matrix.
-        warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes.
-        steps, batch, learning_rate: on the votes; learning rates are by default ones that suit the kind.
-        weight: lambda, the weight of the votes against the pseudo-sentences.
-        pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
-        label: learn the whole `vote`, or the candidate with the most votes (`top1`).
-        mix: share of the student's own distribution in what it learns from a vote.
-        curriculum: begin with the queries that surprise the student least, and take in the others step by step.
-        seed: public seed of the order of examples.
+        engine: what samples; all draw from the same distribution, and each has texts of its own. `auto` is decided when
+            a run begins: `ctranslate2_float32` where it is installed (the extra `fast`) and takes the base model,
+            `transformers` elsewhere. `ctranslate2` multiplies in int8, which is faster and another distribution. `vllm`
+            needs a GPU and an environment of its own.
     """
 
-    kind: Literal["head", "lora", "full"] = "head"
-    layers: int | None = Field(default=None, ge=1)
-    rank: int = Field(default=8, ge=1)
-    rank_in: int = Field(default=32, ge=1)
-    rank_out: int = Field(default=128, ge=1)
-    warm_steps: int = Field(default=60, ge=0)
-    warm_batch: int = Field(default=128, ge=1)
-    warm_learning_rate: float | None = Field(default=None, gt=0)
-    steps: int = Field(default=300, ge=1)
-    batch: int = Field(default=256, ge=1)
-    learning_rate: float | None = Field(default=None, gt=0)
-    weight: float = Field(default=20.0, ge=0)
-    pseudo: bool = True
-    label: Literal["vote", "top1"] = "vote"
-    mix: float = Field(default=0.0, ge=0, lt=1)
-    curriculum: bool = False
-    seed: int = 0
+    engine: Literal["auto"] | EngineName = "auto"
 
-    @property
-    def step_size(self) -> float:
-        """The learning rate on votes, or the default one of the kind."""
-        return self.learning_rate or LEARNING_RATES[self.kind]
 
-    @property
-    def warm_step_size(self) -> float:
-        """The learning rate on pseudo-sentences, or the default one of the kind."""
-        return self.warm_learning_rate or WARM_LEARNING_RATES[self.kind]
+def settled(engine: str) -> EngineName:
+    """The engine of a run that has begun: `auto` was decided then, and is the first engine where it was not."""
+    return FIRST_ENGINE if engine == "auto" else cast(EngineName, engine)
 
-    @model_validator(mode="after")
-    def _options_of_the_kind(self) -> "StudentConfig":
-        if self.layers is not None and self.kind != "lora":
-            raise ValueError(f"layers is {self.layers} and kind is '{self.kind}': remove layers, or choose kind 'lora'")
-        if not self.pseudo and not self.weight:
-            raise ValueError("pseudo is false and weight is 0: there is nothing left to learn from, set one of them")
-        if self.curriculum and self.kind != "head":
-            raise ValueError(f"curriculum is set and kind is '{self.kind}': remove it, or choose kind 'head'")
-        return self
+
+class PseudoConfig(SamplingConfig):
+    """How public pseudo-sentences are sampled.
+
+    What is asked of private text depends on them, so that another engine is another release. Hence nothing is decided
+    by what is installed, and the engine that there always was stays out of the release id.
+
+    Attributes:
+        engine: what samples.
+    """
+
+    prompt_words: tuple[int, int] = (4, 4)
+    temperature: float = Field(default=0.8, gt=0)
+    top_k: int = Field(default=40, ge=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    engine: Literal["transformers", "ctranslate2", "ctranslate2_float32"] = FIRST_ENGINE
+
+    @model_serializer(mode="wrap")
+    def _without_the_first_engine(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if (name, value) != ("engine", FIRST_ENGINE)}

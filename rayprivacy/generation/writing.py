@@ -1,6 +1,6 @@
 """Write synthetic texts on Ray: sample from a saved model in many actors, into one Parquet file.
 
-    prompts, in blocks -> sampling actors (Ray Data) -> in order -> drop degenerate texts -> one Parquet file
+    prompts, in blocks -> sampling actors (Ray) -> in order -> drop degenerate texts -> one Parquet file
 
 Everything here is public: the model has paid for its privacy, and prompts hold control codes. What a block becomes
 depends on the model, its prompts, the seed and the number of the block. So neither the number of actors nor a block
@@ -8,40 +8,51 @@ that is sampled again after a crash changes a byte. Threads would: with two of t
 differ in its last bits, and a coin of the sampler with it. Hence each actor has one thread unless told otherwise; use
 more actors.
 
-The driver holds the prompts and one row group of texts, however many are written. The file appears whole or not at all.
+Ray starts an actor that died again and repeats its block. What an actor is started with is a small value, never a
+reference to an object: Ray cannot restart an actor whose arguments were lost with a node, and says so on the console.
+The actors of Ray Data are started with references, hence these are actors of our own.
+
+The driver holds the prompts, one row group of texts, and the blocks that wait for an earlier one. The file appears
+whole or not at all.
 """
 
-import importlib.util
+import importlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import shutil
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import ray.data
+import ray
 import torch
+from ray.exceptions import RayError
 from transformers import AutoConfig
 
 from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.generation.codes import Codes
-from rayprivacy.generation.decode import BATCH, continuations
+from rayprivacy.generation.decode import BATCH, Sampler, sample
 from rayprivacy.generation.degenerate import is_degenerate
-from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.generation.engines import PRECISIONS, require_engine
+from rayprivacy.generation.fast import Decoder, convert
+from rayprivacy.generation.settings import EngineName, SamplingConfig
+from rayprivacy.models.backbone import Backbone, Documents, load_backbone, load_documents
 from rayprivacy.models.settings import ModelConfig
 
 ROW_GROUP = 8192
 METADATA = b"rayprivacy.writing"
-EngineName = Literal["transformers", "vllm"]
 Continue = Callable[[list[str], SamplingConfig], list[str]]
+Prompts = Sequence[tuple[int, str]]
 _SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
 _STEP = "writing synthetic text"
 
@@ -63,7 +74,7 @@ class Written:
 
 def write_samples(
     model_dir: Path,
-    prompts: Sequence[tuple[int, str]],
+    prompts: Prompts,
     config: SamplingConfig,
     codes: Codes,
     out: Path,
@@ -71,7 +82,9 @@ def write_samples(
     *,
     threads: int = 1,
     engine: EngineName = "transformers",
+    workspace: Path | None = None,
     source: str = "",
+    told: Told = nobody,
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
 
@@ -87,24 +100,35 @@ def write_samples(
         actors: processes that sample, each with a model of its own.
         threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
         engine: what samples.
+        workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
         source: names model and prompts; it is kept with the counts, so that a file of others is known again.
+        told: told how many texts were sampled, with those that were dropped.
 
     Raises:
-        ConfigError: there is no model in the folder, or the engine is not installed.
+        ConfigError: there is no model in the folder, or the engine is not installed, or cannot convert the model.
         RayPrivacyError: sampling stopped; no file was written.
     """
     if not (model_dir / "config.json").is_file():
         raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
-    if engine == "vllm":
-        _need_vllm()
+    require_engine("generation.engine", engine)
     tally = _Tally(source)
-    with _whole_file(out, _schema(codes)) as writer:
-        blocks = _sampled(_Task(model_dir.absolute(), config, engine, threads), prompts, actors)
-        for group in _row_groups(tally.sound(block) for block in blocks):
+    with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
+        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute())
+        blocks = _sampled(task, prompts, actors)
+        for group in _row_groups(tally.sound(block) for block in _counted(blocks, told)):
             writer.write_table(_labelled(group, codes))
         written = tally.total()
         writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
     return written
+
+
+def _counted(blocks: Iterable[pa.Table], told: Told) -> Iterator[pa.Table]:
+    sampled = 0
+    told(sampled)
+    for block in blocks:
+        sampled += len(block)
+        told(sampled)
+        yield block
 
 
 def read_written(path: Path) -> Written:
@@ -118,9 +142,10 @@ class _Task:
     config: SamplingConfig
     engine: EngineName
     threads: int
+    ready: Path
 
     def at(self, block: int) -> SamplingConfig:
-        """The settings of one block. The generator keeps 32 bits of a seed, in which no two blocks of a run agree."""
+        """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""
         first = int(digest_bytes(f"writing {self.config.seed}".encode())[:8], 16)
         return self.config.model_copy(update={"seed": (first + block) % 2**32})
 
@@ -131,70 +156,120 @@ class _Sampler:
     def __init__(self, task: _Task) -> None:
         torch.set_num_threads(task.threads)
         self._task = task
-        self._continue = ENGINES[task.engine](task.model_dir)
+        self._continue = ENGINES[task.engine](task)
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        rows: dict[str, list[Any]] = {"cell": [], "text": [], "reason": []}
-        for row in batch.to_pylist():
-            texts = self._continue(row["prompts"], self._task.at(row["block"]))
-            rows["cell"] += row["cells"]
-            rows["text"] += texts
-            rows["reason"] += map(is_degenerate, texts)
-        types = (pa.int64(), pa.large_string(), pa.string())
-        return pa.table([pa.array(rows[name], kind) for name, kind in zip(rows, types, strict=True)], names=list(rows))
+    def ready(self) -> None:
+        """Answer, to say that the model is loaded."""
+
+    def sample(self, number: int, block: Prompts) -> tuple[int, pa.Table]:
+        """The number of the block, and a table of cell, text and reason."""
+        texts = self._continue([prompt for _, prompt in block], self._task.at(number))
+        columns = {
+            "cell": pa.array([cell for cell, _ in block], pa.int64()),
+            "text": pa.array(texts, pa.large_string()),
+            "reason": pa.array(map(is_degenerate, texts), pa.string()),
+        }
+        return number, pa.table(columns)
 
 
-def _sampled(task: _Task, prompts: Sequence[tuple[int, str]], actors: int) -> Iterator[pa.Table]:
+def _sampled(task: _Task, prompts: Prompts, actors: int) -> Iterator[pa.Table]:
     """Tables of cell, text and reason, in the order of the prompts."""
-    pieces = [prompts[at : at + BATCH] for at in range(0, len(prompts), BATCH)]
-    if not pieces:
-        return
-    blocks = [
-        {"block": number, "cells": [cell for cell, _ in piece], "prompts": [prompt for _, prompt in piece]}
-        for number, piece in enumerate(pieces)
-    ]
-    with ray.data.DataContext.current(_context()):
-        # One block of Ray for each of ours: whoever is free takes the next one.
-        done = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map_batches(
-            _Sampler,
-            fn_constructor_args=(task,),
-            batch_size=1,
-            batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(size=min(actors, len(blocks))),
-            num_cpus=task.threads,
-            num_gpus=1 if task.engine == "vllm" else 0,
-        )
+    blocks = [prompts[at : at + BATCH] for at in range(0, len(prompts), BATCH)]
+    samplers = [_start(task) for _ in range(min(actors, len(blocks)))]
     try:
-        yield from done.iter_batches(batch_size=None, batch_format="pyarrow")
-    except Exception as error:
+        yield from _in_order(_finished(samplers, blocks))
+    except RayError as error:
         raise _SEAL.unwrap(_STEP, error) from error  # the cause may be told: nothing here is private
+    finally:
+        for sampler in samplers:
+            ray.kill(sampler)
 
 
-def _context() -> Any:
-    context = ray.data.DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_errored_blocks = 0
-    context.execution_options.preserve_order = True
-    return context
+def _start(task: _Task) -> Any:
+    sampler = ray.remote(_Sampler).options(
+        num_cpus=task.threads,
+        num_gpus=1 if task.engine == "vllm" else 0,
+        scheduling_strategy="SPREAD",
+        max_restarts=-1,
+        max_task_retries=-1,
+    )
+    return sampler.remote(task)
 
 
-def _transformers(model_dir: Path) -> Continue:
-    backbone = _load(model_dir)
-    return lambda prompts, config: continuations(backbone.model, backbone, prompts, config)
+def _finished(samplers: Sequence[Any], blocks: Sequence[Prompts]) -> Iterator[tuple[int, pa.Table]]:
+    """Every block by its number, as it is finished; an actor gets one block at a time, and none before it has started.
+
+    So an actor that the cluster has no room for yet delays no block.
+    """
+    waiting = deque(enumerate(blocks))
+    calls = {sampler.ready.remote(): sampler for sampler in samplers}
+    missing = len(blocks)
+    while missing:
+        call = ray.wait(list(calls), num_returns=1)[0][0]
+        sampler = calls.pop(call)
+        answer = ray.get(call)
+        if waiting:
+            calls[sampler.sample.remote(*waiting.popleft())] = sampler
+        if answer is not None:
+            missing -= 1
+            yield answer
 
 
-def _vllm(model_dir: Path) -> Continue:
+def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
+    """Tables in the order of their numbers, which are 0, 1, 2 and so on."""
+    held: dict[int, pa.Table] = {}
+    following = 0
+    for number, table in finished:
+        held[number] = table
+        while following in held:
+            yield held.pop(following)
+            following += 1
+
+
+@contextmanager
+def _made_ready(engine: EngineName, model_dir: Path, workspace: Path) -> Iterator[Path]:
+    """The folder that actors read, made once for all of them: the model's own, or a converted one."""
+    if engine not in PRECISIONS:
+        yield model_dir
+        return
+    folder = _convert_saved(engine, model_dir, workspace)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def _convert_saved(engine: EngineName, model_dir: Path, workspace: Path) -> Path:
+    backbone = _load(model_dir)  # it goes when this returns: the driver keeps no model while actors sample
+    return convert(engine, backbone.model, backbone, workspace)
+
+
+def _transformers(task: _Task) -> Continue:
+    backbone = _load(task.model_dir)
+    return _texts(backbone, partial(sample, backbone.model, backbone))
+
+
+def _ctranslate2(task: _Task) -> Continue:
+    documents = load_documents(task.model_dir)
+    return _texts(documents, Decoder(task.ready, documents, task.threads).sample)
+
+
+def _texts(documents: Documents, sampler: Sampler) -> Continue:
+    """What a sampler writes after each prompt, as text and without the prompt."""
+    return lambda prompts, config: [
+        documents.text_after(prompt, document)
+        for prompt, document in zip(prompts, sampler(prompts, config), strict=True)
+    ]
+
+
+def _vllm(task: _Task) -> Continue:
     """Sample with vLLM on one GPU for each actor. This was not run here: nobody had vLLM and its GPU at hand.
 
     Texts are other ones than with `transformers`, and may depend on the GPU and the version of vLLM.
     """
-    _need_vllm()
     vllm: Any = importlib.import_module("vllm")  # an optional package, imported only where it is wanted
-    backbone, model = _load(model_dir), vllm.LLM(model=str(model_dir))
+    documents, model = load_documents(task.model_dir), vllm.LLM(model=str(task.model_dir))
 
     def continued(prompts: list[str], config: SamplingConfig) -> list[str]:
-        asked = [{"prompt_token_ids": backbone.prefix(prompt)} for prompt in prompts]
+        asked = [{"prompt_token_ids": documents.prefix(prompt)} for prompt in prompts]
         settings = [
             vllm.SamplingParams(
                 temperature=config.temperature,
@@ -202,24 +277,22 @@ def _vllm(model_dir: Path) -> Continue:
                 top_p=config.top_p,
                 max_tokens=config.max_tokens,
                 seed=(config.seed * BATCH + place) % 2**63,
-                stop_token_ids=[backbone.start, backbone.end],
+                stop_token_ids=[documents.start, documents.end],
             )
             for place in range(len(prompts))
         ]
         answers = model.generate(asked, settings, use_tqdm=False)
-        return [backbone.text(list(answer.outputs[0].token_ids)) for answer in answers]
+        return [documents.text(list(answer.outputs[0].token_ids)) for answer in answers]
 
     return continued
 
 
-ENGINES: dict[EngineName, Callable[[Path], Continue]] = {"transformers": _transformers, "vllm": _vllm}
-
-
-def _need_vllm() -> None:
-    if importlib.util.find_spec("vllm") is None:
-        raise ConfigError(
-            "generation.engine is 'vllm', which is not installed: run pip install vllm, or use 'transformers'."
-        )
+ENGINES: dict[EngineName, Callable[[_Task], Continue]] = {
+    "transformers": _transformers,
+    "ctranslate2": _ctranslate2,
+    "ctranslate2_float32": _ctranslate2,
+    "vllm": _vllm,
+}
 
 
 def _load(model_dir: Path) -> Backbone:

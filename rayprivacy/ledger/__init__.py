@@ -1,1 +1,1 @@
-"""The one book of what the private corpus has paid: accounts, charges, write-once outputs, certificates."""
+"""The ledger of what a private corpus has paid: accounts, charges, write-once outputs, certificates."""

@@ -14,8 +14,7 @@ from sqlalchemy import Connection, bindparam, insert, select
 
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.queries import Query
-from rayprivacy.ledger.reading import decoding
+from rayprivacy.ledger.rows import Query, decoding
 from rayprivacy.ledger.schema import accounts
 
 _BY_NAME = Query(select(accounts).where(accounts.c.name == bindparam("name")))
@@ -142,7 +141,7 @@ def check_same_meaning(found: Account, wanted: Account) -> Account:
     """Return the existing account; its cap may differ from what is wanted, its meaning may not.
 
     Raises:
-        LedgerError: unit, relation, kind, composition or corpus differ.
+        LedgerError: unit, relation, kind, composition, corpus, or the policy of a selective account differ.
     """
     for field_ in ("unit", "relation", "kind", "composition", "corpus"):
         have, want = getattr(found, field_), getattr(wanted, field_)
@@ -151,6 +150,12 @@ def check_same_meaning(found: Account, wanted: Account) -> Account:
                 f"privacy.{field_} is '{want}' and account '{found.name}' was created with '{have}':"
                 " use that, or another account."
             )
+    policies = [account.parameters.get("policy") for account in (found, wanted)]
+    if policies[0] != policies[1]:
+        raise LedgerError(
+            f"the run's policy is '{policies[1]}' and account '{found.name}' was created with '{policies[0]}', which"
+            " protects other text: use that, or another account."
+        )
     return found
 
 
@@ -181,5 +186,6 @@ def _account(row: Any) -> Account:
         values["relation"] = NeighbouringRelation(values["relation"])
         values["kind"] = AccountKind(values["kind"])
         values["parameters"] = dict(json.loads(values["parameters"]))
-        values["epsilon"], values["delta"] = float(values["epsilon"]), float(values["delta"])
+        values["epsilon"] = float(values["epsilon"])
+        values["delta"] = float(values["delta"])
     return Account(**values)

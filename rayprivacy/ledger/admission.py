@@ -1,27 +1,30 @@
-"""What a write transaction does to an account: admit a charge, move it on, and keep the balance."""
+"""What a write transaction does to an account: admit a charge or refuse it, move it on, and keep the balance.
+
+A refusal is decided inside the transaction and put into words after it. The words name epsilons. Those of a plan may
+take long by PLD, and no other writer should wait for them.
+"""
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.accounting.events import from_json
-from rayprivacy.core.errors import LedgerError
+from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.accounts import Account, central, get_account, group_of
 from rayprivacy.ledger.balances import cost_of, read_balance
-from rayprivacy.ledger.chain import Book
+from rayprivacy.ledger.chain import Tail
 from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance
 from rayprivacy.ledger.filters.choose import rule_for
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.plan import Lines
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.ledger.queries import Query
-from rayprivacy.ledger.reading import decoding
-from rayprivacy.ledger.refusal import DoesNotFitError
+from rayprivacy.ledger.rows import Query, decoding
 from rayprivacy.ledger.schema import entries
 
 _PLAN = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "plan"))
@@ -70,7 +73,7 @@ def admit(terms: Terms, used: Vector, cost: Vector) -> None:
 
 
 def record(
-    book: Book, terms: Terms, identity: str, release_id: str, input_digest: str, rung: int, event: DpEvent, text: str
+    tail: Tail, terms: Terms, identity: str, release_id: str, input_digest: str, rung: int, event: DpEvent, text: str
 ) -> Charge:
     """Admit a new charge and write its `reserve` entry.
 
@@ -78,10 +81,10 @@ def record(
         DoesNotFitError: it does not fit.
     """
     account, rule = terms
-    balance = read_balance(book, account.name, rule)
+    balance = read_balance(tail, account.name, rule)
     cost = rule.cost(event, balance.used)
     admit(terms, balance.used, cost)
-    entry = book.append(
+    entry = tail.append(
         account=account.name,
         kind="reserve",
         release_id=release_id,
@@ -95,12 +98,12 @@ def record(
     return advance(None, entry)
 
 
-def record_move(book: Book, terms: Terms, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
+def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
     """Write the entry that moves a charge on, and the balance after it."""
     account, rule = terms
-    balance = read_balance(book, account.name, rule)
+    balance = read_balance(tail, account.name, rule)
     when = {"created_at": charge.told_at} if charge.told_at else {}
-    entry = book.append(
+    entry = tail.append(
         **when,
         account=account.name,
         kind=kind,
@@ -114,24 +117,24 @@ def record_move(book: Book, terms: Terms, charge: Charge, kind: str, detail: Map
     return advance(charge, entry)
 
 
-def record_exposures(book: Book, account: Account, charge: Charge) -> None:
+def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
     """A charge that is not central is a non-private run for the central accounts of its corpus: write it there."""
     if account.kind is AccountKind.CENTRAL:
         return
-    for other in central(group_of(book.connection, account)):
-        record_exposure(book, read_terms(book.connection, other.name), account, charge)
+    for other in central(group_of(tail.connection, account)):
+        record_exposure(tail, read_terms(tail.connection, other.name), account, charge)
 
 
-def record_exposure(book: Book, exposed: Terms, account: Account, charge: Charge) -> None:
+def record_exposure(tail: Tail, exposed: Terms, account: Account, charge: Charge) -> None:
     """Write one `exposure` entry into a central account."""
-    book.append(
+    tail.append(
         account=exposed.account.name,
         kind="exposure",
         release_id=charge.release_id,
         input_digest=charge.input_digest,
         events=NON_PRIVATE,
         detail=json.dumps({"account": account.name, "kind": account.kind.value}, sort_keys=True),
-        balance=read_balance(book, exposed.account.name, exposed.rule).text,
+        balance=read_balance(tail, exposed.account.name, exposed.rule).text,
     )
 
 
@@ -143,3 +146,46 @@ def _plan_lines(connection: Connection, name: str) -> Lines:
         plan = json.loads(text)
         counts = map(operator.index, plan["counts"])
         return tuple((from_json(event), count) for event, count in zip(plan["events"], counts, strict=True))
+
+
+class DoesNotFitError(Exception):
+    """A cost does not fit on top of what is used; `explaining` keeps it from leaving the ledger."""
+
+    def __init__(self, account: Account, rule: Rule, used: Vector, cost: Vector) -> None:
+        super().__init__(account.name)
+        self._account = account
+        self._rule = rule
+        self._used = used
+        self._cost = cost
+
+    @property
+    def sentence(self) -> str:
+        """What was asked and what is left, as epsilons where they can be computed; may take long."""
+        name = self._account.name
+        cap = f"{self._account.epsilon:.6g}"
+        delta = f"{self._account.delta:.3g}"
+        try:
+            asked = self._rule.epsilon(self._cost)
+            left = self._rule.left(self._used)
+        except (ArithmeticError, EventError):
+            return (
+                f"the release asks for more than account '{name}' has left of epsilon {cap} at delta {delta}, and for"
+                " too much to have an epsilon by the account's rule: ask for less, or stop here."
+            )
+        return (
+            f"the release asks for epsilon {asked:.6g} and account '{name}' has {left:.6g} of {cap} left at delta"
+            f" {delta}: lower privacy.epsilon to that, or stop here."
+        )
+
+
+@contextmanager
+def explaining() -> Iterator[None]:
+    """Around a transaction: whatever does not fit inside is explained after the transaction has ended.
+
+    Raises:
+        BudgetRefusedError: it did not fit; the message names the requested and the remaining epsilon.
+    """
+    try:
+        yield
+    except DoesNotFitError as refusal:
+        raise BudgetRefusedError(refusal.sentence) from None

@@ -1,4 +1,4 @@
-"""What runs ask of a ledger, wherever it is: in this process (`store.Ledger`) or behind a door (`client.LedgerClient`).
+"""What runs ask of a ledger, wherever it is: in this process (`store.Ledger`) or an actor (`client.LedgerClient`).
 
 The methods, their arguments and their errors are documented at `store.Ledger`.
 """
@@ -55,7 +55,7 @@ class LedgerApi(Protocol):
         """The other accounts of the same corpus."""
 
     def entries(self, name: str) -> list[Entry]:
-        """The account's rows of the book, in order."""
+        """The account's entries, in order."""
 
     def status(self, name: str) -> AccountStatus:
         """What an account has spent, and has left."""

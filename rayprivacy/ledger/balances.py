@@ -1,7 +1,7 @@
-"""What an account's charges take from it, by state, carried along in every entry like the balance in a bank book.
+"""What an account's charges take from it, by state, carried along in every entry like the balance in a bank statement.
 
-With it, admitting a charge reads one row instead of the whole book. It is derived, hashed with the entry, and computed
-again from the reserves by `verify`. Books of the first schema carry none: there it is summed up once.
+With it, admitting a charge reads one row instead of all of them. It is derived, hashed with the entry, and computed
+again from the reserves by `verify`. Ledgers of the first schema carry none: there it is summed up once.
 """
 
 import json
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from rayprivacy.ledger.chain import Book, last_balance, read
+from rayprivacy.ledger.chain import Tail, last_balance, read
 from rayprivacy.ledger.charges import Charge, ChargeState, fold
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.ledger.reading import decoding
+from rayprivacy.ledger.rows import decoding
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ _MOST = 2**1000  # more than any cap, and still a float
 _COUNTED = (ChargeState.RESERVED, ChargeState.STARTED, ChargeState.COMMITTED)
 
 
-def read_balance(source: Connection | Book, account: str, rule: Rule) -> Balance:
+def read_balance(source: Connection | Tail, account: str, rule: Rule) -> Balance:
     """The balance after the account's last entry."""
-    if isinstance(source, Book):
+    if isinstance(source, Tail):
         text, connection = source.balance(account), source.connection
     else:
         text, connection = last_balance(source, account), source

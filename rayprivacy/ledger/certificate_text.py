@@ -28,6 +28,7 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
         "",
         *dict.fromkeys(f"- {row['sensitivity']}" for row in certificate["events"]),
         "",
+        *_stages(certificate),
         *_corpus(certificate),
         *_published(certificate),
         "## What the claim rests on",
@@ -49,6 +50,15 @@ def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
         ("Corpus (keyed digest)", f"`{certificate['corpus_digest']}`"),
         (f"Ledger entry ({keyed})", f"`{certificate['ledger_head']}`"),
     ]
+
+
+def _stages(certificate: Mapping[str, Any]) -> list[str]:
+    """What each stage costs alone, as planned; the claim is the account's cap all the same."""
+    priced = [stage for stage in certificate["stages"] if stage.get("epsilon") is not None]
+    if not priced:
+        return []
+    cells: list[tuple[str, ...]] = [(str(stage["name"]), _number(stage["epsilon"])) for stage in priced]
+    return ["## Stages", "", *_table(("Stage", "epsilon, as planned"), cells), ""]
 
 
 def caveats(certificate: Mapping[str, Any], quote: str = "`") -> list[str]:

@@ -1,9 +1,9 @@
-"""The hash chain: each entry names the hash of the one before, so that the book cannot change behind its reader.
+"""The hash chain of a ledger: each entry names the hash of the one before, so that no earlier one changes unseen.
 
 hash = SHA-256 of the canonical JSON of every other field, `prev_hash` and `seq` included. Changing, removing or
-reordering an entry breaks every later link. What a chain alone cannot show is a tail cut off, or the whole book written
-anew. Against the first, whoever has seen a head asks for it again (`Ledger.open(url, expected_head=...)`: runs and
-certificates carry heads). Against the second, a ledger may be kept with a key: then every entry is authenticated.
+reordering an entry breaks every later link. What a chain alone cannot show is a tail cut off, or a whole ledger written
+anew. Against the first, a process that has seen a head asks for it again (`Ledger.open(url, expected_head=...)`: runs
+and certificates carry heads). Against the second, a ledger may be kept with a key: then every entry is authenticated.
 
 >>> first = chain_entry(GENESIS, 1, account="a", kind="create", created_at="2026-01-01T00:00:00+00:00")
 >>> second = chain_entry(first.hash, 2, account="a", kind="reserve", created_at="2026-01-01T00:00:01+00:00")
@@ -12,18 +12,16 @@ True
 """
 
 import json
-import operator
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Column, Connection, bindparam, func, insert, select
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.queries import Query
-from rayprivacy.ledger.reading import decoding
+from rayprivacy.ledger.rows import Query, decoding
 from rayprivacy.ledger.schema import entries
 
 GENESIS = "0" * 64
@@ -36,7 +34,7 @@ _INSERT = Query(insert(entries))
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the book.
+    """One row of the ledger.
 
     Attributes:
         seq: 1, 2, 3, ... over the whole ledger.
@@ -92,23 +90,39 @@ def chain_entry(prev_hash: str, seq: int, **facts: Any) -> Entry:
 
 
 def columns() -> list[Column[Any]]:
-    """The columns of the book in the order of `Entry`."""
+    """The columns of the table in the order of `Entry`."""
     return [entries.c[field.name] for field in fields(Entry)]
 
 
 @dataclass(frozen=True)
 class Head:
-    """Where the book ended when it was last seen."""
+    """Where the ledger ended when it was last seen."""
 
     seq: int
     hash: str
 
 
+class _Last(NamedTuple):
+    """What is read of the last row; `hash_at_seen` is the hash of the row that was seen before, if any."""
+
+    seq: int = 0
+    hash: str = GENESIS
+    mac: str = ""
+    account: str = ""
+    balance: str = ""
+    hash_at_seen: str | None = None
+
+
+def _last(connection: Connection, seen: int) -> _Last:
+    """The last row as it stands, unchecked; the genesis for an empty ledger."""
+    return _Last(*(_LAST.first(connection, seen=seen) or ()))
+
+
 _OF_ACCOUNT = Query(select(*columns()).where(entries.c.account == bindparam("account")).order_by(entries.c.seq))
 
 
-class Book:
-    """The end of the book inside one write transaction.
+class Tail:
+    """The end of the ledger inside one write transaction; entries are appended here.
 
     Args:
         connection: of the transaction.
@@ -116,23 +130,30 @@ class Book:
         seen: an end that this process has seen before.
 
     Raises:
-        LedgerError: the book is kept with another key, or lacks what was seen: an older copy was put back.
+        LedgerError: the ledger is kept with another key, or lacks what was seen: an older copy was put back.
     """
 
     def __init__(self, connection: Connection, key: Key | None, seen: Head) -> None:
-        self.connection, self._key = connection, key
-        seq, digest, mac, *last, found = _LAST.first(connection, seen=seen.seq) or (0, GENESIS, "", "", "", None)
+        self.connection = connection
+        self._key = key
+        self._last = _last(connection, seen.seq)
         with decoding("the last entry"):
-            self.head, self._last = Head(operator.index(seq), digest + ""), tuple(last)
-        if mac and (key is None or _mac(key, digest) != mac):
+            if not (isinstance(self._last.seq, int) and isinstance(self._last.hash, str)):
+                raise TypeError
+        if self._last.mac and (key is None or _mac(key, self._last.hash) != self._last.mac):
             raise LedgerError("the ledger is kept with a key: give its key file (privacy.ledger_key, --ledger-key).")
-        if seen.seq and found != seen.hash:
+        if seen.seq and self._last.hash_at_seen != seen.hash:
             raise older_copy(seen.hash)
+
+    @property
+    def head(self) -> Head:
+        """Where the ledger ends now."""
+        return Head(self._last.seq, self._last.hash)
 
     def balance(self, account: str) -> str:
         """The JSON of an account's totals after its last entry; empty when no entry carries any."""
-        name, text = self._last
-        return str(text) if name == account else last_balance(self.connection, account)
+        last = self._last
+        return str(last.balance) if last.account == account else last_balance(self.connection, account)
 
     def append(self, **facts: Any) -> Entry:
         """Write the next entry."""
@@ -140,7 +161,7 @@ class Book:
         entry = chain_entry(self.head.hash, self.head.seq + 1, **facts)
         entry = replace(entry, mac=_mac(self._key, entry.hash)) if self._key else entry
         _INSERT.run(self.connection, **vars(entry))
-        self.head, self._last = Head(entry.seq, entry.hash), (entry.account, entry.balance)
+        self._last = _Last(entry.seq, entry.hash, entry.mac, entry.account, entry.balance)
         return entry
 
 
@@ -150,7 +171,7 @@ def last_balance(connection: Connection, account: str) -> str:
 
 
 def older_copy(digest: str) -> LedgerError:
-    """What to raise when the book lacks an entry that was seen earlier."""
+    """What to raise when the ledger lacks an entry that was seen earlier."""
     return LedgerError(
         f"the ledger lacks the entry {digest[:12]} seen earlier: an older copy was put back, so restore the newest one."
     )
@@ -166,12 +187,12 @@ def read(connection: Connection, account: str) -> list[Entry]:
 
 
 def head(connection: Connection) -> Head:
-    """The end of the book; GENESIS for an empty one."""
-    last = _LAST.first(connection, seen=0)
-    return Head(last[0], last[1]) if last else Head(0, GENESIS)
+    """The end of the ledger, unchecked so that a damaged one can be opened and verified; GENESIS for an empty one."""
+    last = _last(connection, seen=0)
+    return Head(last.seq, last.hash)
 
 
 def contains(connection: Connection, digest: str) -> bool:
-    """Whether the book holds an entry of this hash."""
+    """Whether the ledger holds an entry of this hash."""
     query = select(func.count()).select_from(entries).where(entries.c.hash == digest)
     return digest == GENESIS or bool(connection.execute(query).scalar_one())

@@ -1,7 +1,7 @@
 """A charge and its life: reserved -> started -> committed, or cancelled before it started.
 
 A charge is identified by (account, release id, input digest, rung). Its state is never stored: it is read off the
-entries, so that state and book cannot disagree. There is no way back after `start`: from then on noise may have been
+entries, so that state and entries cannot disagree. There is no way back after `start`: from then on noise may have been
 drawn.
 
 A long release may be charged in chunks, *rungs* 1, 2, 3, ..., each reserved before it runs; rung 0 is a release charged
@@ -23,8 +23,7 @@ from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.chain import Entry, columns
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.leases import Lease
-from rayprivacy.ledger.queries import Query
-from rayprivacy.ledger.reading import decoding
+from rayprivacy.ledger.rows import Query, decoding
 from rayprivacy.ledger.schema import entries
 
 
@@ -56,7 +55,7 @@ class Charge:
         account: the account that pays.
         release_id, input_digest, rung: which release, computed from which input, and which part of it.
         event: what the mechanism does.
-        cost: what it takes, in the integers of the account's rule; None in books of the first schema.
+        cost: what it takes, in the integers of the account's rule; None in ledgers of the first schema.
         state: how far it has come.
         lease: who may draw, once it has started.
         entry_hash: hash of the last entry about it.
@@ -75,7 +74,7 @@ class Charge:
 
     @property
     def is_selection(self) -> bool:
-        """Whether it pays for a secret number of trials, so that the book must not say how long they took."""
+        """Whether it pays for a secret number of trials, so that the ledger must not say how long they took."""
         return isinstance(self.event, RepeatAndSelectDpEvent)
 
     @property
@@ -112,10 +111,10 @@ def read_rungs(connection: Connection, account: str, release_id: str, input_dige
     return fold(_rows(_OF_RUNGS, connection, first=rung - 1, last=rung, **where))
 
 
-def fold(book: Iterable[Entry]) -> list[Charge]:
+def fold(history: Iterable[Entry]) -> list[Charge]:
     """The charges that a list of entries leaves behind, in the order of their reservation."""
     charges: dict[str, Charge] = {}
-    for entry in book:
+    for entry in history:
         if entry.charge:
             charges[entry.charge] = advance(charges.get(entry.charge), entry)
     return list(charges.values())
@@ -142,10 +141,10 @@ def live(found: Iterable[Charge], rung: int) -> Charge | None:
 
 
 def reload(connection: Connection, charge: Charge) -> Charge:
-    """The charge as the book has it now.
+    """The charge as the ledger has it now.
 
     Raises:
-        LedgerError: the book does not know it.
+        LedgerError: the ledger does not know it.
     """
     known = read_charge(connection, charge.id)
     if known is None:
@@ -215,7 +214,7 @@ def same_event(charge: Charge, event: DpEvent) -> Charge:
 
 
 def check_names(release_id: str, input_digest: str, rung: int) -> None:
-    """Require names that the book can hold.
+    """Require names that the ledger can hold.
 
     Raises:
         LedgerError: one is empty, too long or unprintable, or the rung is no whole number.

@@ -1,17 +1,18 @@
-"""The ledger as drivers and workers of a Ray cluster use it: the methods of `store.Ledger`, through its front door.
+"""A client of the ledger for drivers and workers of a Ray cluster: the methods of `store.Ledger`, by way of an actor.
 
-A call that comes back is one that ran once. When the front door dies during a call, nobody knows whether the call ran,
-so it is not repeated blindly: the client finds the door again, or opens a new one, asks the book what has become of the
-release, and repeats the call at most once if there is nothing. That cannot charge twice, however the first call ended:
+A call that returns was executed exactly once. When the actor dies during a call, the client cannot know whether the
+call ran, so it is not repeated blindly: the client finds the actor again, or starts a new one, asks the ledger what has
+become of the release, and repeats the call at most once if there is nothing. That cannot charge twice, however the
+first call ended:
 
 - its transaction was rolled back: the repeated call is the first;
 - it was committed: `reserve` finds the charge of (account, release id, digest, rung) in its own transaction and returns
   it, `start` finds this process's lease, `commit_output` keeps the first output;
-- it is still running, behind a door that was only out of reach: the database lets one of the two write first, and the
+- it is still running, in an actor that was only out of reach: the database lets one of the two write first, and the
   other finds what it wrote.
 
-Leases belong to the process that calls, not to the actor: a door that dies frees nobody's draw, and a caller that dies
-frees its own.
+Leases belong to the process that calls, not to the actor: an actor that dies ends no lease, and a caller that dies ends
+its own.
 """
 
 import functools
@@ -31,7 +32,7 @@ from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState, same_event
 from rayprivacy.ledger.leases import TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More
-from rayprivacy.ledger.service import SEAL, Address, find_door, front_door
+from rayprivacy.ledger.service import SEAL, Address, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger
 
 RECOVERY_SECONDS = 60.0
@@ -40,17 +41,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class FrontDoorError(LedgerError):
-    """The front door died during a call, again, or did not come back: nobody knows yet whether the call ran."""
+class ServiceLostError(LedgerError):
+    """The ledger service died during a call, again, or did not come back: whether the call ran is not known yet."""
 
 
 def connect(url: str, key_path: Path | None = None, expected_head: str | None = None) -> "LedgerClient":
-    """Find the front door of a ledger, or open it.
+    """Find the service of a ledger, or start it.
 
     Args:
         url: as for `Ledger.open`.
-        key_path: file of the key that authenticates entries; the front door reads it.
-        expected_head: a head seen earlier, which the book must still contain.
+        key_path: file of the key that authenticates entries; the service reads it.
+        expected_head: a head seen earlier, which the ledger must still contain.
 
     Raises:
         LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
@@ -60,22 +61,22 @@ def connect(url: str, key_path: Path | None = None, expected_head: str | None = 
     return LedgerClient(Address.of(url, key_path), expected_head)
 
 
-def close_front_door(url: str, key_path: Path | None = None, watched: bool = True) -> None:
-    """End the front door, e.g. after a change of password; the book loses nothing, and clients open another."""
-    door = find_door(Address.of(url, key_path, watched))
-    if door is not None:
-        ray.kill(door)
+def close_service(url: str, key_path: Path | None = None, watched: bool = True) -> None:
+    """End the service, e.g. after a change of password; the ledger loses nothing, and clients start another."""
+    service = find_service(Address.of(url, key_path, watched))
+    if service is not None:
+        ray.kill(service)
 
 
 def _forward(
     method: Callable[Concatenate[Ledger, P], R],
     found: "Callable[Concatenate[LedgerClient, P], Sequence[R]] | None" = None,
 ) -> "Callable[Concatenate[LedgerClient, P], R]":
-    """The same method, behind the door; `found` looks up what a call has left when the door died during it."""
+    """The same method, run by the service; `found` looks up what a call has left when the service died during it."""
 
     @functools.wraps(method)
     def call(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with suppress(FrontDoorError):
+        with suppress(ServiceLostError):
             first: R = self._ask(method.__name__, args, kwargs)
             return first
         self._enter()
@@ -88,10 +89,11 @@ def _forward(
 
 
 class LedgerClient(LedgerApi):
-    """A ledger behind its front door; may be handed to tasks and actors of the same cluster."""
+    """A ledger reached through its service; may be handed to tasks and actors of the same cluster."""
 
     def __init__(self, address: Address, expected_head: str | None = None) -> None:
-        self._address, self._seen = address, expected_head
+        self._address = address
+        self._seen = expected_head
         self._node: str | None = None
         self._enter()
 
@@ -105,7 +107,7 @@ class LedgerClient(LedgerApi):
         **more: Unpack[More],
     ) -> Sequence[Any]:
         raise LedgerError(
-            f"the front door of the ledger died while it opened account '{name}': it is open or it is not, so look,"
+            f"the ledger service died while it opened account '{name}': it is open or it is not, so look,"
             " or open it with ensure_account."
         )
 
@@ -162,36 +164,36 @@ class LedgerClient(LedgerApi):
 
     def refresh(self) -> None:
         """Set the gauges of the accounts now, rather than within a second or so."""
-        _answer("refreshing gauges", self._door.refresh.remote())
+        _answer("refreshing gauges", self._service.refresh.remote())
 
     def close(self) -> None:
-        """Nothing to let go: the front door stays open for others."""
+        """Nothing to let go: the service keeps running for others."""
 
     def _ask(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        answer = _answer(f"calling {method}", self._door.call.remote(method, args, kwargs))
+        answer = _answer(f"calling {method}", self._service.call.remote(method, args, kwargs))
         self._seen = answer.entry_hash if isinstance(answer, Charge) else self._seen
         return answer
 
     def _enter(self) -> None:
-        """Come to the front door, wait until it is open, and see whether the book is the one seen before."""
+        """Find or start the service, wait for it, and see whether the ledger is the one seen before."""
         until = time.monotonic() + RECOVERY_SECONDS
         while time.monotonic() < until:
-            with suppress(FrontDoorError):
+            with suppress(ServiceLostError):
                 return self._open()
             time.sleep(POLL_SECONDS)
         self._open()
 
     def _open(self) -> None:
-        self._door = front_door(self._address, self._node)
+        self._service = ensure_service(self._address, self._node)
         try:
-            self._node = _answer("opening the ledger", self._door.open.remote())
-        except FrontDoorError:
+            self._node = _answer("opening the ledger", self._service.open.remote())
+        except ServiceLostError:
             raise
         except RayPrivacyError:
-            ray.kill(self._door)  # it serves nobody, and would keep its URL from whoever brings a better one
+            ray.kill(self._service)  # it is of no use, and would keep its URL from a client that has the right key
             raise
         if self._seen is not None:
-            _answer("looking for a ledger head", self._door.expect.remote(self._seen))
+            _answer("looking for a ledger head", self._service.expect.remote(self._seen))
 
 
 def _answer(step: str, reference: Any) -> Any:
@@ -199,7 +201,7 @@ def _answer(step: str, reference: Any) -> Any:
     try:
         answer = ray.get(reference)
     except RayActorError:
-        failure = FrontDoorError(f"the front door of the ledger died while {step}: run again with --resume.")
+        failure = ServiceLostError(f"the ledger service died while {step}: run again with --resume.")
     except ActorUnschedulableError:
         failure = LedgerError(
             "the node that keeps the ledger file has left the cluster: bring it back, and connect again from there."

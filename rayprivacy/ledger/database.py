@@ -1,7 +1,7 @@
 """Transactions on a ledger, in whichever database keeps it.
 
-A *write* holds the only write lock of the book from its first statement on: whoever is inside has read the book and
-will write the next row, and nobody else can do so in between. That is what makes `reserve` linearizable. A *read* sees
+A *write* holds the only write lock of the ledger from its first statement on: the process inside has read the ledger
+and will write the next row, and no other can do so in between. That is what makes `reserve` linearizable. A *read* sees
 one consistent snapshot. What differs between SQLite and PostgreSQL is in `Backend`; the queries are the same.
 
 Connections are kept between transactions. A forked child drops its parent's without closing them, and opens its own.
@@ -63,6 +63,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self._backend = _backend(url)
         self.name = self._backend.name
+        self.url = url
         self._engine = self._backend.engine()
         self._modes = {mode: self._engine.execution_options(rayprivacy=mode) for mode in ("read", "write", "migrate")}
         self._errors = (DBAPIError, self._engine.dialect.loaded_dbapi.Error, UnicodeError)

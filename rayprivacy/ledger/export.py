@@ -10,8 +10,8 @@ All entries of all accounts are in it, because one hash chain runs through them.
 digests, no released and no private text. `verify_export` believes none of it: it compares the digests, checks the
 signature, replays the rows with the auditor's code, and compares the summary with what came out.
 
-A signature proves who exported the book to those who know the public key beforehand. One that is only compared with the
-public key inside the export proves nothing about its origin, and is reported as unchecked.
+A signature proves the origin of the export to a reader who knows the public key beforehand. One that is only compared
+with the public key inside the export proves nothing about its origin, and is reported as unchecked.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from rayprivacy.ledger.audit.summary import SUMMARY, TABLES, summarize
 
 
 def export_ledger(connection: Connection, directory: Path, key: Key | None = None) -> Path:
-    """Write the whole book to a new directory, after replaying it.
+    """Write the whole ledger to a new directory, after replaying it.
 
     Args:
         connection: inside a transaction, so that all rows are of one moment.
@@ -46,7 +46,7 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
 
     Raises:
         ConfigError: the directory is a file, or holds something.
-        LedgerError: the book does not replay.
+        LedgerError: the ledger does not replay.
     """
     _require_empty(directory)
     rows = read_rows(connection)
@@ -73,7 +73,7 @@ def verify_export(
         directory: what `export_ledger` wrote.
         key: the ledger's key, to check macs and signature.
         public_key: 64 hex digits known from elsewhere, to check the signature without the key.
-        expected_head: a head seen earlier, which the book must still contain.
+        expected_head: a head seen earlier, which the ledger must still contain.
 
     Raises:
         LedgerError: a file is missing or altered, the signature is missing or another's, or a row does not replay.

@@ -2,14 +2,14 @@
 
 Ray's metrics agent exports them on every node as `ray_rayprivacy_account_<what>{account="..."}`. The account is the
 only tag: account names are public labels that a user chose, so choose names that may stand on a dashboard. Releases,
-digests and users never become tags. Every figure follows from the terms and the events of the book, which say nothing
+digests and users never become tags. Every figure follows from the terms and the events of the ledger, which say nothing
 about the corpus; 'spent' is a diagnostic, the claim of an account is its cap.
 
-The gauges follow the book, not the calls: a thread reads what has been appended since it last looked, so that charges
-wait for no gauge, and charges made elsewhere (another front door, the command line) show too. When metrics fail, they
-stop; the book goes on.
+The gauges follow the ledger, not the calls: a thread reads what has been appended since it last looked, so that charges
+wait for no gauge, and charges made elsewhere (another service, the command line) show too. When metrics fail, they
+stop; the ledger goes on.
 
-Two front doors export the same accounts: ask Prometheus for `max by (account)`.
+Two services export the same accounts: ask Prometheus for `max by (account)`.
 """
 
 import threading
@@ -23,8 +23,8 @@ from sqlalchemy import func, select
 from rayprivacy.ledger.schema import entries
 from rayprivacy.ledger.store import Ledger
 
-IDLE_SECONDS = 10.0  # how late a charge made elsewhere may show; Ray drops a gauge that nobody sets for 20 seconds
-REST_SECONDS = 0.5  # how often a busy book is looked at
+IDLE_SECONDS = 10.0  # how late a charge made elsewhere may show; Ray drops a gauge that is not set for 20 seconds
+REST_SECONDS = 0.5  # how often a busy ledger is looked at
 GAUGES = {
     "epsilon_cap": "Epsilon of the account's cap, which is its claim.",
     "delta_cap": "Delta of the account's cap.",
@@ -44,12 +44,14 @@ class AccountGauges:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._gauges: dict[str, Gauge] = {}
-        self._seen, self._charges = 0, Counter[str]()
+        self._seen = 0
+        self._charges = Counter[str]()
         self._figures: dict[str, dict[str, float]] = {}
-        self._one_reader, self._due = threading.Lock(), threading.Event()
+        self._one_reader = threading.Lock()
+        self._due = threading.Event()
 
     def watch(self) -> None:
-        """Follow the book from now on, in a thread that ends with the process."""
+        """Follow the ledger from now on, in a thread that ends with the process."""
         threading.Thread(target=self._watch, name="account-gauges", daemon=True).start()
 
     def wake(self) -> None:
@@ -69,8 +71,8 @@ class AccountGauges:
             self._seen, self._charges = end, charges  # last: what failed is tried again
 
     def _news(self) -> tuple[int, Counter[str], set[str]]:
-        book = select(entries.c.account, entries.c.kind, func.count(), func.max(entries.c.seq))
-        news = book.where(entries.c.seq > self._seen).group_by(entries.c.account, entries.c.kind)
+        counts = select(entries.c.account, entries.c.kind, func.count(), func.max(entries.c.seq))
+        news = counts.where(entries.c.seq > self._seen).group_by(entries.c.account, entries.c.kind)
         with self._ledger.snapshot() as connection:
             rows = connection.execute(news).all()
         charges = self._charges.copy()

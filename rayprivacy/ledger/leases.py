@@ -1,14 +1,14 @@
-"""Who may draw: a started charge is leased to one process, with a fencing token that grows when another takes over.
+"""Leases on the right to draw noise: a started charge belongs to one process, and a fencing token grows at a takeover.
 
 Two processes may resume the same release. The one that starts the charge gets token 1 and a term; meanwhile others
 wait. When the term is over, or when the holder is known to be dead, another takes the charge over with the next token,
-and the book accepts no output under an older one. Clocks decide how long one waits, never whose output counts.
+and the ledger accepts no output under an older one. Clocks decide how long one waits, never whose output counts.
 
 A holder is a process, named by what tells it from every other one that ever ran: a digest of host and boot, process id
 and start time.
 
 The charge of a search among a secret number of trials (`RepeatAndSelectDpEvent`) is drawn for as long as its trials
-take, and how long that is must not be read off the book. So its term is a day, it is renewed once a day at most, and
+take, and how long that is must not be read off the ledger. So its term is a day, it is renewed once a day at most, and
 all its entries carry the time at which the current day began, counted in days from its start.
 """
 
@@ -43,7 +43,7 @@ class Lease:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody is known to be drawing: the term is over, or the holder has died."""
+        """Whether no process is known to be drawing: the term is over, or the holder has died."""
         return self.until <= _now() or _has_died(self.holder)
 
     @property
@@ -67,7 +67,8 @@ class Lease:
     @property
     def day(self) -> tuple[datetime, datetime]:
         """Begin and end of the current day, counted from the start of a charge whose terms are days."""
-        day, end = timedelta(seconds=DAY_SECONDS), datetime.fromisoformat(self.until)
+        day = timedelta(seconds=DAY_SECONDS)
+        end = datetime.fromisoformat(self.until)
         while end <= datetime.now(UTC):
             end += day
         return end - day, end
@@ -96,7 +97,7 @@ def _name(process: int) -> str:
 def _has_died(holder: str) -> bool:
     machine, _, process = holder.rpartition(":")[0].rpartition(":")
     if machine != _machine() or not process.isdigit():
-        return False  # nobody knows from here
+        return False  # not known from here
     return f"{machine}:{process}:{_started(int(process))}" != holder
 
 

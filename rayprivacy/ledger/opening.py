@@ -15,7 +15,7 @@ from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, Pri
 from rayprivacy.ledger.accounts import Account, check_terms, group_of, insert_account
 from rayprivacy.ledger.admission import Terms, record_exposure
 from rayprivacy.ledger.balances import Balance
-from rayprivacy.ledger.chain import Book, read
+from rayprivacy.ledger.chain import Tail, read
 from rayprivacy.ledger.charges import fold
 from rayprivacy.ledger.filters.choose import parameters_for, rule_for
 from rayprivacy.ledger.filters.plan import Lines
@@ -79,7 +79,7 @@ def draft(
     return account
 
 
-def open_account(book: Book, account: Account, plan: Plan | None = None) -> Account:
+def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Account:
     """Write a new account, its `create` entry, what its corpus has been exposed to already, and its plan.
 
     Raises:
@@ -88,9 +88,9 @@ def open_account(book: Book, account: Account, plan: Plan | None = None) -> Acco
     # The entry's time is the account's: verify compares the two.
     now = datetime.now(UTC).isoformat(timespec="seconds")
     opened = replace(account, created_at=now)
-    insert_account(book.connection, opened)
+    insert_account(tail.connection, opened)
     terms = Terms(opened, rule_for(opened.composition, opened.budget, opened.parameters))
-    book.append(
+    tail.append(
         account=opened.name,
         kind="create",
         detail=json.dumps(opened.terms, sort_keys=True),
@@ -98,9 +98,9 @@ def open_account(book: Book, account: Account, plan: Plan | None = None) -> Acco
         balance=Balance.empty(terms.rule.size).text,
     )
     if opened.kind is AccountKind.CENTRAL:
-        _record_earlier_exposures(book, terms)
+        _record_earlier_exposures(tail, terms)
     if plan is not None:
-        register_plan(book, terms, plan)
+        register_plan(tail, terms, plan)
     return opened
 
 
@@ -114,7 +114,7 @@ def first_plan(account: Account, events: Sequence[DpEvent]) -> Plan | None:
 
 
 def price_plan(account: Account, events: Sequence[DpEvent]) -> Plan:
-    """The plan's lines and epsilon; PLD takes seconds, so this is done before the book is locked.
+    """The plan's lines and epsilon; PLD takes seconds, so this is done before the ledger is locked.
 
     Raises:
         LedgerError: the account does not take plans.
@@ -134,8 +134,8 @@ def price_plan(account: Account, events: Sequence[DpEvent]) -> Plan:
     return Plan(lines, epsilon)
 
 
-def register_plan(book: Book, terms: Terms, plan: Plan) -> None:
-    """Write the plan into the book.
+def register_plan(tail: Tail, terms: Terms, plan: Plan) -> None:
+    """Write the plan into the ledger.
 
     Raises:
         LedgerError: the account has a plan already.
@@ -144,7 +144,7 @@ def register_plan(book: Book, terms: Terms, plan: Plan) -> None:
         raise LedgerError(f"account '{terms.account.name}' has a plan already: open another account for another plan.")
     events = [to_json(event) for event, _ in plan.lines]
     detail = {"events": events, "counts": [count for _, count in plan.lines], "epsilon": plan.epsilon}
-    book.append(
+    tail.append(
         account=terms.account.name,
         kind="plan",
         detail=json.dumps(detail, sort_keys=True),
@@ -152,9 +152,9 @@ def register_plan(book: Book, terms: Terms, plan: Plan) -> None:
     )
 
 
-def _record_earlier_exposures(book: Book, terms: Terms) -> None:
-    for other in group_of(book.connection, terms.account):
+def _record_earlier_exposures(tail: Tail, terms: Terms) -> None:
+    for other in group_of(tail.connection, terms.account):
         if other.kind is not AccountKind.CENTRAL:
-            for charge in fold(read(book.connection, other.name)):
+            for charge in fold(read(tail.connection, other.name)):
                 if charge.is_live:
-                    record_exposure(book, terms, other, charge)
+                    record_exposure(tail, terms, other, charge)

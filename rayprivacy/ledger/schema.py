@@ -1,6 +1,6 @@
 """The tables of a ledger: accounts, append-only entries, write-once outputs.
 
-`accounts` holds what was fixed before the corpus was first touched. `entries` is the book: one row per step in the life
+`accounts` holds what was fixed before the corpus was first touched. `entries` holds one row per step in the life
 of a charge, chained by hashes (`chain`), never updated or deleted (triggers refuse it). `outputs` keeps, once, what a
 committed charge released. The migrations create these tables; this module is what queries are written against. Columns
 with a server default came after the first schema: rows written before hold that default.

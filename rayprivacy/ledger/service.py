@@ -1,22 +1,23 @@
-"""The ledger's front door: one Ray actor through which a whole cluster reaches the book.
+"""The ledger service: one Ray actor through which a whole cluster reaches a ledger.
 
 The actor holds no state. Ray restarts it as often as it dies, and a restarted one opens the ledger again; Ray never
 repeats a call (`max_task_retries=0`), because whether to repeat is for the client to decide, which looks first. It runs
-one call at a time, but nothing rests on that: what decides is the database transaction, so two front doors at once, or
+one call at a time, but nothing rests on that: what decides is the database transaction, so two services at once, or
 one beside processes that open the ledger themselves, cannot overspend.
 
 It is detached, and found by name: a driver that dies leaves it behind, and the next one finds it. The name is made of a
-digest of version, URL without passwords, and key path; so another version, or another key, has a door of its own.
+digest of version, URL without passwords, and key path; so another version, or another key, has a service of its own.
 
-A SQLite ledger is a file of one host, so its front door is pinned to the node of whoever opened it first, and serves
-the others from there. While no door is open, somebody on another node could take a missing file for a new ledger, with
-every budget unspent: in a cluster of several nodes a front door therefore only opens files that exist. That cannot see
-a second file at the same path on another node; use PostgreSQL where the drivers of a ledger run on several nodes.
+A SQLite ledger is a file of one host, so its service is pinned to the node of the process that started it first, and
+serves the others from there. While no service runs, a process on another node could take a missing file for a new
+ledger, with every budget unspent: in a cluster of several nodes a service therefore only opens files that exist. That
+cannot see a second file at the same path on another node; use PostgreSQL where the drivers of a ledger run on several
+nodes.
 
-What passes the door are names, keyed digests, events and outputs (noise included), never private text. Errors come back
-as answers, in one sentence of ours: Ray would carry a traceback to the driver, its log files and the dashboard. The key
-passes as a path. The URL is an argument of the actor, which Ray's control store keeps: rather than a password, name a
-password file in it (`?passfile=...`).
+What passes through it are names, keyed digests, events and outputs (noise included), never private text. Errors come
+back as answers, in one sentence of ours: Ray would carry a traceback to the driver, its log files and the dashboard.
+The key passes as a path. The URL is an argument of the actor, which Ray's control store keeps: rather than a password,
+name a password file in it (`?passfile=...`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,7 @@ class Address:
         Args:
             url: of the ledger.
             key_path: file of its key.
-            watched: whether its front door exports gauges; that of a trial whose existence is secret does not.
+            watched: whether its service exports gauges; that of a trial whose existence is secret does not.
 
         Raises:
             LedgerError: the URL is none; it is not shown.
@@ -84,7 +85,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The name of the front door; says nothing about passwords."""
+        """The name of the service; says nothing about passwords."""
         parsed = _parsed(self.url)
         query = {name: value for name, value in parsed.query.items() if not sounds_secret(name)}
         bare = parsed._replace(password=None).set(query=query).render_as_string()
@@ -113,7 +114,7 @@ class LedgerService:
         return self._answer("opening the ledger", self._node)
 
     def expect(self, head: str) -> bool | RayPrivacyError:
-        """Require that the book contains a head seen earlier."""
+        """Require that the ledger contains a head seen earlier."""
         return self._answer("looking for a ledger head", lambda: self._contains(head))
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -160,8 +161,8 @@ class LedgerService:
             return error
 
 
-def front_door(address: Address, node: str | None = None, service: type[LedgerService] = LedgerService) -> Any:
-    """The handle of the front door; it is opened when there is none.
+def ensure_service(address: Address, node: str | None = None, service: type[LedgerService] = LedgerService) -> Any:
+    """The handle of the service; it is started when there is none.
 
     Args:
         address: of the ledger.
@@ -170,31 +171,31 @@ def front_door(address: Address, node: str | None = None, service: type[LedgerSe
 
     Raises:
         ConfigError: Ray is not started.
-        LedgerError: nobody can say on which node of several a missing file should be.
+        LedgerError: the file is missing, and could belong on any of several nodes.
     """
     if not ray.is_initialized():
-        raise ConfigError("Ray is not started: start it, or open the ledger without a front door.")
-    open_door = find_door(address)
-    if open_door is not None:
-        return open_door
+        raise ConfigError("Ray is not started: start it, or open the ledger in this process.")
+    running = find_service(address)
+    if running is not None:
+        return running
     options = _OPTIONS | {"name": address.name, "namespace": NAMESPACE}
     if address.file is not None:
         if node is None:
-            _require_a_home(address.file)
+            _require_this_node(address.file)
         here = node or ray.get_runtime_context().get_node_id()
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(here, soft=False)
     return ray.remote(service).options(**options).remote(address)
 
 
-def find_door(address: Address) -> Any | None:
-    """The handle of the front door, or None when it is closed."""
+def find_service(address: Address) -> Any | None:
+    """The handle of the service, or None when it is not running."""
     try:
         return ray.get_actor(address.name, NAMESPACE)
     except ValueError:
         return None
 
 
-def _require_a_home(file: Path) -> None:
+def _require_this_node(file: Path) -> None:
     if not file.exists() and sum(node["Alive"] for node in ray.nodes()) > 1:
         raise LedgerError(
             f"the ledger {file} does not exist on this node, and the cluster has others: create it with"

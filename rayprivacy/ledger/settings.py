@@ -1,11 +1,16 @@
 """The `privacy` block of a recipe: what is protected, how much, and which account pays."""
 
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import Budget, PrivacyUnit
+
+if TYPE_CHECKING:
+    from rayprivacy.ledger.store import Ledger
 
 
 class PrivacyConfig(Config):
@@ -26,13 +31,29 @@ class PrivacyConfig(Config):
     epsilon: float = Field(default=3.0, gt=0)
     delta: float = Field(default=1e-6, gt=0, lt=1)
     ledger: str = "sqlite:///ledger.db"
-    ledger_key: str | None = None
+    ledger_key: Annotated[str | None, PathKind.PRIVATE] = None
     account: str = Field(default="default", min_length=1)
     corpus: str = ""
-    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld"] = "gdp"
-    key: str = "rayprivacy.key"
+    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld", "metric"] = "gdp"
+    key: Annotated[str, PathKind.PRIVATE] = "rayprivacy.key"
 
     @property
     def budget(self) -> Budget:
         """What this run asks for."""
         return Budget(self.epsilon, self.delta)
+
+    def open_ledger(self, expected_head: str | None = None) -> "Ledger":
+        """Open the ledger that this block names, with its key if it has one.
+
+        Args:
+            expected_head: a head of the ledger seen earlier.
+
+        Raises:
+            LedgerError: it is no ledger, or lacks the expected head.
+            KeyFileError: its key cannot be read.
+        """
+        from rayprivacy.core.keys import load_key
+        from rayprivacy.ledger.store import Ledger  # takes a second to import, which recipes alone do not need
+
+        key = load_key(Path(self.ledger_key)) if self.ledger_key else None
+        return Ledger.open(self.ledger, expected_head, key)

@@ -11,12 +11,11 @@ from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.balances import Balance
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.ledger.queries import Query
-from rayprivacy.ledger.reading import decoding
+from rayprivacy.ledger.rows import Query, decoding
 from rayprivacy.ledger.schema import entries
 
 _COLUMNS = (entries.c[name] for name in ("kind", "charge", "release_id", "rung", "cost", "created_at"))
-_BOOK = select(*_COLUMNS).where(entries.c.account == bindparam("account")).order_by(entries.c.seq)
+_HISTORY = select(*_COLUMNS).where(entries.c.account == bindparam("account")).order_by(entries.c.seq)
 _EXPOSURES = Query(select(entries.c.seq).where(entries.c.account == bindparam("account"), entries.c.kind == "exposure"))
 _STATE = {"start": "started", "renew": "started", "takeover": "started", "commit": "committed", "cancel": "cancelled"}
 
@@ -87,7 +86,7 @@ class Line:
     Attributes:
         release_id, rung: what was charged.
         state: how far it has come.
-        cost: JSON of what it takes, in the integers of the account's rule; empty in books of the first schema.
+        cost: JSON of what it takes, in the integers of the account's rule; empty in ledgers of the first schema.
         reserved_at, changed_at: UTC times.
     """
 
@@ -102,13 +101,14 @@ class Line:
 def read_lines(connection: Connection, account: str) -> list[Line]:
     """A line for each charge, in the order of reservation."""
     lines: dict[str, Line] = {}
-    with decoding(f"the book of account '{account}'"):
-        for kind, charge, release_id, rung, cost, when in connection.execute(_BOOK, {"account": account}):
+    with decoding(f"the history of account '{account}'"):
+        for kind, charge, release_id, rung, cost, when in connection.execute(_HISTORY, {"account": account}):
             if kind == "reserve":
                 lines[charge] = Line(release_id, rung, "reserved", cost, when, when)
             elif charge:
                 line = lines[charge]
-                line.state, line.changed_at = _STATE[kind], when
+                line.state = _STATE[kind]
+                line.changed_at = when
     return list(lines.values())
 
 

@@ -1,4 +1,4 @@
-"""The ledger: who has paid what, decided inside database transactions so that racing processes cannot overspend.
+"""The ledger: accounts and their charges, in database transactions, so that racing processes cannot overspend.
 
 The order of a release is reserve (durable) -> start -> draw once -> commit_output. The charge is on disk before noise
 exists, so a crash can waste budget but never spend it unseen; the output and its commit entry are written in one
@@ -17,7 +17,7 @@ transaction, so a reader sees both or neither; whatever is asked again is answer
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Unpack
+from typing import Self, Unpack
 
 from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, bindparam, insert, select
@@ -36,25 +36,25 @@ from rayprivacy.ledger.accounts import (
     find_account,
     group_of,
 )
-from rayprivacy.ledger.admission import Terms, admit, read_terms, record, record_exposures, record_move
+from rayprivacy.ledger.admission import Terms, admit, explaining, read_terms, record, record_exposures, record_move
+from rayprivacy.ledger.audit.replay import VerifyReport, replay
+from rayprivacy.ledger.audit.rows import read_rows
 from rayprivacy.ledger.balances import read_balance
-from rayprivacy.ledger.chain import Book, Entry, Head
+from rayprivacy.ledger.chain import Entry, Head, Tail
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.database import Database
 from rayprivacy.ledger.leases import DAY_SECONDS, TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More, draft
-from rayprivacy.ledger.queries import Query
-from rayprivacy.ledger.refusal import explaining
+from rayprivacy.ledger.rows import Query
 from rayprivacy.ledger.schema import outputs
 from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
-from rayprivacy.ledger.verify import VerifyReport, verify_rows
 
 _OUTPUT = Query(select(outputs.c.blob).where(outputs.c.charge == bindparam("charge")))
 _STORE = Query(insert(outputs))
 
 
 class Ledger:
-    """One book of accounts in one database, safe for many processes at once.
+    """Accounts in one database, safe for many processes at once; `with Ledger.open(url)` closes it.
 
     Attributes:
         news: a sentence about the account that was opened here, and about the ledger if it is new: the same recipe in
@@ -62,10 +62,16 @@ class Ledger:
     """
 
     def __init__(self, database: Database, key: Key | None = None) -> None:
-        self._database, self._key = database, key
+        self._database = database
+        self._key = key
         self._seen = Head(0, chain.GENESIS)
         self._terms: dict[str, Terms] = {}
         self.news: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL that it was opened at; it may hold a password."""
+        return self._database.url
 
     @classmethod
     def open(cls, url: str, expected_head: str | None = None, key: Key | None = None) -> "Ledger":
@@ -73,8 +79,8 @@ class Ledger:
 
         Args:
             url: e.g. `sqlite:///ledger.db` (a file of mode 0600) or `postgresql://host/database`.
-            expected_head: a head seen earlier, which the book must still contain.
-            key: authenticates every entry from now on; whoever writes to such a ledger needs it.
+            expected_head: a head seen earlier, which the ledger must still contain.
+            key: authenticates every entry from now on; every later writer needs it.
 
         Raises:
             LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
@@ -104,8 +110,8 @@ class Ledger:
         """
         wanted = draft(name, unit, relation, budget, composition, **more)
         plan = opening.first_plan(wanted, more.get("plan", ()))
-        with self._write() as book:
-            return self._open_account(book, wanted, plan)
+        with self._write() as tail:
+            return self._open_account(tail, wanted, plan)
 
     def ensure_account(
         self,
@@ -125,9 +131,9 @@ class Ledger:
         """
         wanted = draft(name, unit, relation, budget, composition, **more)
         plan = None if self._exists(name) else opening.first_plan(wanted, more.get("plan", ()))
-        with self._write() as book:
-            found = find_account(book.connection, name)
-            return check_same_meaning(found, wanted) if found else self._open_account(book, wanted, plan)
+        with self._write() as tail:
+            found = find_account(tail.connection, name)
+            return check_same_meaning(found, wanted) if found else self._open_account(tail, wanted, plan)
 
     def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
         """Fix what an account of composition 'pld' may ever run; returns the plan's epsilon, by PLD.
@@ -137,8 +143,8 @@ class Ledger:
             LedgerError: the account has another composition rule, or a plan already.
         """
         plan = opening.price_plan(self.account(name), events)
-        with self._write() as book:
-            opening.register_plan(book, read_terms(book.connection, name), plan)
+        with self._write() as tail:
+            opening.register_plan(tail, read_terms(tail.connection, name), plan)
         return plan.epsilon
 
     def account(self, name: str) -> Account:
@@ -164,7 +170,7 @@ class Ledger:
             return all_accounts(connection)
 
     def entries(self, name: str) -> list[Entry]:
-        """The account's rows of the book, in order."""
+        """The account's entries, in order."""
         self._known(name)
         with self._database.read() as connection:
             return chain.read(connection, name)
@@ -237,11 +243,12 @@ class Ledger:
             EventError: the account's composition rule does not take such an event.
         """
         charges.check_names(release_id, input_digest, rung)
-        terms, text = self._known(name), json.dumps(to_json(event), sort_keys=True)
+        terms = self._known(name)
+        text = json.dumps(to_json(event), sort_keys=True)
         check_protection(terms.account, protection or Protection())
         terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
-        with explaining(), self._write() as book:
-            earlier = charges.read_rungs(book.connection, name, release_id, input_digest, rung)
+        with explaining(), self._write() as tail:
+            earlier = charges.read_rungs(tail.connection, name, release_id, input_digest, rung)
             paid = charges.live(earlier, rung)
             if paid is not None:
                 return charges.same_event(paid, event)
@@ -249,8 +256,8 @@ class Ledger:
             identity = charges.charge_id(
                 name, release_id, input_digest, rung, sum(charge.rung == rung for charge in earlier)
             )
-            charge = record(book, terms, identity, release_id, input_digest, rung, event, text)
-            record_exposures(book, terms.account, charge)
+            charge = record(tail, terms, identity, release_id, input_digest, rung, event, text)
+            record_exposures(tail, terms.account, charge)
             return charge
 
     def start(self, charge: Charge, holder: str | None = None, seconds: float = TERM_SECONDS) -> Charge:
@@ -258,7 +265,7 @@ class Ledger:
 
         Args:
             charge: a reserved or started charge.
-            holder: who draws; this process when left out.
+            holder: the process that draws; this one when left out.
             seconds: term of the lease, after which another process may take the charge over.
 
         Raises:
@@ -266,14 +273,14 @@ class Ledger:
             LedgerError: the charge was cancelled.
         """
         me = holder or this_process()
-        with self._write() as book:
-            known = charges.reload(book.connection, charge)
+        with self._write() as tail:
+            known = charges.reload(tail.connection, charge)
             if known.state is ChargeState.COMMITTED:
                 return known
             if known.state is not ChargeState.STARTED:
                 charges.require(known, ChargeState.RESERVED, "start")
                 lease = known.lease.granted(me, DAY_SECONDS if known.is_selection else seconds)
-                return record_move(book, self._known(known.account), known, "start", lease.detail)
+                return record_move(tail, self._known(known.account), known, "start", lease.detail)
             if known.lease.holder == me:
                 return known
             if not known.lease.is_free:
@@ -283,7 +290,7 @@ class Ledger:
                 )
             day = known.is_selection
             lease = known.lease.granted_for_the_day(me) if day else known.lease.granted(me, seconds)
-            return record_move(book, self._known(known.account), known, "takeover", lease.detail)
+            return record_move(tail, self._known(known.account), known, "takeover", lease.detail)
 
     def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
         """Extend the lease of a started charge; that of a selection is left as it is until its day is nearly over.
@@ -291,12 +298,12 @@ class Ledger:
         Raises:
             LedgerError: the charge has not started, or another process has taken it over.
         """
-        with self._write() as book:
-            known = charges.fenced(charges.reload(book.connection, charge), charge, "renew")
+        with self._write() as tail:
+            known = charges.fenced(charges.reload(tail.connection, charge), charge, "renew")
             if known.is_selection and not known.lease.is_nearly_over:
                 return known
             lease = known.lease.renewed_for_a_day() if known.is_selection else known.lease.renewed(seconds)
-            return record_move(book, self._known(known.account), known, "renew", lease.detail)
+            return record_move(tail, self._known(known.account), known, "renew", lease.detail)
 
     def cancel(self, charge: Charge) -> Charge:
         """Give a reserved charge back; after `start` there is no refund.
@@ -304,13 +311,13 @@ class Ledger:
         Raises:
             LedgerError: the charge has started, or is a rung with a later one on top of it.
         """
-        with self._write() as book:
-            known = charges.reload(book.connection, charge)
+        with self._write() as tail:
+            known = charges.reload(tail.connection, charge)
             if known.state is ChargeState.CANCELLED:
                 return known
             charges.require(known, ChargeState.RESERVED, "cancel")
-            charges.require_last(book.connection, known)
-            return record_move(book, self._known(known.account), known, "cancel")
+            charges.require_last(tail.connection, known)
+            return record_move(tail, self._known(known.account), known, "cancel")
 
     def commit_output(self, charge: Charge, output: bytes) -> None:
         """Store the output once, with the commit entry, in one transaction; an output already stored stays.
@@ -319,15 +326,15 @@ class Ledger:
             LedgerError: the charge has not started, or another process has taken it over.
         """
         digest = digest_bytes(output)
-        with self._write() as book:
-            known = charges.reload(book.connection, charge)
+        with self._write() as tail:
+            known = charges.reload(tail.connection, charge)
             if known.state is ChargeState.COMMITTED:
                 return  # another process won: its output is the release, this one was never seen
             charges.fenced(known, charge, "commit")
             row = {"charge": known.id, "release_id": known.release_id, "input_digest": known.input_digest}
-            _STORE.run(book.connection, blob=output, digest=digest, **row)
+            _STORE.run(tail.connection, blob=output, digest=digest, **row)
             detail = {"output_digest": digest, "token": known.lease.token}
-            record_move(book, self._known(known.account), known, "commit", detail)
+            record_move(tail, self._known(known.account), known, "commit", detail)
 
     def output(self, charge: Charge) -> bytes | None:
         """The stored output, or None before the commit.
@@ -351,14 +358,19 @@ class Ledger:
             return chain.head(connection).hash
 
     def verify(self, expected_head: str | None = None) -> VerifyReport:
-        """Replay the book from its rows alone: hash chain, states, costs, budgets, outputs.
+        """Replay the ledger from its rows alone, with code of its own (`ledger.audit`).
+
+        Hash chain, states, costs, budgets and outputs are computed again; without the key, macs are reported unchecked.
+
+        Args:
+            expected_head: a head seen earlier, which the ledger must still contain.
 
         Raises:
             LedgerError: the first row that does not replay, or the expected head is not among them.
         """
         with self._database.read() as connection:
             self._database.check_storage(connection)
-            return verify_rows(connection, self._key, expected_head)
+            return replay(read_rows(connection), self._key, expected_head)
 
     def snapshot(self) -> AbstractContextManager[Connection]:
         """A consistent view of all rows, for `export`."""
@@ -368,16 +380,22 @@ class Ledger:
         """Give the database connections back."""
         self._database.close()
 
-    @contextmanager
-    def _write(self) -> Iterator[Book]:
-        with self._database.write() as connection:
-            book = Book(connection, self._key, self._seen)
-            yield book
-        self._seen = book.head
+    def __enter__(self) -> Self:
+        return self
 
-    def _open_account(self, book: Book, wanted: Account, plan: opening.Plan | None) -> Account:
-        where = "a new ledger," if book.head.seq == 0 else "a new account in the ledger"
-        opened = opening.open_account(book, wanted, plan)
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[Tail]:
+        with self._database.write() as connection:
+            tail = Tail(connection, self._key, self._seen)
+            yield tail
+        self._seen = tail.head
+
+    def _open_account(self, tail: Tail, wanted: Account, plan: opening.Plan | None) -> Account:
+        where = "a new ledger," if tail.head.seq == 0 else "a new account in the ledger"
+        opened = opening.open_account(tail, wanted, plan)
         self.news = (
             f"opened {where} {self._database.name}: account '{opened.name}', epsilon {opened.epsilon:g} at delta"
             f" {opened.delta:g}, from which nothing was spent before"

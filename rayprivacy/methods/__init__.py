@@ -1,1 +1,4 @@
-"""Methods: each composes the parts into one algorithm that reads like the paper's box. None imports another."""
+"""Methods: a folder for each, with its recipe, its plan and its algorithm, and one line in `registry`.
+
+None imports another. What all runs have in common is in `rayprivacy.runs`, which knows no method.
+"""

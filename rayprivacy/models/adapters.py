@@ -44,7 +44,8 @@ class Basis:
 @torch.no_grad()
 def public_basis(backbone: Backbone, public: Features, rank: int, shortlist: int) -> Basis:
     """Compute the bases from public features."""
-    hidden, head = public.hidden.float(), backbone.head
+    hidden = public.hidden.float()
+    head = backbone.head
     frequency = torch.zeros(len(head))
     for rows in hidden.split(HEAD_ROWS):
         frequency += torch.softmax(rows @ head.T, -1).sum(0)

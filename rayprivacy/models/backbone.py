@@ -7,35 +7,67 @@ trunk sees a context it knows; `end` is what generation stops at.
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.number_format import fast_format
+from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.settings import AUTO, ModelConfig
 from rayprivacy.models.sources import resolve_base
-
-disable_progress_bar()  # our own stages report progress; theirs would overwrite it
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 
 
 @dataclass(frozen=True)
-class Backbone:
+class Documents:
+    """Text as the token ids of documents, and back.
+
+    Attributes:
+        tokenizer: of a model.
+        start, end: token ids around a document.
+    """
+
+    tokenizer: Any
+    start: int
+    end: int
+
+    @staticmethod
+    def of(tokenizer: Any) -> "Documents":
+        """The documents of a tokenizer that has an end-of-text token."""
+        start = tokenizer.get_vocab().get(DOCUMENT_SEPARATOR, tokenizer.bos_token_id)
+        return Documents(tokenizer, tokenizer.eos_token_id if start is None else start, tokenizer.eos_token_id)
+
+    def document(self, text: str, max_tokens: int) -> list[int]:
+        """Token ids `start, at most max_tokens of text, end`; `end` is left out where the text was cut."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)  # it would log the length of a text
+        return [self.start, *ids[:max_tokens], *([self.end] if len(ids) <= max_tokens else [])]
+
+    def prefix(self, text: str) -> list[int]:
+        """Token ids `start, text`, to be continued."""
+        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False)]
+
+    def text(self, ids: list[int]) -> str:
+        """Decode without special tokens."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
+
+    def text_after(self, prompt: str, document: list[int]) -> str:
+        """The text of a document that begins with a prompt, without the prompt."""
+        return self.text(document[len(self.prefix(prompt)) :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backbone(Documents):
     """A frozen causal language model with its tokenizer.
 
     Attributes:
         model: the Hugging Face model, in eval mode, with no gradients.
-        tokenizer: its tokenizer.
-        start, end: token ids around a document.
     """
 
     model: Any
-    tokenizer: Any
-    start: int
-    end: int
 
     @cached_property
     def head(self) -> torch.Tensor:
@@ -51,24 +83,16 @@ class Backbone:
     @cached_property
     def digest(self) -> str:
         """Digest of configuration, number format and all weights: what certificates and cached states name."""
-        state = hashlib.sha256(f"{self.model.config.to_json_string()}{self.model.dtype}".encode())
-        for name, tensor in sorted(self.model.state_dict().items()):
-            state.update(name.encode())
-            state.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy())
-        return state.hexdigest()
+        return model_digest(self.model)
 
-    def document(self, text: str, max_tokens: int) -> list[int]:
-        """Token ids `start, at most max_tokens of text, end`; `end` is left out where the text was cut."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)  # it would log the length of a text
-        return [self.start, *ids[:max_tokens], *([self.end] if len(ids) <= max_tokens else [])]
 
-    def prefix(self, text: str) -> list[int]:
-        """Token ids `start, text`, to be continued."""
-        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False)]
-
-    def text(self, ids: list[int]) -> str:
-        """Decode without special tokens."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
+def model_digest(model: Any) -> str:
+    """Digest of the configuration, number format and all weights of a Hugging Face model."""
+    state = hashlib.sha256(f"{model.config.to_json_string()}{model.dtype}".encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        state.update(name.encode())
+        state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return state.hexdigest()
 
 
 def read_head_contiguously(model: Any) -> None:
@@ -80,22 +104,28 @@ def read_head_contiguously(model: Any) -> None:
     model.get_output_embeddings().register_forward_pre_hook(lambda _module, inputs: (inputs[0].contiguous(),))
 
 
+def load_documents(folder: Path) -> Documents:
+    """The tokenizer of a saved model that `load_backbone` has loaded before."""
+    return Documents.of(AutoTokenizer.from_pretrained(folder))
+
+
 def load_backbone(config: ModelConfig) -> Backbone:
-    """Load the base of a recipe.
+    """Load the base of a recipe; `dtype: auto`, which no run has left, is what this machine computes fast in.
 
     Raises:
         ConfigError: the base does not exist or has no end-of-text token.
     """
+    dtype = fast_format() if config.dtype == AUTO else config.dtype
     try:
         source = resolve_base(config.base)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype))
+        with no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(source)
+            model = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"model.base is {config.base!r}: its tokenizer has no end-of-text token.")
-    vocabulary = tokenizer.get_vocab()
-    start = vocabulary.get(DOCUMENT_SEPARATOR, tokenizer.bos_token_id)
     model.eval().requires_grad_(False)
     read_head_contiguously(model)
-    return Backbone(model, tokenizer, tokenizer.eos_token_id if start is None else start, tokenizer.eos_token_id)
+    documents = Documents.of(tokenizer)
+    return Backbone(tokenizer, documents.start, documents.end, model=model)

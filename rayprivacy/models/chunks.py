@@ -25,7 +25,9 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.vault import Vault
 from rayprivacy.models.features import Encoded, join
 
-PLAIN, SEALED, MARKER = ".safetensors", ".sealed", ".json"
+PLAIN = ".safetensors"
+SEALED = ".sealed"
+MARKER = ".json"
 STALE_S = 600  # a writer, perhaps of another run, is between a file and its marker for a second
 _OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.(safetensors|sealed)(\.json)?(\.\d+)?")
 
@@ -48,7 +50,9 @@ class Chunks:
     """
 
     def __init__(self, folder: Path, key: Key, vault: Vault | None) -> None:
-        self._folder, self._key, self._vault = folder, key, vault
+        self._folder = folder
+        self._key = key
+        self._vault = vault
         self._suffix = SEALED if vault else PLAIN
         self._digests: dict[str, str] = {}
         self._places: dict[str, Place] = {}
@@ -135,7 +139,8 @@ class Chunks:
 
     @contextmanager
     def _tensors(self, chunk: str) -> Iterator[dict[str, Any]]:
-        names, path = ("ids", "segment", "hidden"), self._folder / chunk
+        names = ("ids", "segment", "hidden")
+        path = self._folder / chunk
         if self._vault is None:
             with safe_open(path, framework="pt") as file:
                 yield {name: file.get_slice(name) for name in names}

@@ -4,9 +4,8 @@ Everything trained afterwards (teachers, student, baselines) starts from these s
 grow with the number of teachers. Features of private text are private.
 
 The documents of one group (a user, or a shard) are packed into rows of one length, and a call of the trunk takes 8, 4,
-2 or 1 rows of the SAME group. Other people's text can therefore not change a group's features, not even in the last
-bit, and a long group runs at nearly the full speed of the machine (8 rows of 64 tokens: 1.8 times the tokens per second
-of single rows).
+2 or 1 rows of the SAME group, up to the last position that one of them fills. Other people's text can therefore not
+change a group's features, not even in the last bit, and a long group runs at nearly the full speed of the machine.
 """
 
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.packing import PAD, Row, pack
 
 CALLS = (8, 4, 2, 1)
+_STEP = 8  # a call has a multiple of so many positions
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class Encoded:
     Attributes:
         ids: token ids, int64 [rows, row_tokens].
         segment: which document of its row a position belongs to, int64 [rows, row_tokens]; PAD where it is empty.
-        hidden: the states, bfloat16 [rows, row_tokens, width]: final ones, or those at the cut of a teacher kind.
+        hidden: the states, bfloat16 [rows, row_tokens, width]: final ones, or those at the cut of a teacher kind; zero
+            where all rows of a call are empty.
     """
 
     ids: torch.Tensor
@@ -93,7 +94,13 @@ def concatenate(parts: list[Features], width: int) -> Features:
 
 
 def encode(
-    backbone: Backbone, documents: list[list[int]], row_tokens: int, max_rows: int, trunk: Any = None
+    backbone: Backbone,
+    documents: list[list[int]],
+    row_tokens: int,
+    max_rows: int,
+    trunk: Any = None,
+    *,
+    whole: bool = False,
 ) -> Encoded:
     """Pack the documents of one group and run the trunk over them.
 
@@ -103,9 +110,10 @@ def encode(
         row_tokens: length of every row.
         max_rows: public bound on the rows of one group.
         trunk: which module gives the states; by default the whole trunk, hence final states.
+        whole: run the trunk on whole rows, empty positions and all; states may differ in their last bits.
     """
     rows = pack(documents, row_tokens, max_rows)
-    parts = [_states(trunk or backbone.model.base_model, call) for call in _calls(rows)]
+    parts = [_states(trunk or backbone.model.base_model, call, whole) for call in _calls(rows)]
     return join(parts, row_tokens, backbone.width)
 
 
@@ -118,15 +126,24 @@ def _calls(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 @torch.no_grad()
-def _states(trunk: Any, rows: list[Row]) -> Encoded:
+def _states(trunk: Any, rows: list[Row], whole: bool) -> Encoded:
     ids, segment = torch.stack([row.ids for row in rows]), torch.stack([row.segment for row in rows])
+    end = segment.shape[1] if whole else _end(segment)
     out = trunk(
-        input_ids=ids,
-        attention_mask=attention_bias(torch.stack([row.mask for row in rows]), trunk.dtype),
-        position_ids=torch.stack([row.positions for row in rows]),
+        input_ids=ids[:, :end],
+        attention_mask=attention_bias(torch.stack([row.mask for row in rows])[:, :end, :end], trunk.dtype),
+        position_ids=torch.stack([row.positions for row in rows])[:, :end],
         use_cache=False,
     )
-    return Encoded(ids, segment, out.last_hidden_state.bfloat16())
+    hidden = torch.zeros(*ids.shape, out.last_hidden_state.shape[-1], dtype=torch.bfloat16)
+    hidden[:, :end] = out.last_hidden_state
+    return Encoded(ids, segment, hidden)
+
+
+def _end(segment: torch.Tensor) -> int:
+    """After which position all rows are empty, rounded up; the states there are left zero."""
+    filled = int((segment != PAD).any(0).sum())  # rows are filled from their start
+    return min(segment.shape[1], -(-max(filled, 1) // _STEP) * _STEP)
 
 
 def attention_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Save a model the way everybody loads one: `AutoModelForCausalLM.from_pretrained(DIR)`, with a model card.
+"""Saved models: folders for `AutoModelForCausalLM.from_pretrained(DIR)`, each with a model card.
 
 The card is a short one, because the certificate is not written yet. So no model lies anywhere without a card, not even
 that of a killed run; the report writes the full card over it.
@@ -7,6 +7,8 @@ that of a killed run; the report writes the full card over it.
 import shutil
 from pathlib import Path
 from typing import Any
+
+from rayprivacy.models.quiet import no_progress_bars
 
 CARD = """---
 library_name: transformers
@@ -36,8 +38,9 @@ def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) ->
     """
     scratch = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
-    model.save_pretrained(scratch)
-    tokenizer.save_pretrained(scratch)
+    with no_progress_bars():
+        model.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
     (scratch / "README.md").write_text(CARD.format(release=release, how=how))
     shutil.rmtree(out, ignore_errors=True)
     scratch.rename(out)

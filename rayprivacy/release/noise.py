@@ -12,7 +12,7 @@ from opendp.measurements import make_gaussian, make_laplace
 from opendp.metrics import l1_distance, l2_distance
 from opendp.mod import enable_features
 
-# From OpenDP's modules: its prelude takes a second to import in every process, for extras that nobody needs here.
+# From OpenDP's modules: its prelude takes a second to import in every process, for extras that are not needed here.
 enable_features("contrib")
 
 

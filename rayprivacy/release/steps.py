@@ -1,139 +1,85 @@
-"""DP-SGD's part of the gate: the mechanism of its steps, charged in chunks before they run.
-
-Source: Abadi et al. (2016), "Deep Learning with Differential Privacy", algorithm 1, with Poisson sampling.
-
-In each step every user (or record) takes part by a coin of probability q of its own. The sum of the clipped gradients
-changes by at most C when one user is added or removed, the noise has standard deviation sigma * C on every coordinate,
-and the sum is divided by a public number. So a step is the event Poisson(q, Gaussian(sigma)), also when nobody was
-sampled: an empty step draws noise and counts.
+"""DP-SGD's part of the gate: the steps of a training, charged in chunks before they run.
 
 Chunks of steps are *rungs* of one release:
 
     reserve (durable) -> start (lease) -> run the steps -> save their state -> commit        rung 1, 2, 3, ...
 
 A crash repeats the steps after the last saved state under the charges they have. Coins and noise are keyed streams, and
-the key names the account's book, the release and its input: the repeated steps draw the same coins and the same noise,
-and only one of the two attempts is ever seen. Every rung commits the digest of the model as it is after it, once.
-Whoever makes the same release again, by another road that ends in another model (another version of a library, another
-order of sums), is refused at the first chunk: both models would carry identical noise, so subtracting one from the
-other would cancel it and reveal their exact difference.
-
->>> steps = SampledGaussian(sampling_rate=0.01, noise_multiplier=1.0, clipping_norm=0.5, steps=10)
->>> steps.event.count, steps.event.event.sampling_probability, steps.noise_std
-(10, 0.01, 0.5)
+the key names the account's ledger, the release, its input and its stage: the repeated steps draw the same coins and the
+same noise, and only one of the two attempts is ever seen. Every rung commits the digest of the model as it is after it,
+once. A repetition of the release that ends in another model (another version of a library, another order of sums) is
+refused at the first chunk: both models would carry identical noise, so subtracting one from the other would cancel it
+and reveal their exact difference. For the same reason two trainings of one release are two *stages* of it, each with
+coins, noise and charges of its own.
 """
 
-import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-
-from rayprivacy.accounting.events import validate
 from rayprivacy.core.artifacts import RELEASE_SEAL, Released, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
-from rayprivacy.core.units import PrivacyUnit, Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.release.leasing import leased
+from rayprivacy.release.charging import input_digest, leased
+from rayprivacy.release.step_mechanism import StepMechanism
 
 RENEW_SECONDS = 60.0
 _FORMAT = "steps-2:"  # outputs of version 0.1, which bound the last rung alone, are bare digests
 
 
 @dataclass(frozen=True)
-class SampledGaussian:
-    """Sensitivity, noise and event of all steps of one training, which cannot be set apart.
-
-    Attributes:
-        sampling_rate: q, the probability that a user (or record) takes part in a step.
-        noise_multiplier: sigma, noise std / clipping norm.
-        clipping_norm: C, bound on the L2 norm of what one user (or record) adds to a step's sum: its sensitivity.
-        steps: T.
-        unit: whose gradient is clipped and whose coin is tossed.
-
-    Raises:
-        ReleaseError: the clipping norm is not positive and finite, the number of steps is not positive and whole, or
-            the unit is neither user nor record.
-        EventError: q or sigma is out of range.
-    """
-
-    sampling_rate: float
-    noise_multiplier: float
-    clipping_norm: float
-    steps: int
-    unit: PrivacyUnit = PrivacyUnit.USER
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.clipping_norm) and self.clipping_norm > 0):
-            raise ReleaseError(f"the clipping norm is {self.clipping_norm}: give a positive finite number.")
-        if type(self.steps) is not int or self.steps < 1:
-            raise ReleaseError(f"steps is {self.steps!r}: give a whole number of at least 1.")
-        if self.unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
-            raise ReleaseError(f"the unit is '{self.unit}': DP-SGD protects a user or a record.")
-        validate(self.event)
-
-    @property
-    def noise_std(self) -> float:
-        """Standard deviation of the noise on each coordinate of a step's sum."""
-        return self.noise_multiplier * self.clipping_norm
-
-    @property
-    def event(self) -> SelfComposedDpEvent:
-        """What all steps cost together."""
-        return self.event_of(self.steps)
-
-    def event_of(self, steps: int) -> SelfComposedDpEvent:
-        """What so many steps cost."""
-        return SelfComposedDpEvent(
-            PoissonSampledDpEvent(float(self.sampling_rate), GaussianDpEvent(float(self.noise_multiplier))), steps
-        )
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Everything that fixes the mechanism, as JSON values."""
-        return {"mechanism": "sampled-gaussian", **asdict(self)}
-
-    @property
-    def protection(self) -> Protection:
-        """What the event's epsilon is about."""
-        return Protection(self.unit)
-
-
-@dataclass(frozen=True)
 class StepRelease:
-    """One training: who pays, for what, and under which names.
+    """One training: the account that pays, the mechanism it pays for, and the names of charges and streams.
 
     Attributes:
         account: the account that pays.
         release_id: names the release.
-        book: hash of the account's first entry: the noise of one book never serves another.
-        inputs: keyed digest of corpus, base model and mechanism.
+        opening: hash of the account's first entry: the noise of one ledger never serves another.
+        inputs: keyed digest of corpus, base model, mechanism and stage.
         mechanism: the steps.
         chunk: steps that are reserved at once.
     """
 
     account: str
     release_id: str
-    book: str
+    opening: str
     inputs: str
-    mechanism: SampledGaussian
+    mechanism: StepMechanism
     chunk: int
 
     @staticmethod
     def of(
-        ledger: LedgerApi, account: str, release_id: str, key: Key, mechanism: SampledGaussian, chunk: int, *inputs: str
+        ledger: LedgerApi,
+        account: str,
+        release_id: str,
+        key: Key,
+        mechanism: StepMechanism,
+        chunk: int,
+        *inputs: str,
+        stage: str = "",
     ) -> "StepRelease":
-        """Name a training by its inputs: digests of the corpus, of the base model and of what else it reads."""
-        digest = key.digest("release-steps", *inputs, digest_json(mechanism.parameters))
+        """Name a training by its inputs and its stage.
+
+        Args:
+            ledger: where it is charged.
+            account: the account that pays.
+            release_id: names the release.
+            key: the run's secret.
+            mechanism: the steps.
+            chunk: steps that are reserved at once.
+            inputs: digests of the corpus, of the base model and of what else is read.
+            stage: names the training where a release has several; empty where it has one. Two stages have charges,
+                coins and noise of their own, even if all else is equal.
+        """
+        digest = input_digest(key, "release-steps", stage, *inputs, digest_json(mechanism.parameters))
         return StepRelease(account, release_id, ledger.entries(account)[0].hash, digest, mechanism, chunk)
 
     @property
     def stream(self) -> str:
-        """Name of the keyed streams of coins and noise: of no other book, release or input."""
-        return digest_json([self.book, self.release_id, self.inputs])
+        """Name of the keyed streams of coins and noise: of no other ledger, release, input or stage."""
+        return digest_json([self.opening, self.release_id, self.inputs])
 
     @property
     def rungs(self) -> int:
@@ -165,7 +111,7 @@ class StepGate:
             release.account,
             release.release_id,
             release.inputs,
-            release.mechanism.event_of(len(release.steps(rung))),
+            release.mechanism.event_of(release.steps(rung)),
             rung=rung,
             protection=release.mechanism.protection,
         )

@@ -68,7 +68,7 @@ class VoteMechanism:
         queries: how many (context, position) queries the release answers.
         candidates: candidate tokens per query.
         teachers: number of teachers, all of which vote.
-        sigma: noise std / L2 sensitivity per query, or Laplace scale / L1 sensitivity (`ledger.filters.noise`).
+        sigma: noise std / L2 sensitivity per query, or Laplace scale / L1 sensitivity (`ledger.least_noise`).
         unit: whose presence is hidden; users and records sit in one shard each.
         shards: public bound n_s on the shards that one phrase may occur in, enforced when the corpus is sharded; 1 for
             users and records.

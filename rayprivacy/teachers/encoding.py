@@ -1,4 +1,4 @@
-"""What is encoded together, and the encoding of one part of the sharded corpus into the feature store. No Ray in here.
+"""The encoding of one part of the sharded corpus into the feature store, group of texts by group. No Ray in here.
 
 Privacy argument: a group's states are computed from its own texts alone (see `models.features`), whatever other groups
 share its part or its file. For unit 'user' a group is a user, so that neither another user nor another number of
@@ -11,16 +11,16 @@ import pyarrow as pa
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.shards import read_part
+from rayprivacy.corpus.parts import read_part
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.cut import cut_below, lower_trunk
 from rayprivacy.models.features import Encoded, encode
+from rayprivacy.models.split_trunk import cut_below, lower_trunk
+from rayprivacy.teachers.head_kinds import HEAD_KINDS
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 
 CHUNK_POSITIONS = 32_768  # of one file: 38 MB at width 576; a writer holds four times that for a moment
-HEAD_KINDS = ("square", "residual")
-_FORMAT = 1
+_FORMATS = {"whole": 1, "filled": 2}
 
 
 def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
@@ -31,7 +31,7 @@ def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
         teachers: what a teacher is; kinds that start from the same layer share their states.
     """
     shape = teachers.model_dump(mode="json", include={"max_tokens", "row_tokens", "max_rows"})
-    return digest_json({"format": _FORMAT, "base": base_digest, "cut": _cut(teachers), **shape})
+    return digest_json({"format": _FORMATS[teachers.calls], "base": base_digest, "cut": _cut(teachers), **shape})
 
 
 def _cut(teachers: TeachersConfig) -> str:
@@ -52,7 +52,7 @@ def trunk_of(spec: GroupSpec, backbone: Backbone) -> Any:
 
 
 def groups_of(table: pa.Table, unit: PrivacyUnit, shards: range) -> list[list[list[str]]]:
-    """The texts of every group of every shard, in row order; a shard with nobody has no groups.
+    """The texts of every group of every shard, in row order; a shard without users has no groups.
 
     Args:
         table: rows of one part, with the columns shard, user and text.
@@ -89,7 +89,8 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone) -> None:
         encoded = _encode(texts[name], spec.teachers, backbone, trunk)
         if positions + encoded.ids.numel() > CHUNK_POSITIONS:
             spec.store.write(held)
-            held, positions = {}, 0
+            held = {}
+            positions = 0
         held[name] = encoded
         positions += encoded.ids.numel()
     spec.store.write(held)
@@ -101,4 +102,4 @@ def _groups(spec: GroupSpec, part: int) -> list[list[list[str]]]:
 
 def _encode(texts: list[str], config: TeachersConfig, backbone: Backbone, trunk: Any) -> Encoded:
     documents = [backbone.document(text, config.max_tokens) for text in texts]
-    return encode(backbone, documents, config.row_tokens, config.max_rows, trunk)
+    return encode(backbone, documents, config.row_tokens, config.max_rows, trunk, whole=config.whole)

@@ -1,29 +1,25 @@
-"""The encoding of the private corpus as one Ray Data job over its parts.
+"""The encoding of the private corpus in Ray actors, part by part.
 
-Only part numbers travel, of all parts: how many of them have somebody in them is private, and Ray shows how many rows a
-job has. Texts are read, and states written, where they are encoded. What is finished is known from the markers in the
-store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: Ray Data starts
-dead actors again and repeats their parts.
+Only part numbers travel, of all parts: how many of them hold users is private, and Ray shows how many calls an actor
+had. Texts are read, and states written, where they are encoded. What is finished is known from the markers in the
+store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: a dead actor is
+replaced and its part is done again (see `actor_pool`).
 """
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import ray
-import ray.data
 import torch
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.teachers.actor_pool import ActorPool
 from rayprivacy.teachers.encoding import encode_part, is_cached
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
 
-START_RETRIES = 3
 _STEP = "encoding private text"
 _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 
@@ -40,12 +36,14 @@ class _Encoder:
     def _backbone(self) -> Backbone:
         return load_backbone(self._spec.model)
 
+    def ready(self) -> None:
+        """Answer, to say that the process is there."""
+
     @_SEAL.around(_STEP)
-    def __call__(self, batch: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.int64]]:
-        for part in batch["part"].tolist():
-            if not is_cached(self._spec, part):
-                encode_part(self._spec, part, self._backbone)
-        return batch
+    def encode(self, part: int) -> None:
+        """Encode what the store lacks of a part."""
+        if not is_cached(self._spec, part):
+            encode_part(self._spec, part, self._backbone)
 
 
 def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]:
@@ -63,35 +61,15 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
         yield from range(parts)
         return
     count = resources.actors or max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus_per_actor))
-    # One part in flight per actor, so that none waits behind a long one.
-    pool = ray.data.ActorPoolStrategy(size=min(count, parts), max_tasks_in_flight_per_actor=1)
-    with ray.data.DataContext.current(_context()):
-        todo = ray.data.from_items([{"part": part} for part in range(parts)], override_num_blocks=parts)
-        done = todo.map_batches(
-            _Encoder,
-            fn_constructor_args=(spec,),
-            batch_size=1,
-            compute=pool,
-            num_cpus=resources.cpus_per_actor,
-        )
+    encoder = ray.remote(_Encoder).options(num_cpus=resources.cpus_per_actor, scheduling_strategy="SPREAD")
+    actors = ActorPool(lambda: encoder.remote(spec), min(count, parts))
     try:
-        for row in done.iter_rows():
-            yield int(row["part"])
-        return
-    except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private text
-        failure = _SEAL.unwrap(_STEP, error)
-    raise failure
+        for part, _ in actors.work(_STEP, "encode", range(parts)):
+            yield part
+    finally:
+        actors.close()
 
 
 @_SEAL.around(_STEP)
 def _all_cached(spec: GroupSpec) -> bool:
     return all(is_cached(spec, part) for part in range(spec.teachers.parts))
-
-
-def _context() -> Any:
-    context = ray.data.DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_errored_blocks = 0
-    context.max_consecutive_actor_init_deaths = START_RETRIES
-    return context

@@ -1,4 +1,4 @@
-"""What one teacher actor does: train stacks on cached features, and answer questions with partial sums. No Ray in here.
+"""The work of one teacher actor: train stacks on cached features, answer questions with partial sums. No Ray in here.
 
 Calls are deterministic and draw no privacy noise, so that any of them may be done again elsewhere. Training leaves
 markers in the workspace. Votes are added up in this process, over all stacks it has been asked for, and only the sum is
@@ -10,25 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.corpus.parts import part_path
-from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.adapters import Basis, HeadAdapter
+from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, join
-from rayprivacy.teachers.ballots import summed_votes
 from rayprivacy.teachers.encoding import shards_of
-from rayprivacy.teachers.kinds.choose import HEAD_KINDS, kind_for
-from rayprivacy.teachers.kinds.kind import TeacherKind
-from rayprivacy.teachers.question import Question
+from rayprivacy.teachers.head_kinds import HEAD_KINDS
+from rayprivacy.teachers.kinds import TeacherKind
 from rayprivacy.teachers.spec import GroupSpec
-from rayprivacy.teachers.votes import PartialSum, VoteTotal
+from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_votes
 
 
 class _Shards(Sequence[Encoded]):
     """The shards of a part, each read when it is its turn: a large one need not share memory with its neighbours."""
 
     def __init__(self, spec: GroupSpec, part: int) -> None:
-        self._spec, self._names = spec, shards_of(spec, part)
+        self._spec = spec
+        self._names = shards_of(spec, part)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -66,7 +67,8 @@ class TeacherGroup:
     def vote(self, parts: Sequence[int], question: Question) -> tuple[int, ...]:
         """Add the votes of whole stacks to this question's sum; returns the stacks, and nothing of their votes."""
         asked, total = self._total(question)
-        kind, workspace = self._kind(asked.rows), self.spec.workspace
+        kind = self._kind(asked.rows)
+        workspace = self.spec.workspace
         for part in set(parts).difference(total.parts):
             sums = summed_votes(kind, workspace.read(part), asked.queries, asked.mechanism)
             total.add(PartialSum((part,), tuple(self.spec.teachers.members(part)), sums))
@@ -89,3 +91,23 @@ class TeacherGroup:
                 "an actor was asked for the votes of another question: release nothing, run again with --resume."
             )
         return self._asked[1].partial
+
+
+def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> TeacherKind:
+    """Build the kind of an ensemble, with the public files that its spec names.
+
+    Args:
+        spec: the ensemble.
+        backbone: the public base; head kinds keep nothing of it but the output head.
+        rows: file of the encoded pseudo-sentences that queries point into; head kinds do without it, and the others
+            need it to answer, not to train.
+    """
+    config = spec.teachers
+    if config.kind in HEAD_KINDS:
+        warm = HeadAdapter(Basis.load(spec.basis), load_file(spec.warm)["matrix"])
+        return HEAD_KINDS[config.kind](config, warm, backbone.head)
+    # Imported here because they bring the layers of the trunk along, which head kinds never touch.
+    from rayprivacy.teachers.deep_kinds import FullKind, LoraKind
+
+    public = Encoded(**load_file(rows)) if rows else Encoded.empty(config.row_tokens, backbone.width)
+    return (LoraKind if config.kind == "lora" else FullKind)(backbone, config, public)

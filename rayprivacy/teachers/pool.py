@@ -1,9 +1,12 @@
-"""Teacher actors on Ray: train every stack, ask every teacher, and bring home one sum.
+"""A pool of teacher actors on Ray: it trains every stack, asks every teacher, and brings home one sum.
 
-Work is pulled (see crew), so that a skewed stack delays nobody, and sums are added where they lie (see tree): what
-travels, and what the driver holds, does not grow with the number of teachers, but for the list of their ids. Actors are
-spread over the nodes. They map the base's file where its number format is `model.dtype`, and then a node holds it once;
-otherwise each converts it for itself.
+Work is pulled (see `actor_pool`), so that a skewed stack delays no other, and sums are added where they lie: what
+travels, and what the driver holds, does not grow with the number of teachers, but for the list of their ids. The
+actors' sums are added in a tree of Ray tasks, each of which adds at most FAN_IN, so that a machine receives a few
+arrays [queries, k] and the driver one. Tasks are deterministic and may be repeated.
+
+Actors are spread over the nodes. They map the base's file where its number format is `model.dtype`, and then a node
+holds it once; otherwise each converts it for itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,21 +20,22 @@ import ray
 from ray.exceptions import RayError
 
 from rayprivacy.core.artifacts import Private
+from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.teachers.crew import Crew, is_loss
+from rayprivacy.teachers.actor_pool import ActorPool, is_loss
 from rayprivacy.teachers.group import TeacherGroup
-from rayprivacy.teachers.question import Question
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
-from rayprivacy.teachers.tree import tree_sum
-from rayprivacy.teachers.votes import PartialSum
+from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal
 
 _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
-_TRAINING, _VOTING = "training teachers", "voting"
+_TRAINING = "training teachers"
+_VOTING = "voting"
+FAN_IN = 8
 
 
 class _SealedGroup:
@@ -65,19 +69,21 @@ class TeacherPool:
     """A set of teacher actors over one ensemble."""
 
     def __init__(self, spec: GroupSpec, resources: ResourcesConfig) -> None:
-        self._spec, self._resources, self._askings = spec, resources, count()
+        self._spec = spec
+        self._resources = resources
+        self._askings = count()
         places = resources.actors or max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus_per_actor))
-        hire = ray.remote(_SealedGroup).options(num_cpus=resources.cpus_per_actor, scheduling_strategy="SPREAD")
-        self.crew = Crew(lambda: hire.remote(spec), min(places, spec.teachers.parts))
+        actor = ray.remote(_SealedGroup).options(num_cpus=resources.cpus_per_actor, scheduling_strategy="SPREAD")
+        self.actors = ActorPool(lambda: actor.remote(spec), min(places, spec.teachers.parts))
 
     def train(self) -> Iterator[int]:
         """Train every stack that has no marker yet; yields stack numbers as they finish."""
-        self.crew.begin()
-        for part, _ in self.crew.work(_TRAINING, "train", range(self._spec.teachers.parts)):
+        self.actors.begin()
+        for part, _ in self.actors.work(_TRAINING, "train", range(self._spec.teachers.parts)):
             yield part
 
     def vote(
-        self, queries: Queries, mechanism: VoteMechanism, rows: Path | None = None
+        self, queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, told: Told = nobody
     ) -> tuple[Private[Any], VoteManifest]:
         """Ask every teacher; returns the private total and its manifest.
 
@@ -85,13 +91,18 @@ class TeacherPool:
             queries: what is asked.
             mechanism: how a distribution becomes a ballot.
             rows: file of the encoded pseudo-sentences that the queries point into; head kinds do without it.
+            told: told how many queries all teachers have answered.
 
         Raises:
             ReleaseError: a stack voted twice and differently, or a teacher is counted twice; or too many actors died.
         """
         size = self._resources.query_batch
-        blocks = (queries.rows(start, start + size) for start in range(0, len(queries), size))
-        totals = [self._answer(Question.of(block, mechanism, rows, next(self._askings))) for block in blocks]
+        totals = []
+        for start in range(0, len(queries), size):
+            told(start)
+            block = queries.rows(start, start + size)
+            totals.append(self._answer(Question.of(block, mechanism, rows, next(self._askings))))
+        told(len(queries))
         manifests = {total.teachers for total in totals}
         if len(manifests) != 1:
             raise ReleaseError("blocks of queries were answered by different teachers: release nothing, run again.")
@@ -99,13 +110,15 @@ class TeacherPool:
 
     def _answer(self, question: Question) -> PartialSum:
         """Ask until every stack is in the sum."""
-        self.crew.begin()
-        group, parts = self._resources.group, range(self._spec.teachers.parts)
-        pieces, asked = [tuple(parts[at : at + group]) for at in parts[::group]], [ray.put(question)]
+        self.actors.begin()
+        group = self._resources.group
+        parts = range(self._spec.teachers.parts)
+        pieces = [tuple(parts[at : at + group]) for at in parts[::group]]
+        asked = [ray.put(question)]
         while True:
-            held = self.crew.held
+            held = self.actors.held
             missing = [piece for piece in pieces if piece not in held]
-            for _ in self.crew.work(_VOTING, "vote", missing, question.digest, asked, kept=True):
+            for _ in self.actors.work(_VOTING, "vote", missing, question.digest, asked, kept=True):
                 pass
             total = self._collected(question.digest)
             if total is not None:
@@ -113,7 +126,7 @@ class TeacherPool:
 
     def _collected(self, digest: str) -> PartialSum | None:
         """The sum of what the actors hold; None if some of it was lost on the way."""
-        holders = [worker.actor for worker in self.crew.workers if worker.holds]
+        holders = [worker.actor for worker in self.actors.workers if worker.holds]
         try:
             total: PartialSum = ray.get(tree_sum([actor.collect.remote(digest) for actor in holders]))
             return total
@@ -121,13 +134,13 @@ class TeacherPool:
             failure = None if is_loss(error) else _SEAL.unwrap(_VOTING, error)
         if failure is not None:
             raise failure
-        self.crew.lose(_VOTING)
-        self.crew.roll_call(_VOTING)
+        self.actors.count_loss(_VOTING)
+        self.actors.check_alive(_VOTING)
         return None
 
     def close(self) -> None:
         """Stop the actors."""
-        self.crew.close()
+        self.actors.close()
 
 
 @contextmanager
@@ -138,3 +151,26 @@ def teacher_pool(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[Teache
         yield pool
     finally:
         pool.close()
+
+
+@_SEAL.around("adding votes")
+def _added(*partials: PartialSum) -> PartialSum:
+    total = VoteTotal(*partials[0].sums.shape)
+    for partial in partials:
+        total.add(partial)
+    return total.partial
+
+
+def tree_sum(partials: Sequence[Any]) -> Any:
+    """A reference to the sum of at least one partial sum.
+
+    Args:
+        partials: references to PartialSums.
+    """
+    # Actors may hold every CPU of the cluster, and adding takes next to nothing.
+    add = ray.remote(_added).options(num_cpus=0, max_retries=3)
+    level = list(partials)
+    while True:
+        level = [add.remote(*level[at : at + FAN_IN]) for at in range(0, len(level), FAN_IN)]
+        if len(level) == 1:
+            return level[0]

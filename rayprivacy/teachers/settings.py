@@ -1,11 +1,12 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
 import math
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
 
 RANKS = {"square": 128, "residual": 16, "lora": 8, "full": 0}
 LEARNING_RATES = {"square": 2e-2, "residual": 5e-3, "lora": 3e-3, "full": 3e-5}
@@ -20,6 +21,8 @@ class TeachersConfig(Config):
         layers: for `lora`: how many of the last layers are adapted; all if absent.
         max_tokens: tokens kept of one record.
         row_tokens: length of a packed row.
+        calls: `filled`: the trunk is run on a row up to its last token, which takes about a third less time; `whole`:
+            on all of it, as up to version 0.3.0, whose releases are found again with it.
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
         rank: size of what a teacher trains; by default 128 for `square`, 16 for `residual`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
@@ -33,6 +36,7 @@ class TeachersConfig(Config):
     layers: int | None = Field(default=None, ge=1)
     max_tokens: int = Field(default=40, ge=1)
     row_tokens: int = Field(default=64, ge=8)
+    calls: Literal["whole", "filled"] = "whole"
     max_rows: int = Field(default=64, ge=1)
     rank: int | None = Field(default=None, ge=1)
     shortlist: int = Field(default=1024, ge=2)
@@ -41,6 +45,17 @@ class TeachersConfig(Config):
     batch: int = Field(default=64, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
     stack: int = Field(default=50, ge=1)
+
+    @model_serializer(mode="wrap")
+    def _without_what_it_was(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out as it was before there was a choice, so that release ids from then are found again.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if (name, value) != ("calls", "whole")}
+
+    @property
+    def whole(self) -> bool:
+        """Whether the trunk is run on whole rows."""
+        return self.calls == "whole"
 
     @model_validator(mode="after")
     def _a_record_fits_a_row(self) -> "TeachersConfig":
@@ -76,7 +91,7 @@ class TeachersConfig(Config):
         return range(part * self.stack, min(self.count, (part + 1) * self.stack))
 
     def steps(self, examples: int) -> int:
-        """AdamW steps of a teacher with so many examples."""
+        """AdamW steps of a teacher with this number of examples."""
         return min(self.max_steps, math.ceil(self.epochs * examples / self.batch))
 
 
@@ -88,7 +103,6 @@ class ResourcesConfig(Config):
         cpus_per_actor: CPUs each actor reserves.
         group: stacks an actor is handed at a time.
         query_batch: queries in one vote call.
-        address: a Ray cluster to join; `local` starts one here.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
         encrypt_features: keep them encrypted (AES-256-GCM under a key derived from privacy.key), at the price of
             memory-mapping.
@@ -98,6 +112,5 @@ class ResourcesConfig(Config):
     cpus_per_actor: float = Field(default=1.0, gt=0)
     group: int = Field(default=1, ge=1)
     query_batch: int = Field(default=1024, ge=32, multiple_of=32)
-    address: str = "local"
-    features: str | None = Field(default=None, min_length=1)
+    features: Annotated[str | None, PathKind.PRIVATE] = Field(default=None, min_length=1)
     encrypt_features: bool = False

@@ -1,17 +1,72 @@
-"""Partial sums of votes, and putting them together exactly once.
+"""A vote from question to sum: what all teachers are asked, the ballots of a stack, and sums put together exactly once.
+
+A *question* is some queries and the mechanism that sums their ballots; all of it is public. `summed_votes` turns the
+answers of a stack of teachers into its votes. A teacher whose shard held nothing answers like the public student,
+whatever its kind. A teacher that diverged answers NaN, and the mechanism replaces it. The number of ballots is the
+public number of teachers in either case.
 
 Only a partial sum [queries, k] and the ids of the teachers in it leave an actor. A total is complete when every
 teacher id from 0 to M - 1 is in it once: a late duplicate of the same parts is ignored when it is identical and refused
 when it is not, and a missing part makes the total unusable (the gate checks the manifest again before it charges).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from rayprivacy.core.artifacts import digest_array
+from rayprivacy.core.artifacts import digest_array, digest_json
 from rayprivacy.core.errors import ReleaseError
+from rayprivacy.models.queries import Queries
+from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.teachers.kinds import FILLED, State, TeacherKind
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question; everything in it is public.
+
+    Attributes:
+        queries: what is asked.
+        mechanism: how a distribution becomes a ballot.
+        rows: file of the encoded pseudo-sentences that the queries point into; head kinds do without it.
+        digest: names the question, so that an actor never adds the votes of one question to those of another.
+    """
+
+    queries: Queries
+    mechanism: VoteMechanism
+    rows: Path | None
+    digest: str
+
+    @staticmethod
+    def of(queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, asking: int = 0) -> "Question":
+        """Name a question by its content.
+
+        Args:
+            queries: what is asked.
+            mechanism: how a distribution becomes a ballot.
+            rows: file of the encoded pseudo-sentences.
+            asking: how many questions these actors were asked before; the same one asked again starts from nothing.
+        """
+        tensors = [digest_array(getattr(queries, field.name).numpy()) for field in fields(queries)]
+        return Question(queries, mechanism, rows, digest_json([tensors, mechanism.parameters, str(rows), asking]))
+
+
+def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: VoteMechanism) -> npt.NDArray[np.int64]:
+    """Sum over the stack of the teachers' ballots, in fixed point, int64 [queries, k].
+
+    Integers make the sum independent of the order and grouping of teachers.
+    """
+    at = 0
+    sums = []
+    for answers in kind.answers(state, queries):
+        centre = queries.centre[at : at + len(answers)]
+        ballots = torch.where(state[FILLED][:, None], answers, centre[:, None])
+        sums.append(mechanism.summed(ballots.numpy(), None if mechanism.clip is None else centre.numpy()))
+        at += len(answers)
+    return np.concatenate(sums)
 
 
 @dataclass(frozen=True)
@@ -45,7 +100,8 @@ class VoteTotal:
         """
         if partial.sums.shape != self.sums.shape:
             raise ReleaseError(f"a partial sum has shape {partial.sums.shape}, not {self.sums.shape}: release nothing.")
-        content, known = (partial.teachers, digest_array(partial.sums)), self._seen.get(partial.parts)
+        content = partial.teachers, digest_array(partial.sums)
+        known = self._seen.get(partial.parts)
         if known is not None:
             if known != content:
                 raise ReleaseError(

@@ -4,8 +4,8 @@
 - `distinct_2`, ... : of its synthetic text alone;
 - `heldout_loss`: of its model on held-out private text, with noise, and paid for before it is seen (`charged`).
 
-All other figures on held-out private text are refused when the space is read. Whoever looks at them to choose a setting
-has used the private corpus once more for each trial, and no ledger knows.
+All other figures on held-out private text are refused when the space is read. A choice that looks at them uses the
+private corpus once more for each trial, without a charge.
 """
 
 import math
@@ -17,13 +17,13 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import distinct_n, perplexity
-from rayprivacy.evaluation.likelihood import total_nll
-from rayprivacy.methods.recipe import Recipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.vote import SIGMA_RANGE
+from rayprivacy.runs.recipe import Recipe
 
 CHARGED = "heldout_loss"
 MODES: dict[str, Literal["min", "max"]] = {
@@ -121,25 +121,26 @@ def read_sentences(config: MetricConfig) -> list[str]:
     return sentences
 
 
-def utility(folder: Path, recipe: Recipe, config: MetricConfig) -> float:
+def utility(folder: Path, recipe: Recipe, config: MetricConfig, texts: str) -> float:
     """The figure of one trial, where it is free.
 
     Args:
-        folder: its run directory, of which only what was released is read: `model/` or `synthetic.parquet`.
+        folder: its run directory, of which only what was released is read: `model/` or its text.
         recipe: what it ran.
         config: which figure.
+        texts: file name of the released text.
 
     Returns:
         The figure; NaN for a model that has diverged.
     """
     if config.of_model:
-        return _perplexity(folder / "model", recipe.model.dtype, config)
-    texts = [str(text) for text in pq.read_table(folder / "synthetic.parquet")["text"].to_pylist()]
-    return distinct_n(texts, int(config.name.rpartition("_")[2]))
+        return _perplexity(recipe.model.model_copy(update={"base": str(folder / "model")}), config)
+    released = [str(text) for text in pq.read_table(folder / texts)["text"].to_pylist()]
+    return distinct_n(released, int(config.name.rpartition("_")[2]))
 
 
-def _perplexity(model: Path, dtype: Literal["bfloat16", "float32"], config: MetricConfig) -> float:
-    backbone = load_backbone(ModelConfig(base=str(model), dtype=dtype))
+def _perplexity(model: ModelConfig, config: MetricConfig) -> float:
+    backbone = load_backbone(model)
     documents = [backbone.document(text, config.max_tokens) for text in read_sentences(config)]
     rows = encode(backbone, documents, config.max_tokens + 2, len(documents))
     total, tokens = total_nll(rows.hidden, rows, backbone.head)

@@ -12,10 +12,10 @@ from optuna.trial import FrozenTrial, TrialState
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.tuning.affordability import Owed, can_pay, live_charges
 from rayprivacy.tuning.frontier import draw_frontier
-from rayprivacy.tuning.purse import Purse, live_charges
 from rayprivacy.tuning.study import open_study
-from rayprivacy.tuning.trials import Trials
+from rayprivacy.tuning.trial_recipes import Trials, Values
 
 State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
 
@@ -33,7 +33,7 @@ class TrialRow:
         epsilon: what its recipe asked for.
         charges, planned: how many of its charges were made, and how many a whole trial has, with its reports where
             the metric is charged.
-        share: part of the account's cap that they took; None where nobody paid.
+        share: part of the account's cap that they took; None where trials are free.
         values: the searched values, as JSON.
     """
 
@@ -56,7 +56,7 @@ class Outcome:
         rows: every trial.
         best: the best whole trial, or the best pruned one if there is no whole one.
         exhausted: why there are fewer trials than asked for; None if there are not.
-        spent: part of the account's cap that is used in all; None where nobody pays.
+        spent: part of the account's cap that is used in all; None where trials are free.
     """
 
     rows: Sequence[TrialRow]
@@ -114,22 +114,29 @@ def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
 
 
 def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
-    number, figures, searched = trial.number, trial.values, json.loads(values)
+    number = trial.number
+    figures = trial.values
+    searched = json.loads(values)
     try:
-        recipe, bill = trials.recipe(searched), trials.bill(searched)
+        recipe = trials.recipe(searched)
+        bill = trials.bill(searched)
     except ConfigError:
         return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
     planned = len(bill)
     made, share = _spend(trials, ledger, {release for release, _ in bill})
     state: State
     if figures:
-        rungs = trials.rungs(recipe)
         # Ray Tune tells a searcher of every report but the last one, which ends the trial.
-        state = "finished" if len(trial.intermediate_values) + 1 >= rungs else "pruned"
+        state = "finished" if len(trial.intermediate_values) + 1 >= trials.reports(recipe) else "pruned"
     else:
-        state = "failed" if ledger is None or Purse(trials, ledger).fits(searched, ()) else "refused"
+        state = "failed" if _affordable(trials, ledger, searched, bill) else "refused"
     utility = figures[0] if figures else None
     return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, planned, share, values)
+
+
+def _affordable(trials: Trials, ledger: Ledger | None, values: Values, bill: Sequence[Owed]) -> bool:
+    budget = trials.space.budget
+    return ledger is None or budget is None or can_pay(ledger, budget.account, [bill], trials.protection(values))
 
 
 def _spend(trials: Trials, ledger: Ledger | None, releases: Set[str]) -> tuple[int, float | None]:

@@ -13,19 +13,20 @@ from ray.tune.schedulers import ASHAScheduler
 from rich.console import Console
 
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError
-from rayprivacy.core.keys import load_key, load_or_create_key
-from rayprivacy.core.units import Budget, NeighbouringRelation
+from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.core.units import Budget
+from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.door import ledger_door
-from rayprivacy.methods.recipe import Recipe
-from rayprivacy.methods.session import ray_session
+from rayprivacy.runs.ledger_service import ledger_service
+from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.session import ray_session
+from rayprivacy.tuning.names import FAILED, REFUSED, UTILITY
 from rayprivacy.tuning.outcome import Outcome, conclude
-from rayprivacy.tuning.paying import PayingSearch
-from rayprivacy.tuning.purse import Purse
+from rayprivacy.tuning.searcher import PayingSearch
 from rayprivacy.tuning.space import Space
 from rayprivacy.tuning.study import ended, open_study, optuna_search
-from rayprivacy.tuning.trial import FAILED, REFUSED, UTILITY, Trial
-from rayprivacy.tuning.trials import Trials, Values
+from rayprivacy.tuning.trainable import Trial
+from rayprivacy.tuning.trial_recipes import Trials, Values
 
 # Trials stay in the driver's folder; one that was refused has no figure; results are kept here, and in one place.
 _ENVIRONMENT = {
@@ -47,16 +48,17 @@ def run_search(trials: Trials, example: Values, console: Console) -> Outcome:
         BudgetRefusedError: the account cannot pay one trial.
         RayPrivacyError: every trial failed.
     """
-    recipe = trials.placed(trials.recipe(example))
+    recipe = trials.recipe(example).absolute()
     load_or_create_key(Path(recipe.privacy.key))
     os.environ |= _ENVIRONMENT
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's end, good or bad, is told by us
-    with ray_session(recipe.resources.address), _paying(trials, recipe, example) as ledger:  # type: ignore[attr-defined]
+    with ray_session(recipe.resources.address), _paying(trials, recipe, example) as ledger:
         return _search(trials, ledger, console)
 
 
 def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
-    space, failures = trials.space, list[str]()
+    space = trials.space
+    failures: list[str] = []
     past = ended(open_study(space, trials.root))
 
     def tell(values: Values, figures: dict[str, Any]) -> None:
@@ -65,9 +67,8 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
 
     if ledger and ledger.news:
         console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
-    purse = Purse(trials, ledger) if ledger else None
     searcher = PayingSearch(
-        optuna_search(space, trials.root, len(past)), trials, purse, [each.params for each in past], tell
+        optuna_search(space, trials.root, len(past)), trials, ledger, [each.params for each in past], tell
     )
     if len(past) < space.trials:
         _tuner(trials, searcher, space.trials - len(past)).fit()
@@ -82,7 +83,8 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
 
 
 def _tuner(trials: Trials, searcher: PayingSearch, samples: int) -> tune.Tuner:
-    space, root = trials.space, trials.root
+    space = trials.space
+    root = trials.root
     attempt = sum(1 for _ in (root / "tune").glob("attempt-*")) + 1
     trial = tune.with_parameters(Trial, trials=[ray.put(trials)], home=str(Path.cwd()))
     return tune.Tuner(
@@ -117,21 +119,21 @@ def _scheduler(space: Space) -> ASHAScheduler | None:
 
 @contextmanager
 def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger | None]:
-    """The ledger of a search that pays, its account opened, and its front door held open for all trials."""
-    privacy, budget = recipe.privacy, trials.space.budget
-    ledger_key = Path(privacy.ledger_key) if privacy.ledger_key else None
-    with closing(Ledger.open(privacy.ledger, key=load_key(ledger_key) if ledger_key else None)) as ledger:
+    """The ledger of a search that pays, its account opened, and its service running for all trials."""
+    privacy = recipe.privacy
+    budget = trials.space.budget
+    with closing(privacy.open_ledger()) as ledger:
         if budget is not None:
+            protection = trials.protection(example)
+            cap = Budget(budget.epsilon, budget.delta)
+            plan = trials.charges(example) * trials.space.trials
+            terms = More(corpus=privacy.corpus, plan=plan, kind=protection.kind)
+            if policy := trials.plan(example).policy:
+                terms["policy"] = policy
             ledger.ensure_account(
-                budget.account,
-                privacy.unit,
-                NeighbouringRelation.ADD_OR_REMOVE,
-                Budget(budget.epsilon, budget.delta),
-                privacy.composition,
-                corpus=privacy.corpus,
-                plan=trials.charges(example) * trials.space.trials,
+                budget.account, protection.unit, protection.relation, cap, privacy.composition, **terms
             )
-        with ledger_door(privacy, watched=True):
+        with ledger_service(privacy, watched=True):
             yield ledger if budget else None
 
 

@@ -8,10 +8,10 @@ Source: Papernot & Steinke (2022), "Hyperparameter tuning with Renyi differentia
 What the proof asks for, and how it is kept:
 
 - the number is random and secret: drawn from the system's entropy, kept encrypted among the private files, never
-  printed; neither is any trial's progress. How long a search took tells about it: the book knows the day alone
-  (`ledger.leases`), and whoever gets the winner must get neither the book nor a view of the cluster.
-- trials are independent: values and seed are drawn anew for each, and each has a book of its own for its noise, whose
-  front door exports nothing.
+  printed; neither is any trial's progress. How long a search took tells about it: the ledger is told the day
+  alone (`ledger.leases`), and the people who get the winner must see neither the ledger nor the cluster.
+- trials are independent: values and seed are drawn anew for each, and each has a ledger of its own for its noise,
+  whose service exports nothing.
 - all trials cost the same: keys that change a trial's event cannot be searched, and every drawn trial is compared with
   what was charged before the first one runs.
 - only the winner leaves: figures of trials live in this process's memory, files of losers are deleted, and no
@@ -23,10 +23,9 @@ import math
 import random
 import secrets
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +35,23 @@ from rich.console import Console
 from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.selection import select_event
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.errors import ConfigError, RayPrivacyError, ReleaseError
+from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
-from rayprivacy.core.keys import Key, load_key, load_or_create_key
+from rayprivacy.core.keys import Key, load_or_create_key
+from rayprivacy.core.threads import repeating
 from rayprivacy.core.units import Budget, NeighbouringRelation
 from rayprivacy.core.vault import Vault
 from rayprivacy.corpus.sources import source_stamp
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.recipe import Recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.registry import method_of
 from rayprivacy.release.trials import draw_trials
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
+from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.session import ray_session
 from rayprivacy.tuning.metric import utility
-from rayprivacy.tuning.trials import Trials, Values
+from rayprivacy.tuning.trial_recipes import Trials, Values
 from rayprivacy.tuning.winner import PUBLISHED, publish
 
 RENEW_SECONDS = 60.0
@@ -81,17 +82,17 @@ def run_selection(trials: Trials, console: Console) -> Path | None:
         BudgetRefusedError: the account cannot pay; nothing was charged.
         ReleaseError: the search was made before, in another folder.
     """
-    recipe = trials.placed(trials.recipe(_drawn(trials, random.Random(0))))
+    recipe = trials.recipe(_drawn(trials, random.Random(0))).absolute()
     trial = same_event(trials)
     key = load_or_create_key(Path(recipe.privacy.key))
     selection = _selection(trials, recipe, trial, key)
-    ledger_key = load_key(Path(recipe.privacy.ledger_key)) if recipe.privacy.ledger_key else None
-    with closing(Ledger.open(recipe.privacy.ledger, key=ledger_key)) as ledger:
+    with closing(recipe.privacy.open_ledger()) as ledger:
         charge = _charged(trials, recipe, selection, ledger)
         if ledger.news:
             console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
         if charge.state is not ChargeState.COMMITTED:
-            with console.status("searching"), _renewed(ledger, charge):
+            # Trials take longer than the term of a lease. If another process takes it over, committing says so.
+            with console.status("searching"), repeating(RENEW_SECONDS, partial(ledger.renew, charge)):
                 winner = _winner(trials, recipe, selection.event, key)
             ledger.commit_output(charge, f"{_FORMAT}{winner}".encode())
         winner = (ledger.output(charge) or b"").decode().removeprefix(_FORMAT)
@@ -164,7 +165,7 @@ def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledge
 def _winner(trials: Trials, recipe: Recipe, event: RepeatAndSelectDpEvent, key: Key) -> str:
     """Run every trial and keep the best one's files; its folder's name, empty when no trial was drawn."""
     best, winner, folder = -math.inf, "", private_directory(_folder(trials))
-    with ray_session(recipe.resources.address):  # type: ignore[attr-defined]
+    with ray_session(recipe.resources.address):
         for name, values in _plan(trials, event, key).items():
             score = _score(trials, folder / name, values)
             score = score if math.isfinite(score) else -math.inf  # of a model that has diverged
@@ -177,13 +178,14 @@ def _winner(trials: Trials, recipe: Recipe, event: RepeatAndSelectDpEvent, key: 
 
 
 def _score(trials: Trials, folder: Path, values: Values) -> float:
-    """Run one trial without a word, and measure it; large is good."""
-    recipe = trials.placed(trials.recipe(values))
+    """Run one trial, printing nothing, and measure it; large is good."""
+    recipe = trials.recipe(values).absolute()
     own = {"ledger": f"sqlite:///{folder.parent}/{folder.name}.db", "ledger_key": None}
     recipe = recipe.model_copy(update={"privacy": recipe.privacy.model_copy(update=own)})
     run = Run.open(folder, recipe, resume=True, console=Console(quiet=True), measured=False)
-    method_of(recipe).run(run)
-    figure = utility(folder, recipe, trials.space.metric)
+    method = method_of(recipe)
+    drive(method, run)
+    figure = utility(folder, recipe, trials.space.metric, method.card.texts)
     return figure if trials.space.metric.mode == "max" else -figure
 
 
@@ -212,24 +214,3 @@ def _drawn(trials: Trials, dice: random.Random) -> dict[str, Any]:
 
 def _folder(trials: Trials) -> Path:
     return trials.root / "private"
-
-
-@contextmanager
-def _renewed(ledger: Ledger, charge: Charge) -> Iterator[None]:
-    """Keep the lease while trials run, which take longer than its term."""
-    over = threading.Event()
-
-    def renew() -> None:
-        while not over.wait(RENEW_SECONDS):
-            try:
-                ledger.renew(charge)
-            except RayPrivacyError:
-                return  # somebody took over: committing will say so
-
-    keeper = threading.Thread(target=renew, daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()

@@ -1,4 +1,4 @@
-"""The space file: a recipe, the keys that are searched, the metric, the searcher, and who pays.
+"""The space file: a recipe, the keys that are searched, the metric, the searcher, and the rule of charging.
 
 Three rules of charging:
 
@@ -12,7 +12,7 @@ What decides between trials is computed from public text or from what a trial re
 `pay_for_all` alone can do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from rayprivacy.accounting.selection import TrialDistribution
 from rayprivacy.core.config import Config
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.methods.recipes import read_mapping
+from rayprivacy.runs.files import Overrides, read_mapping
 from rayprivacy.tuning.domains import Domain
 from rayprivacy.tuning.metric import MetricConfig
 
@@ -49,7 +49,8 @@ class PruningConfig(Config):
 
     Attributes:
         grace: chunks that every trial runs.
-        reduction: of so many trials that reach a rung, one goes on.
+        reduction: one of this number of trials goes on from each rung; rungs are what ASHA calls the numbers of reports
+            after which it compares trials.
     """
 
     grace: int = Field(default=1, ge=1)
@@ -76,7 +77,7 @@ class Space(Config):
         recipe: path of the recipe, from the folder of the space file.
         fixed: changes to the recipe that all trials share, as blocks of a recipe.
         search: dotted keys of the recipe, each with its domain.
-        charging: who pays; see the module.
+        charging: which trials are charged, and how; see the module.
         budget: for `pay_for_all` and `select`.
         select: for `select`.
         public: for `public`: a `corpus` block that names public text.
@@ -113,7 +114,7 @@ class Space(Config):
         return self
 
     @model_validator(mode="after")
-    def _somebody_pays(self) -> "Space":
+    def _has_its_budget(self) -> "Space":
         if (self.charging == "public") != (self.public is not None):
             raise ValueError(f"charging is '{self.charging}': the block `public` goes with 'public', and only there")
         if (self.charging == "public") == (self.budget is not None):
@@ -153,7 +154,7 @@ class Space(Config):
         return self
 
 
-def load_space(path: Path, overrides: Sequence[str] = ()) -> Space:
+def load_space(path: Path, overrides: Overrides = ()) -> Space:
     """Read a space file and apply `key.path=value` overrides; paths in it become absolute.
 
     Raises:

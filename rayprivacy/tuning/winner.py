@@ -5,18 +5,22 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import SHARED, read_json, write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget
+from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import build_certificate
 from rayprivacy.ledger.certificate_text import to_markdown
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.recipes import dump_recipe, load_recipe
-from rayprivacy.tuning.trials import Trials
+from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.runs.directory import METRICS
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.tuning.trial_recipes import Trials
 
 PUBLISHED = "winner"
-_RELEASED = ("model", "synthetic.parquet")
 _ASSUMPTION = (
     "the number of trials of the search was random and stays secret, all trials were independent and cost the same, and"
     " nothing of any trial but this one was looked at, kept or published"
@@ -28,8 +32,8 @@ def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: K
 
     Args:
         trials: the search.
-        trial: run directory of the winner, whose own certificate speaks of a book that nobody else has.
-        ledger: the book that was charged for the search.
+        trial: run directory of the winner, whose own certificate is of the trial's own ledger, which is deleted.
+        ledger: the ledger that was charged for the search.
         release_id: of the search.
         key: the run's secret.
     """
@@ -50,10 +54,15 @@ def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: K
     scratch = trials.root / f".{PUBLISHED}-{digest_json(release_id)[:8]}"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
-    for name in _RELEASED:
+    card = method_of(load_recipe(trial / "recipe.yaml")).card
+    for name in card.released_files:
         copy = shutil.copytree if (trial / name).is_dir() else shutil.copy2
         copy(trial / name, scratch / name)
     _write(scratch, certificate, trials, trial)
+    texts = [str(text) for text in pq.read_table(scratch / card.texts)["text"].to_pylist()]
+    # Of the released text alone: nothing that was measured on private text leaves a selection.
+    figures = {"releasable": True, **synthetic_metrics(texts)}
+    write_atomic(scratch / METRICS, (json.dumps({"schema_version": 1, "synthetic": figures}) + "\n").encode(), SHARED)
     scratch.rename(trials.root / PUBLISHED)
 
 

@@ -81,6 +81,7 @@ def test_edpsgd_has_less_noise_than_printed() -> None:
     assert _json(*EDP, "--z0", "8", "--per-worker", "sqrt-n")["noise"]["effective"] == 4.0  # type: ignore[index]
     assert _json(*EDP, "--z0", "8", "--micro-batches", "4")["noise"]["effective"] == 1.0  # type: ignore[index]
     decayed_run, sampled = _json(*EDP, "--z0", "8", "--decay", ".99"), _json(*EDP, "--z0", "8", "--q", "0.01")
+    assert decayed_run["noise"]["effective"] == 2.0, "of the first step, whatever comes after"  # type: ignore[index]
     mu = math.sqrt(sum((2 * 0.99**t) ** -2 for t in range(100)))
     assert decayed_run["epsilon"] == pytest.approx(epsilon_of(mu, 1e-6), rel=1e-9)
     assert sampled["epsilon"] < found["epsilon"]  # type: ignore[operator]
@@ -191,5 +192,6 @@ def test_calibration_rounds_up_and_knows_its_range() -> None:
         (math.nan, lambda s: 1 / s),
         (0.0, lambda s: 1 / s),
     ):
-        with pytest.raises(ConfigError, match="epsilon is"):
-            least_sigma(cost, epsilon)
+        for start in (1.0, 1e9 / 4, 1e9):
+            with pytest.raises(ConfigError, match="epsilon is"):
+                least_sigma(cost, epsilon, start)

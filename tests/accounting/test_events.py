@@ -7,7 +7,7 @@ import math
 import dp_accounting as dpa
 import pytest
 from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rayprivacy.accounting.events import MAX_DEPTH, from_json, to_json, validate
@@ -44,7 +44,6 @@ events = st.recursive(
 
 
 @given(events)
-@settings(max_examples=150, deadline=None)
 def test_round_trip_through_json_text(event: DpEvent) -> None:
     assume(_depth(event) <= MAX_DEPTH)
     assert from_json(json.loads(json.dumps(to_json(event), allow_nan=False))) == event
@@ -133,7 +132,6 @@ json_values = st.recursive(
 
 
 @given(json_values)
-@settings(max_examples=200, deadline=None)
 def test_arbitrary_json_is_an_event_or_an_event_error(obj: object) -> None:
     with contextlib.suppress(EventError):
         assert to_json(from_json(obj))["kind"] in ("gaussian", "laplace", "self-composed", "composed", "non-private")

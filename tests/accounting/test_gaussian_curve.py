@@ -4,7 +4,7 @@ import math
 
 import dp_accounting as dpa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -35,7 +35,6 @@ def test_delta_is_an_upper_bound_of_the_textbook_formula() -> None:
 
 
 @given(st.floats(1e-4, 1e4), st.floats(1e-15, 0.9))
-@settings(max_examples=100, deadline=None)
 def test_mu_of_fits_and_is_the_largest(eps: float, delta: float) -> None:
     mu = mu_of(Budget(eps, delta))
     assert delta_of(mu, eps) <= delta < delta_of(mu * (1 + 1e-6), eps) * (1 + 1e-4)
@@ -65,7 +64,6 @@ def test_values_out_of_range_are_refused() -> None:
 
 
 @given(st.integers(1, 10**7), st.floats(0.01, 100), st.floats(1e-12, 0.1))
-@settings(max_examples=100, deadline=None)
 def test_calibration_is_admitted_exactly(queries: int, eps: float, delta: float) -> None:
     budget = Budget(eps, delta)
     sigma = sigma_for(queries, budget)

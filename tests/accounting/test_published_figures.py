@@ -14,7 +14,7 @@ STEP = dpa.PoissonSampledDpEvent(0.01, dpa.GaussianDpEvent(1.0))
 
 
 def test_seqpate_is_the_best_real_order_and_above_ours() -> None:
-    found = published.seqpate(1000, 50.0, 1e-6).epsilon
+    found = published.votes_as_published("SeqPATE (2022)", 1000, 50.0, 1e-6).epsilon
     grid = (1 + 10 ** (k / 1000) for k in range(-3000, 4000))
     assert found == pytest.approx(min(1000 * a / 5000 + math.log(1e6) / (a - 1) for a in grid), rel=1e-5)
     assert found > epsilon_of(math.sqrt(1000) / 50.0, 1e-6)
@@ -36,6 +36,10 @@ def test_stages_alone_and_noise_as_printed() -> None:
 
 
 def test_every_label_says_as_published() -> None:
-    figures = [published.seqpate(1, 1.0, 1e-6), published.dpsgd(STEP, 1, 1e-6), published.edpsgd([(STEP, 1)], 1e-6)]
+    figures = [
+        published.votes_as_published("SeqPATE (2022)", 1, 1.0, 1e-6),
+        published.dpsgd(STEP, 1, 1e-6),
+        published.edpsgd([(STEP, 1)], 1e-6),
+    ]
     for figure in [*figures, published.santext(1.0), published.select(1.0), *published.two_stage([(STEP, 1)], 1e-6)]:
         assert "as published" in figure.label or "as usually published" in figure.label

@@ -7,7 +7,7 @@ from fractions import Fraction
 import dp_accounting as dpa
 import pytest
 from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.accounting.accountant import gdp_cost, gdp_mu_squared, total_mu_squared
@@ -21,7 +21,6 @@ sigmas = st.floats(1e-3, 1e6)
 
 
 @given(st.lists(st.tuples(sigmas, st.integers(1, 10**9)), min_size=1, max_size=8), st.randoms())
-@settings(max_examples=100, deadline=None)
 def test_costs_are_exact_and_have_no_order(runs: list[tuple[float, int]], shuffle: random.Random) -> None:
     events = [dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), n) for sigma, n in runs]
     exact = sum((n / Fraction(sigma) ** 2 for sigma, n in runs), Fraction(0))
@@ -59,7 +58,6 @@ def test_laplace_counts_as_pure_and_the_rest_is_refused() -> None:
 
 
 @given(st.floats(1e-8, 1e4), st.floats(1e-15, 0.5))
-@settings(max_examples=200, deadline=None)
 def test_the_epsilon_of_rho_is_an_upper_bound_and_near_the_least(value: float, delta: float) -> None:
     found = epsilon_of_rho(value, delta)
     assert found >= epsilon_of(math.sqrt(2 * value), delta)  # Gaussian noise of this rho exists and costs this much
@@ -70,7 +68,6 @@ def test_the_epsilon_of_rho_is_an_upper_bound_and_near_the_least(value: float, d
 
 
 @given(st.floats(0.01, 30), st.floats(1e-12, 0.1))
-@settings(max_examples=50, deadline=None)
 def test_the_cap_fits_and_is_the_largest(eps: float, delta: float) -> None:
     cap = rho_cap(Budget(eps, delta))
     assert epsilon_of_rho(cap, delta) <= eps <= epsilon_of_rho(cap * (1 + 1e-6), delta) * (1 + 1e-9)

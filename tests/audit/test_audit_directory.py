@@ -16,24 +16,25 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from rayprivacy.audit.canaries import CanaryPlan, canaries, canary_rows, record_plan
-from rayprivacy.audit.claim import read_claim
-from rayprivacy.audit.directory import NOTES, RunAudit, audit_run
-from rayprivacy.audit.population import Population
-from rayprivacy.audit.profile import Profile
+from rayprivacy.auditing.canaries import CanaryPlan, canaries, canary_rows, record_plan
+from rayprivacy.auditing.claim import read_claim
+from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
+from rayprivacy.auditing.population import Population
+from rayprivacy.auditing.profile import Profile
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import read_holdout, read_part, write_part
-from rayprivacy.methods.recipes import dump_recipe, parse_recipe
+from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.files import dump_recipe
 
 USERS, TEXTS, PARTS = 150, 2, 3
 WORDS = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905

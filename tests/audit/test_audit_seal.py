@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rayprivacy.audit import directory
+from rayprivacy.auditing import directory
 from rayprivacy.core.errors import RayPrivacyError
 
 

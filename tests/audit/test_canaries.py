@@ -12,10 +12,10 @@ import pytest
 import torch
 from scipy import stats
 
-from rayprivacy.audit.canaries import PLAN_FILE, CanaryPlan, canaries, canary_rows, read_plan, record_plan
-from rayprivacy.audit.exposure import exposure, leaked, rank, ranks
-from rayprivacy.audit.scoring import ModelLoss
-from rayprivacy.audit.secrets import CANDIDATES, KINDS, Kind, candidates, squeezed
+from rayprivacy.auditing.canaries import PLAN_FILE, CanaryPlan, canaries, canary_rows, read_plan, record_plan
+from rayprivacy.auditing.exposure import exposure, leaked, rank, ranks
+from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.auditing.secrets import CANDIDATES, KINDS, Kind, candidates, squeezed
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
 from rayprivacy.models.backbone import Backbone

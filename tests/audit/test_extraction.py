@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.audit.extraction import Extraction, extract, zlib_sizes
-from rayprivacy.audit.overlap import Overlap
-from rayprivacy.audit.scoring import ModelLoss
-from rayprivacy.audit.secrets import candidates
+from rayprivacy.auditing.extraction import Extraction, extract, zlib_sizes
+from rayprivacy.auditing.overlap import Overlap
+from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.auditing.secrets import candidates
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.generation.decode import sample

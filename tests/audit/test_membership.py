@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rayprivacy.audit.membership import calibrated, likelihood_ratio, offline_ratio, plain, shadow_attack
-from rayprivacy.audit.profile import Profile
-from rayprivacy.audit.roc import auc, auc_interval, curve, operating_points
+from rayprivacy.auditing.membership import calibrated, likelihood_ratio, offline_ratio, plain, shadow_attack
+from rayprivacy.auditing.profile import Profile
+from rayprivacy.auditing.roc import auc, auc_interval, curve, operating_points
 from rayprivacy.core.errors import ConfigError
 
 Array = np.ndarray[Any, Any]

@@ -47,6 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 "no:cacheprovider",
                 "-p",
                 "no:xdist",
+                "--hypothesis-profile=failing",
                 f"--basetemp={folder / 'tmp'}",
             ]
             order = {"package": str(copy), "arguments": arguments, "log": str(log)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rayprivacy.audit.one_run import Guesses, coins, guesses
+from rayprivacy.auditing.one_run import Guesses, coins, guesses
 from rayprivacy.core.errors import ConfigError
 
 CANARIES = 2000

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayprivacy.audit.membership import plain
-from rayprivacy.audit.roc import auc
-from rayprivacy.audit.settings import AuditConfig
-from rayprivacy.audit.shadows import Shadow, inside_of, shadow_scores
+from rayprivacy.auditing.membership import plain
+from rayprivacy.auditing.roc import auc
+from rayprivacy.auditing.settings import AuditConfig
+from rayprivacy.auditing.shadows import Shadow, inside_of, shadow_scores
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 

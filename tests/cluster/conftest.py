@@ -8,7 +8,7 @@ from node_loss import Nodes
 
 
 @pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Nodes]:
+def two_nodes(zygotes: None) -> Iterator[Nodes]:
     """A head, and room for one more node at a time; drivers join it from processes of their own."""
     nodes = Nodes()
     nodes.other()
@@ -17,7 +17,7 @@ def two_nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[Head]:
+def head(zygotes: None) -> Iterator[Head]:
     """A cluster of one node, with a dashboard and a token."""
     with head_node() as found:
         yield found

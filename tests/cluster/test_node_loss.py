@@ -11,9 +11,9 @@ from ray.exceptions import GetTimeoutError
 from rayprivacy.core.errors import CorpusError, LedgerError
 from rayprivacy.corpus import shards
 from rayprivacy.ledger.client import connect
-from rayprivacy.ledger.service import Address, front_door
+from rayprivacy.ledger.service import Address, ensure_service
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.registry import load_recipe
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -202,7 +202,7 @@ def test_sharding_that_loses_processes_again_and_again_gives_up(
 def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()
-    front_door(Address.of(url), node=joined.other())
+    ensure_service(Address.of(url), node=joined.other())
     client = connect(url)
     assert client.accounts() == []
     joined.lose()

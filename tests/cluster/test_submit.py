@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from head_node import TOKEN, Head, wait_for
+from zygote import fork_command
 
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.registry import load_recipe
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TALK = "hello how are you today the weather is nice and i like soup with bread so we eat at home"
 WORDS = TALK.split()
+PAID = ["reserve", "commit"] * 4  # a histogram and three chunks
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class Work:
         return load_recipe(self.recipe).release_id
 
     def submit(self, *args: str, out: str = "out", token: Path | None = None) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "rayprivacy.cli", "submit", str(self.recipe), "--address", self.head.address]
-        command += ["--out", str(self.folder / out), "--token-file", str(token or self.head.token), *args]
+        words = ["submit", str(self.recipe), "--address", self.head.address, "--out", str(self.folder / out)]
+        words += ["--token-file", str(token or self.head.token), *args]
         # Ray prefers RAY_ADDRESS to the address that it is given; we do not.
         env = os.environ | {"RAY_ADDRESS": "http://127.0.0.1:1", "COLUMNS": "200"}
-        return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env, cwd=self.folder)
+        code = fork_command(words, self.folder, env=env).wait(timeout=600)
+        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(words, code, *said)
 
     def jobs(self) -> list[Any]:
         return [job for job in self.head.client().list_jobs() if job.submission_id == self.release]
@@ -58,7 +61,7 @@ class Work:
 
 @pytest.fixture
 def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
-    """24 users with 3 sentences each, 6 teachers in stacks of 3, 20 queries."""
+    """The toy on 24 users with 3 sentences each: what is submitted does not depend on the method."""
     rows = [
         (f"user-{u}", " ".join(WORDS[(u * 7 + n + i) % len(WORDS)] for i in range(8)))
         for u in range(24)
@@ -67,16 +70,11 @@ def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
     table = pa.table({"user": [user for user, _ in rows], "text": [text for _, text in rows]})
     pq.write_table(table, tmp_path / "talk.parquet")
     recipe = {
+        "method": "toy",
         "corpus": {"source": str(tmp_path / "talk.parquet"), "holdout": 0.2},
         "privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key"), "account": "talk"},
         "model": {"base": str(tiny_base), "dtype": "float32"},
-        "pseudo": {"texts": 24, "max_tokens": 12},
-        "teachers": {"count": 6, "stack": 3, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 2},
-        "votes": {"queries": 20, "top_k": 10},
-        "student": {"rank_in": 8, "rank_out": 8, "steps": 3, "warm_steps": 3},
-        "generation": {"texts": 4, "max_tokens": 8},
-        "evaluation": {"completions": 2, "nonprivate_steps": 2},
-        "resources": {"actors": 1, "cpus_per_actor": 0.5},
+        "toy": {"noise_multiplier": 4.0},  # one release fits the account, and two do not
     }
     (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
     return Work(tmp_path, head, tmp_path / "talk.yaml")
@@ -89,25 +87,29 @@ def test_a_release_is_one_job_and_one_charge(work: Work) -> None:
     assert work.certificate()["release_id"] == work.release
     (job,) = work.jobs()
     assert job.driver_exit_code == 0
-    assert {"method": "seqpate", "account": "talk", "release": work.release}.items() <= job.metadata.items()
+    assert {"method": "toy", "account": "talk", "release": work.release}.items() <= job.metadata.items()
     assert TOKEN not in job.model_dump_json()
 
     again = work.submit("--wait")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "has succeeded" in again.stdout
     assert work.jobs() == [job]
-    assert work.commits() == ["reserve", "commit"]
+    assert work.commits() == PAID
 
     elsewhere = work.submit("--wait", out="other")
     assert elsewhere.returncode == 2, elsewhere.stdout
     assert "ray job delete" in elsewhere.stderr
     assert work.jobs() == [job]
 
+
+@pytest.mark.exhaustive
+def test_a_second_release_that_the_account_cannot_pay_is_refused_where_it_runs(work: Work) -> None:
+    assert work.submit("--wait").returncode == 0
     refused = work.submit("-o", "seed=1", "--wait", out="third")
     assert refused.returncode == 3, refused.stdout + refused.stderr
     assert "Traceback" not in refused.stdout
     assert not (work.folder / "third").exists()
-    assert work.commits() == ["reserve", "commit"]
+    assert work.commits() == PAID
 
 
 @pytest.mark.exhaustive
@@ -130,11 +132,13 @@ def test_a_stopped_job_is_submitted_again_and_finishes_with_one_charge(work: Wor
     assert again.stdout.count("Running entrypoint") == 1, "the log of the stopped attempt was shown too"
     assert work.certificate()["release_id"] == work.release
     assert len(work.jobs()) == 1
-    assert work.commits() == ["reserve", "commit"]
+    assert work.commits() == PAID
 
 
 @pytest.mark.exhaustive
 def test_the_package_can_be_shipped_and_a_bad_input_keeps_its_exit_code(work: Work) -> None:
+    recipe = yaml.safe_load(work.recipe.read_text()) | {"method": "seqpate"}
+    work.recipe.write_text(yaml.safe_dump({key: block for key, block in recipe.items() if key != "toy"}))
     shipped = work.folder / "shipped"
     (shipped / "runs").mkdir(parents=True)
     for name in ("openers.txt", "secret.key", "runs/talk.txt"):

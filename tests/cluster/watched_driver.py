@@ -12,6 +12,7 @@ however fast or slow the machine is.
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ import ray
 
 from rayprivacy.cli import main
 from rayprivacy.corpus import shards
-from rayprivacy.dpsgd import job
+from rayprivacy.dpsgd import train
 from rayprivacy.teachers import pool
 
 POLL = 0.05
@@ -103,16 +104,16 @@ def _watched_group(points: Points) -> type:
 
 def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any], None]:
     def train_worker(given: Any) -> None:
-        from rayprivacy.dpsgd import loop
+        from rayprivacy.dpsgd import worker
 
-        step = loop._Worker._step
+        step = worker._Worker._step
 
         def watched(self: Any, number: int) -> None:
             if number == 3:  # the second step of the second chunk
                 points.reach("steps")
             step(self, number)
 
-        loop._Worker._step = watched  # type: ignore[method-assign]
+        worker._Worker._step = watched  # type: ignore[method-assign]
         real(given)
 
     return train_worker
@@ -122,9 +123,9 @@ def _watch(points: Points) -> None:
     shards._read = _shared(shards._read, points)
     shards._write = _stopped(shards._write, points)
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
-    job.train_worker = _watched_worker(job.train_worker, points)
+    train.train_worker = _watched_worker(train.train_worker, points)
 
 
 if __name__ == "__main__":
     _watch(Points(Path(os.environ["WATCHED"])))
-    main()
+    sys.exit(main())

@@ -1,18 +1,22 @@
-"""The Grafana dashboard asks for metrics that the package exports, and by no other tag than theirs."""
+"""The Grafana dashboard asks for metrics that the package exports, by their tags, and names no method's counts."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from rayprivacy.ledger import gauges
-from rayprivacy.methods import progress
+from rayprivacy.runs import progress
+from rayprivacy.runs.plan import MODELS_MEASURED, PARTS_SHARDED, STEPS_DONE, TEXTS_WRITTEN
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "rayprivacy.json").read_text())
 TAGS = {"account", "release", "what"}
+COUNTED = {*progress.RATES, PARTS_SHARDED, STEPS_DONE, "stacks_trained", "teachers_trained", "queries_voted"}
+COUNTED |= {TEXTS_WRITTEN, MODELS_MEASURED, "sentences_written", "parts_encoded", "student_steps_done"}
 METRIC = re.compile(r"\bray_[a-z_]+")
 
 
@@ -29,9 +33,9 @@ def test_every_query_names_a_metric_of_ours() -> None:
     asked = [METRIC.findall(expression) for expression in expressions()]
     assert all(len(names) == 1 for names in asked)
     assert {names[0] for names in asked} <= exported()
-    variables = [v["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
-    assert variables
-    assert {name for query in variables for name in METRIC.findall(query)} <= exported()
+    queries = [variable["query"] for variable in variables().values() if variable["type"] == "query"]
+    assert queries
+    assert {name for query in queries for name in METRIC.findall(query)} <= exported()
 
 
 def test_no_other_tag_is_used() -> None:
@@ -41,10 +45,33 @@ def test_no_other_tag_is_used() -> None:
         assert tags | {by} <= TAGS, expression
 
 
-def test_what_is_counted_is_counted_by_the_package() -> None:
-    counted = {what for expression in expressions() for what in re.findall(r'what="(\w+)"', expression)}
-    assert counted <= {*progress.COUNTS, *progress.RATES}
-    assert {"parts_sharded", "teachers_trained", "queries_voted", "steps_done", "tokens_per_second"} <= counted
+def variables() -> dict[str, dict[str, Any]]:
+    return {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+
+
+def test_no_query_names_what_is_counted() -> None:
+    """A new method shows up without an edit: whatever is exported is a value of a variable."""
+    selected = {found for each in expressions() for found in re.findall(r'\bwhat\s*[=!~]+\s*"([^"]*)"', each)}
+    assert selected == {"$what", "$pace"}
+    text = json.dumps(DASHBOARD)
+    assert [name for name in COUNTED if name in text] == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "gauges"),
+    [("what", {"ray_rayprivacy_progress", "ray_rayprivacy_progress_total"}), ("pace", {"ray_rayprivacy_rate"})],
+)
+def test_each_exported_count_has_a_panel(variable: str, gauges: set[str]) -> None:
+    (panel,) = [panel for panel in DASHBOARD["panels"] if panel.get("repeat") == variable]
+    asked = {name for target in panel["targets"] for name in METRIC.findall(target["expr"])}
+    assert asked == gauges
+    assert f"${variable}" in panel["title"]
+    query = variables()[variable]["query"]
+    assert query.startswith("label_values(")
+    assert query.endswith(", what)"), "its values are read from the gauges"
+    assert set(METRIC.findall(query)) <= gauges
+    assert variables()[variable]["current"]["value"] == "$__all"
+    assert variables()[variable]["multi"], "a panel repeats over the chosen values"
 
 
 def test_panels_do_not_overlap() -> None:

@@ -12,11 +12,13 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
+from rayprivacy.methods.registry import METHODS
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "kuberay"
 SCHEMA = json.loads((Path(__file__).parent / "kuberay_schema.json").read_text())
 KUBERNETES = "1.37"
-NAMES = ["cluster.yaml", "generator-job.yaml", "seqpate-job.yaml"]
+NAMES = ["cluster.yaml", "job.yaml"]
 
 
 def load(name: str) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def test_the_volume_is_shared() -> None:
     ],
 )
 def test_a_typo_in_a_field_of_kuberay_is_rejected(path: tuple[str, ...]) -> None:
-    manifest = load("seqpate-job.yaml")
+    manifest = load("job.yaml")
     block = manifest
     for name in path[:-1]:
         block = block[name]
@@ -75,7 +77,7 @@ def test_a_typo_in_a_field_of_kuberay_is_rejected(path: tuple[str, ...]) -> None
 
 
 def test_a_typo_in_a_pod_is_rejected() -> None:
-    manifest = load("seqpate-job.yaml")
+    manifest = load("job.yaml")
     wrong = copy.deepcopy(manifest)
     wrong["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainer"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -107,9 +109,8 @@ def test_secrets_are_files_and_no_pod_is_root(name: str) -> None:
         assert {"keys", "storage"} <= {mount["name"] for mount in main["volumeMounts"]}
 
 
-@pytest.mark.parametrize("name", ["generator-job.yaml", "seqpate-job.yaml"])
-def test_a_retry_is_the_same_release(name: str) -> None:
-    manifest = load(name)
+def test_a_retry_is_the_same_release() -> None:
+    manifest = load("job.yaml")
     words = shlex.split(manifest["spec"]["entrypoint"])
     assert words[:4] == ["python", "-m", "rayprivacy.cli", "run"]
     assert "--resume" in words
@@ -121,10 +122,19 @@ def test_a_retry_is_the_same_release(name: str) -> None:
     assert mounts["/mnt/rayprivacy/runs"] == "storage"
 
 
-def test_only_the_generator_has_gpus() -> None:
-    groups = {name: {group["groupName"] for group in cluster_of(load(name))["workerGroupSpecs"]} for name in NAMES}
-    assert groups["seqpate-job.yaml"] == {"cpu"}
-    assert groups["generator-job.yaml"] == {"cpu", "gpu"}
-    gpu = next(g for g in cluster_of(load("generator-job.yaml"))["workerGroupSpecs"] if g["groupName"] == "gpu")
-    assert gpu["replicas"] == 0
-    assert gpu["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+def test_the_job_takes_any_recipe() -> None:
+    text = (FOLDER / "job.yaml").read_text()
+    assert [method for method in METHODS if method in text] == []
+    assert text.count("rayprivacy-recipe}") == 1, "the one place that says what runs"
+    changed = yaml.safe_load(text.replace("rayprivacy-run", "letters").replace("rayprivacy-recipe", "letters-recipe"))
+    check(changed)
+    assert changed["metadata"]["name"] == "letters"
+    assert "--out /mnt/rayprivacy/runs/letters " in changed["spec"]["entrypoint"]
+
+
+def test_gpus_are_asked_for_only_where_wanted() -> None:
+    groups = {group["groupName"]: group for group in cluster_of(load("job.yaml"))["workerGroupSpecs"]}
+    assert set(groups) == {"cpu", "gpu"}
+    assert groups["gpu"]["replicas"] == groups["gpu"]["minReplicas"] == 0
+    assert groups["gpu"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "nvidia.com/gpu" not in str(groups["cpu"])

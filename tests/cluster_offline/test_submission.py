@@ -19,14 +19,14 @@ from rayprivacy.cluster.parcel import parcel
 from rayprivacy.cluster.paths import check_out, check_recipe_paths
 from rayprivacy.cluster.submit import exit_code
 from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
-from rayprivacy.methods.recipe import Recipe
-from rayprivacy.methods.recipes import load_recipe, parse_recipe
+from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.runs.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 
 
 def recipe(**blocks: Any) -> Recipe:
-    base: dict[str, Any] = {"privacy": {"key": "/mnt/key", "ledger": "postgresql://me@db/ledger"}}
+    base: dict[str, Any] = {"method": "seqpate", "privacy": {"key": "/mnt/key", "ledger": "postgresql://me@db/ledger"}}
     for name, value in blocks.items():
         base[name] = {**base.get(name, {}), **value} if isinstance(value, dict) else value
     return parse_recipe(base)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from timeouts import patience
 from typer.core import TyperGroup
 
 import rayprivacy
@@ -21,6 +22,7 @@ from rayprivacy.cli import app
 ROOT = Path(rayprivacy.__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 OFFLINE = (
     "import socket\ndef _refuse(*_):\n    raise OSError('this build is offline')\nsocket.socket.connect = _refuse\n"
 )
@@ -39,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / "sitecustomize.py").write_text(OFFLINE)
     environment = os.environ | {"PYTHONPATH": str(out), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out / "site")]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(200))
     assert done.returncode == 0, done.stderr
     return out / "site"
 
@@ -187,6 +189,19 @@ def test_wrong_commands_would_be_noticed() -> None:
     (plan,) = _inline(text)
     with pytest.raises(AssertionError, match="no option --fast"):
         _check_options(*_walk(_outline(plan))[:2])
+
+
+def test_the_plan_that_is_shown_is_the_one_that_is_printed() -> None:
+    (shown,) = re.findall(r"^```\n(generator: .*?)^```$", (ROOT / "docs" / "cli.md").read_text(), re.M | re.S)
+    printed = str(rayprivacy.plan(rayprivacy.load_recipe(ROOT / "jobs" / "generator" / "chat.yaml")))
+    assert shown.split() == printed.split()
+
+
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=_named)
+def test_functions_that_are_shown_exist(path: Path) -> None:
+    text = path.read_text()
+    shown = {*re.findall(r"\brp\.(\w+)", text), *re.findall(r"`rayprivacy\.(\w+)\(", text)}
+    assert shown <= set(rayprivacy.__all__)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=_named)

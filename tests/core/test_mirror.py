@@ -14,7 +14,7 @@ from rayprivacy.core.errors import ConfigError, CorpusError, StorageError
 from rayprivacy.core.mirror import Mirror
 from rayprivacy.core.mirror.manifest import Entry, Manifest
 from rayprivacy.core.mirror.mirror import default_folder
-from rayprivacy.core.mirror.store import Store
+from rayprivacy.core.mirror.remote import Store
 from rayprivacy.core.mirror.uris import identity, open_uri, shown
 
 RUN = {
@@ -139,7 +139,7 @@ def test_a_writer_killed_before_the_manifest_leaves_the_state_before(
 import os, signal
 from pathlib import Path
 from rayprivacy.core.mirror import Mirror
-from rayprivacy.core.mirror.store import Store
+from rayprivacy.core.mirror.remote import Store
 Store.write_manifest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 mirror = Mirror({bucket.uri(place)!r}, Path({str(tmp_path / "one")!r}))
 mirror.pull()

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest, read_manifest
 from rayprivacy.corpus.masking import tidy

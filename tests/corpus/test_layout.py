@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from effort import COSTLY
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, ShardError
@@ -55,7 +56,6 @@ def by_user(parts):
 
 
 @given(ROWS)
-@settings(max_examples=60, deadline=None)
 def test_one_user_one_shard_within_the_bound(rows):
     parts = sharded([rows])
     seen = {}
@@ -68,7 +68,6 @@ def test_one_user_one_shard_within_the_bound(rows):
 
 
 @given(ROWS, IDS.filter(lambda user: user.strip()), st.lists(st.text(CHARS, min_size=1), min_size=1, max_size=9))
-@settings(max_examples=60, deadline=None)
 @example(rows=[("a", "text 1", "x")], joined="A", texts=["text 1"])
 def test_a_user_who_joins_moves_nobody_and_changes_no_choice(rows, joined, texts):
     before = by_user(sharded([rows]))
@@ -80,7 +79,6 @@ def test_a_user_who_joins_moves_nobody_and_changes_no_choice(rows, joined, texts
 
 
 @given(ROWS, st.randoms(use_true_random=False), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_order_and_blocks_do_not_matter(rows, random, blocks):
     mixed = list(rows)
     random.shuffle(mixed)
@@ -90,7 +88,7 @@ def test_order_and_blocks_do_not_matter(rows, random, blocks):
 
 
 @given(ROWS)
-@settings(max_examples=30, deadline=None)
+@COSTLY
 def test_dropped_records_add_up_over_blocks(rows):
     whole = bound(table_of(rows), KEY, 3)[1]
     halves = [bound(table_of(rows[start::2]), KEY, 3) for start in (0, 1)]
@@ -100,7 +98,7 @@ def test_dropped_records_add_up_over_blocks(rows):
 
 
 @given(ROWS, st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=30, deadline=None)
+@COSTLY
 def test_content_digest_ignores_shards_and_parts(rows, shards, per_part):
     def digest(layout):
         return add_digests([content_digest(table, KEY) for table in sharded([rows], layout).values()])

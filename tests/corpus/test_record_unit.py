@@ -10,14 +10,14 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from effort import COSTLY
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import bound
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped, bound
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.masking import tidy
@@ -62,7 +62,6 @@ def content(rows):
 
 
 @given(ROWS, ROW, st.integers(1, 3))
-@settings(max_examples=150, deadline=None)
 @example(rows=[("a", f"text {n}", "x") for n in range(9)], joined=("a", "text 9", "x"), blocks=1)
 @example(rows=[("a", "text 1", "x")], joined=("a", "text 1", None), blocks=1)
 def test_a_record_more_changes_one_shard_by_itself(rows, joined, blocks):
@@ -98,7 +97,7 @@ def test_a_bound_would_let_one_record_change_two_shards():
 
 
 @given(ROWS, st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=30, deadline=None)
+@COSTLY
 def test_content_digest_ignores_shards_and_parts(rows, shards, per_part):
     def digest(layout):
         return add_digests([content_digest(table, KEY, RECORD) for table in parts_of([rows], layout).values()])

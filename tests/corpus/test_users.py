@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.users import canonical_users, clean
 
 

@@ -11,17 +11,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from changing_noise import ChangingGaussian
 from torch import Tensor
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd import deepspeed_setup, ranks
+from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.engine import Engine, StepNoise, make_engine
+from rayprivacy.dpsgd.engines import deepspeed_setup
+from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
+from rayprivacy.dpsgd.engines.zero import ZeroEngine
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
-from rayprivacy.dpsgd.zero import ZeroEngine
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
@@ -45,6 +47,7 @@ class Case:
         tokens: of a physical batch, for each rank.
         norm: clipping norm C.
         sigma: noise std / C.
+        sigmas: those of steps 0, 1, ..., where they differ.
         optimizer: of the run.
         save_at, load_from: a folder to save to after the last step, or to load before the first.
         first: number of the first step.
@@ -60,6 +63,7 @@ class Case:
     tokens: tuple[int, ...] = (64, 64)
     norm: float = 1.0
     sigma: float = 0.0
+    sigmas: tuple[float, ...] = ()
     optimizer: OptimizerConfig = SGD
     save_at: Path | None = None
     load_from: Path | None = None
@@ -143,15 +147,11 @@ def made(case: Case) -> Engine:
     """The engine of a case, on this rank."""
     steps = 10
     training = DpSgdConfig(
-        expected_batch=BATCH,
-        steps=steps,
-        clipping_norm=case.norm,
-        noise_multiplier=1.0,
-        optimizer=case.optimizer,
-        max_tokens=16,
+        expected_batch=BATCH, steps=steps, clipping_norm=case.norm, noise_multiplier=1.0, optimizer=case.optimizer
     )
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), case.sigma * case.norm, BATCH)
-    model = tiny_model(case.kind, case.seeds[ranks.rank()])
+    mechanism = ChangingGaussian(case.sigmas or (case.sigma,) * steps, case.norm)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH)
+    model = tiny_model(case.kind, case.seeds[collectives.rank()])
     engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)
     own_losses = functools.partial(losses, half=case.half)
     return make_engine(model.bfloat16() if case.half else model, training, noise, engine, own_losses, case.half)
@@ -159,8 +159,8 @@ def made(case: Case) -> Engine:
 
 def mine(case: Case, split: tuple[int, ...]) -> list[Batch]:
     """This rank's physical batches."""
-    ends = np.cumsum([0, *split, *[0] * ranks.world()])
-    here = ranks.rank()
+    ends = np.cumsum([0, *split, *[0] * collectives.world()])
+    here = collectives.rank()
     return physical_batches(units()[ends[here] : ends[here + 1]], case.tokens[here], PAD)
 
 
@@ -209,7 +209,7 @@ class Overflowing:
 
 def overflowed(zero: int, offload: bool) -> float:
     """Share of weights that infinite gradients have reached, after a step and another one without users."""
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), 1.0, BATCH)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((1.0,) * 10), BATCH)
     engine = ZeroEngine(tiny_model("gpt2"), Overflowing, noise, Schedule(SGD, 10), losses, zero, offload)
     engine.step(0, mine(Case("gpt2"), (5, 4)))
     weights = torch.cat([tensor.flatten() for tensor in engine.state_dict().values()])

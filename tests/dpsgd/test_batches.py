@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
@@ -49,7 +49,6 @@ def _units_of(batch: Batch) -> list[Rows]:
 
 
 @given(_units, st.integers(8, 400))
-@settings(max_examples=200, deadline=None)
 def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max_tokens: int) -> None:
     left = list(units)
     for batch in physical_batches(units, max_tokens, PAD):
@@ -61,7 +60,6 @@ def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max
 
 
 @given(_units, st.integers(8, 400))
-@settings(max_examples=200, deadline=None)
 def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens: int) -> None:
     for batch in physical_batches(units, max_tokens, PAD):
         rows, width = batch.ids.shape
@@ -82,7 +80,6 @@ def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens
 
 
 @given(_units, _units, st.integers(8, 400))
-@settings(max_examples=200, deadline=None)
 def test_a_unit_meets_the_same_shape_in_any_company(
     units: list[list[Document]], others: list[list[Document]], max_tokens: int
 ) -> None:
@@ -102,7 +99,6 @@ def test_a_unit_meets_the_same_shape_in_any_company(
 
 
 @given(_units, st.integers(8, 400))
-@settings(max_examples=50, deadline=None)
 def test_batches_are_deterministic(units: list[list[Document]], max_tokens: int) -> None:
     once, again = (physical_batches(units, max_tokens, PAD) for _ in range(2))
     for first, second in zip(once, again, strict=True):

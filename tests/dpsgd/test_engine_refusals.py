@@ -1,4 +1,4 @@
-"""The door to the weights fails closed: no step without noise, twice, in part, or because of what gradients are."""
+"""The noisy optimizer fails closed: no step without noise, twice, in part, or because of what gradients are."""
 
 import sys
 from collections.abc import Callable
@@ -6,26 +6,27 @@ from typing import Any
 
 import pytest
 import torch
+from changing_noise import ChangingGaussian
 from engine_cases import PAD, Case, made, mine, overflowed, refused, taken, told_to_step
 from rank_processes import Ranks
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
-from rayprivacy.dpsgd.engine import StepNoise
-from rayprivacy.dpsgd.manifest import Fragment
+from rayprivacy.dpsgd.engines.engine import StepNoise
+from rayprivacy.dpsgd.engines.manifest import Fragment
+from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer
+from rayprivacy.dpsgd.engines.partitions import Partition, Piece
 from rayprivacy.dpsgd.noise import KeyedNoise
-from rayprivacy.dpsgd.noisy import NoisyOptimizer
 from rayprivacy.dpsgd.optimizer import Schedule
-from rayprivacy.dpsgd.partitions import Partition, Piece
 from rayprivacy.dpsgd.settings import OptimizerConfig
 
 SCHEDULE = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), 10)
-NOISE = StepNoise(KeyedNoise(Key.for_tests(), "run"), 2.0, 4.0)
+NOISE = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((2.0,) * 10), 4.0)
 PIECES = (Piece(Fragment("a", 0, 3), 0), Piece(Fragment("b", 0, 2), 4))  # one number of padding between, two behind
 
 
-class Door:
+class Wrapped:
     """A flat tensor of seven numbers, two parameters and three numbers of padding, behind its noisy optimizer."""
 
     def __init__(self, sizes: dict[str, int] | None = None, noise: StepNoise = NOISE, scale: float = 1.0) -> None:
@@ -38,82 +39,96 @@ class Door:
 
 
 def test_noise_goes_to_its_coordinates_and_padding_stays_zero() -> None:
-    door = Door(scale=3.0)
-    with door.noisy.open(5):
-        door.flat.grad = torch.arange(7.0)
-        door.optimizer.step()
+    wrapped = Wrapped(scale=3.0)
+    with wrapped.noisy.open(5):
+        wrapped.flat.grad = torch.arange(7.0)
+        wrapped.optimizer.step()
     a, b = (NOISE.noise.normal(5, name, 0, size) for name, size in (("a", 3), ("b", 2)))
     gradient = torch.zeros(7)
     gradient[:3] = 3 * torch.arange(3.0) + 2.0 * a
     gradient[4:6] = 3 * torch.tensor([4.0, 5.0]) + 2.0 * b
-    torch.testing.assert_close(door.flat.detach(), -gradient / 4.0)
+    torch.testing.assert_close(wrapped.flat.detach(), -gradient / 4.0)
 
 
-def _stepping(change: Callable[[Door], Any]) -> str:
-    door = Door()
-    door.flat.grad = torch.ones(7)
+def _stepping(change: Callable[[Wrapped], Any]) -> str:
+    wrapped = Wrapped()
+    wrapped.flat.grad = torch.ones(7)
     try:
-        with door.noisy.open(0):
-            change(door)
-            door.optimizer.step()
+        with wrapped.noisy.open(0):
+            change(wrapped)
+            wrapped.optimizer.step()
     except ReleaseError as error:
         return str(error)
     return ""
 
 
-def _set(door: Door, gradient: torch.Tensor | None) -> None:
-    if gradient is not None and gradient.shape != door.flat.shape:
-        door.flat.data = torch.zeros(len(gradient))  # as an optimizer does that has changed its partition
-    door.flat.grad = gradient
+def _set(wrapped: Wrapped, gradient: torch.Tensor | None) -> None:
+    if gradient is not None and gradient.shape != wrapped.flat.shape:
+        wrapped.flat.data = torch.zeros(len(gradient))  # as an optimizer does that has changed its partition
+    wrapped.flat.grad = gradient
 
 
 def test_no_step_without_every_gradient_whole_and_in_float32() -> None:
-    assert "has no gradient for 7 float32" in _stepping(lambda door: _set(door, None))
-    assert "has 5 torch.float32 gradients for 7" in _stepping(lambda door: _set(door, torch.ones(5)))
-    door = Door()
-    door.flat.data = door.flat.data.bfloat16()
-    door.flat.grad = torch.ones(7, dtype=torch.bfloat16)
-    with pytest.raises(ReleaseError, match=r"has 7 torch\.bfloat16 gradients"), door.noisy.open(0):
-        door.optimizer.step()
+    assert "has no gradient for 7 float32" in _stepping(lambda wrapped: _set(wrapped, None))
+    assert "has 5 torch.float32 gradients for 7" in _stepping(lambda wrapped: _set(wrapped, torch.ones(5)))
+    wrapped = Wrapped()
+    wrapped.flat.data = wrapped.flat.data.bfloat16()
+    wrapped.flat.grad = torch.ones(7, dtype=torch.bfloat16)
+    with pytest.raises(ReleaseError, match=r"has 7 torch\.bfloat16 gradients"), wrapped.noisy.open(0):
+        wrapped.optimizer.step()
 
 
 def test_no_step_twice_or_of_an_unknown_tensor() -> None:
-    assert "would update a tensor twice" in _stepping(lambda door: door.optimizer.step())
+    assert "would update a tensor twice" in _stepping(lambda wrapped: wrapped.optimizer.step())
     other = torch.zeros(2, requires_grad=True)
-    assert "not in the noise manifest" in _stepping(lambda door: door.optimizer.add_param_group({"params": [other]}))
+    assert "not in the noise manifest" in _stepping(
+        lambda wrapped: wrapped.optimizer.add_param_group({"params": [other]})
+    )
 
 
 def test_no_step_outside_and_none_left_out() -> None:
-    door = Door()
-    door.flat.grad = torch.ones(7)
+    wrapped = Wrapped()
+    wrapped.flat.grad = torch.ones(7)
     with pytest.raises(ReleaseError, match="no noisy step is open"):
-        door.optimizer.step()
-    with pytest.raises(ReleaseError, match="step 0 left 1 of 1 partitions without noise"), door.noisy.open(0):
+        wrapped.optimizer.step()
+    with pytest.raises(ReleaseError, match="step 0 left 1 of 1 partitions without noise"), wrapped.noisy.open(0):
         pass
     with pytest.raises(ReleaseError, match="no noisy step is open"):
-        door.optimizer.step()
-    assert not door.flat.any()
+        wrapped.optimizer.step()
+    assert not wrapped.flat.any()
 
 
 def test_a_step_number_is_used_once_even_if_the_step_failed() -> None:
-    door = Door()
-    with pytest.raises(ZeroDivisionError), door.noisy.open(3):
+    wrapped = Wrapped()
+    with pytest.raises(ZeroDivisionError), wrapped.noisy.open(3):
         raise ZeroDivisionError
     for step in (3, 2, 0):
-        with pytest.raises(ReleaseError, match=f"step {step} was opened before: go on with 4"), door.noisy.open(step):
+        with (
+            pytest.raises(ReleaseError, match=f"step {step} was opened before: go on with 4"),
+            wrapped.noisy.open(step),
+        ):
             pass
 
 
 @pytest.mark.parametrize("sizes", [{"a": 3, "b": 3}, {"a": 3}, {"a": 3, "b": 2, "c": 1}])
 def test_a_manifest_that_does_not_fit_is_refused(sizes: dict[str, int]) -> None:
     with pytest.raises(ReleaseError):
-        Door(sizes)
+        Wrapped(sizes)
 
 
 @pytest.mark.parametrize(("std", "batch"), [(-1.0, 4.0), (float("nan"), 4.0), (float("inf"), 4.0), (1.0, 0.0)])
 def test_impossible_noise_is_refused(std: float, batch: float) -> None:
     with pytest.raises(ReleaseError):
-        StepNoise(NOISE.noise, std, batch)
+        StepNoise(NOISE.noise, ChangingGaussian((1.0, 1.0, std)), batch)
+
+
+def test_a_step_that_the_mechanism_does_not_have_is_refused() -> None:
+    wrapped = Wrapped()
+    with wrapped.noisy.open(9):
+        wrapped.flat.grad = torch.ones(7)
+        wrapped.optimizer.step()
+    with pytest.raises(ReleaseError, match="step 10 is not one of the 10 that are charged"), wrapped.noisy.open(10):
+        pass
 
 
 @pytest.mark.parametrize(("zero", "offload"), [(1, False), (2, False), (3, False), (2, True), (3, True)])
@@ -127,15 +142,21 @@ def test_deepspeed_cannot_step_by_itself(pair: Ranks, zero: int) -> None:
         assert answer.startswith("ReleaseError: the optimizer was told to step while no noisy step is open")
 
 
-def test_ranks_with_other_keys_do_not_begin(pair: Ranks) -> None:
-    assert all("ranks differ in the noise" in answer for answer in pair.run(_replicated_with_other_keys))
+@pytest.mark.parametrize("different", ["key", "last step", "steps", "batch"])
+def test_ranks_with_other_noise_do_not_begin(pair: Ranks, different: str) -> None:
+    assert all("ranks differ in the noise" in answer for answer in pair.run(_replicated_with_other, different))
+    assert pair.run(_replicated_with_other, "nothing") == ["", ""]
 
 
-def _replicated_with_other_keys() -> str:
-    from rayprivacy.dpsgd import ranks
+def _replicated_with_other(different: str) -> str:
+    from rayprivacy.dpsgd import collectives
 
-    flat = torch.zeros(5, requires_grad=True)
-    noise = StepNoise(KeyedNoise(Key(bytes([ranks.rank()]) * 32), "run"), 1.0, 4.0)
+    flat, other = torch.zeros(5, requires_grad=True), collectives.rank() == 1
+    key = Key(bytes([other and different == "key"]) * 32)
+    sigmas = (1.0, 1.0, 1.5 if other and different == "last step" else 1.0)
+    sigmas = (*sigmas, 1.0) if other and different == "steps" else sigmas
+    batch = 5.0 if other and different == "batch" else 4.0
+    noise = StepNoise(KeyedNoise(key, "run"), ChangingGaussian(sigmas), batch)
     whole = [Partition(flat, (Piece(Fragment("a", 0, 5), 0),))]
     try:
         NoisyOptimizer(torch.optim.SGD([flat], lr=0.0), whole, {"a": 5}, True, noise, SCHEDULE)
@@ -145,14 +166,14 @@ def _replicated_with_other_keys() -> str:
 
 
 def test_zero_needs_a_group_a_stage_and_deepspeed(pair: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "engine.zero is 2 without a process group" in refused(Case("gpt2", 2))
+    assert "resources.zero is 2 without a process group" in refused(Case("gpt2", 2))
     assert all(
-        "engine.offload needs engine.zero 1, 2 or 3" in each for each in pair.run(refused, Case("gpt2", 0, True))
+        "resources.offload needs resources.zero 1, 2 or 3" in each for each in pair.run(refused, Case("gpt2", 0, True))
     )
-    from rayprivacy.dpsgd.deepspeed_setup import find_deepspeed
+    from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed
 
     monkeypatch.setitem(sys.modules, "deepspeed", None)
-    with pytest.raises(ConfigError, match=r'pip install "rayprivacy\[deepspeed\]"'):
+    with pytest.raises(ConfigError, match=r'resources\.zero needs .* pip install "rayprivacy\[deepspeed\]"'):
         find_deepspeed(torch.device("cpu"))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.gradients import BookKeeping, Lazy
-from rayprivacy.models.norms import Tape
+from rayprivacy.models.norms import Recorder
 
 TOLERANCE = 1e-5
 
@@ -61,11 +61,11 @@ def test_other_clippings_are_their_definitions(kind: str, clipping: str) -> None
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "llama-lora"])
 def test_norms_by_parameter_are_those_of_the_sum_of_all_uses(kind: str) -> None:
     model, batch = tiny_model(kind), tiny_batch(3)
-    tape = Tape(model)
-    with tape.recording():
+    recorder = Recorder(model)
+    with recorder.recording():
         losses = row_losses(model, batch)
-    tape.differentiate(losses)
-    found = tape.squared_norms(3).double().sqrt()
+    recorder.differentiate(losses)
+    found = recorder.squared_norms(3).double().sqrt()
     units = unit_gradients(model, batch)
     expected = torch.stack([torch.stack([part.norm() for part in unit.values()]) for unit in units])
     floor = 1e-3 * expected.norm(dim=1, keepdim=True)

@@ -8,7 +8,7 @@ from torch import nn
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
 from rayprivacy.dpsgd.gradients import BookKeeping
-from rayprivacy.models.norms import Tape
+from rayprivacy.models.norms import Recorder
 
 pytest.importorskip("opacus")
 
@@ -31,14 +31,14 @@ def test_norms_by_parameter_agree_with_per_sample_gradients() -> None:
     from opacus.grad_sample import GradSampleModule
 
     model, batch = tiny_model("gpt2-untied"), tiny_batch()
-    tape = Tape(model)
-    with tape.recording():
+    recorder = Recorder(model)
+    with recorder.recording():
         losses = row_losses(model, batch)
-    tape.differentiate(losses)
-    found = tape.squared_norms(1).sqrt()
+    recorder.differentiate(losses)
+    found = recorder.squared_norms(1).sqrt()
     samples = GradSampleModule(model, loss_reduction="sum")
     row_losses(samples, batch).sum().backward()
-    expected = torch.stack([own.grad_sample.flatten(1).norm(dim=1) for own in tape.parameters], 1)
+    expected = torch.stack([own.grad_sample.flatten(1).norm(dim=1) for own in recorder.parameters], 1)
     torch.testing.assert_close(found.float(), expected, rtol=1e-5, atol=1e-5 * expected.norm(dim=1).max().item())
 
 

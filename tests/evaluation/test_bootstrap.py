@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rayprivacy.evaluation.bootstrap import Figure, mean_figure
+from rayprivacy.evaluation.figures import Figure, mean_figure
 
 USERS, EACH, WORLDS = 60, 20, 300
 

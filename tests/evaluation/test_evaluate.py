@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError
-from rayprivacy.evaluation.drawn import draw
 from rayprivacy.evaluation.evaluate import FEW_USERS, NO_HALVES, NO_HOLDOUT, NO_USERS, evaluate
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.summary import markdown
-from rayprivacy.evaluation.texts import Texts, plain
+from rayprivacy.evaluation.texts import Texts, draw, plain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WHO = ["my friend", "the doctor", "a neighbour", "our teacher", "the old man", "her sister", "the driver", "a student"]
 DOES = ["walks to", "looks at", "talks about", "comes from", "dreams of", "waits near", "lives behind", "runs around"]
 WHERE = ["the station", "a green park", "the small shop", "our school", "the harbour", "the market", "the bridge"]
 WHEN = ["every morning", "on sundays", "after work", "in the rain", "at night", "all summer", "now and then"]
-LSA_ONLY = EvaluationConfig(embeddings=("tfidf",))
+LSA_ONLY = EvaluationConfig(embeddings=("tfidf",), base=None)
 
 
 def sentence(draw: random.Random) -> str:
@@ -46,7 +45,7 @@ def by_name(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def good(tiny_base: Path) -> dict[str, Any]:
     """Synthetic text of the same distribution, with everything that can be measured."""
-    config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), label="label", max_words=20)
+    config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), base=str(tiny_base), label="label", max_words=20)
     return evaluate(people(1), anonymous(people(2)), people(3), config)
 
 
@@ -104,7 +103,7 @@ def test_means_over_texts_carry_intervals_and_distances_of_distributions_none(go
 
 
 def test_the_same_evaluation_gives_the_same_figures(good: dict[str, Any], tiny_base: Path) -> None:
-    config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), label="label", max_words=20)
+    config = EvaluationConfig(embeddings=(str(tiny_base), "tfidf"), base=str(tiny_base), label="label", max_words=20)
     assert evaluate(people(1), anonymous(people(2)), people(3), config) == good
 
 
@@ -122,7 +121,7 @@ def test_copies_of_private_text_are_found() -> None:
 def test_one_copied_text_of_two_hundred_is_found_whatever_the_sample() -> None:
     real = people(1, users=100)
     mixed = plain([*people(2).texts[:-1], max(real.texts, key=len)])
-    config = EvaluationConfig(embeddings=("tfidf",), max_texts=200)
+    config = EvaluationConfig(embeddings=("tfidf",), base=None, max_texts=200)
     rows = by_name(evaluate(real, mixed, people(3), config))
     most = max(len(text.split()) for text in real.texts)
     assert rows["longest_run_max"]["synthetic"] >= most - 5 > rows["longest_run_max"]["reference"]
@@ -153,13 +152,13 @@ def test_what_is_missing_is_said() -> None:
     assert evaluate(one, anonymous(people(2)), None, LSA_ONLY)["notes"] == [NO_HALVES, NO_HOLDOUT, FEW_USERS]
     alone = evaluate(anonymous(people(1)), anonymous(people(2)), None, LSA_ONLY)
     assert alone["notes"] == [NO_HOLDOUT, NO_USERS]
-    assert "perplexity" not in by_name(alone)  # no base model among the embeddings
+    assert "perplexity" not in by_name(alone)  # no base model was named
     assert "accuracy" not in by_name(alone)
     assert "nearer_to_real" not in by_name(alone)
 
 
 def test_without_held_out_text_classifiers_are_tested_on_the_other_half() -> None:
-    config = EvaluationConfig(embeddings=("tfidf",), label="label")
+    config = EvaluationConfig(embeddings=("tfidf",), base=None, label="label")
     found = evaluate(people(1), anonymous(people(2)), None, config)
     assert found["compared"]["tested_on_texts"] == 100
     assert found["compared"]["trained_on_texts"] == 100
@@ -185,6 +184,6 @@ def test_errors_carry_no_text() -> None:
     with pytest.raises(ConfigError, match="neighbours is 5, and one side has 5 texts") as caught:
         evaluate(secret, secret, None, LSA_ONLY)
     assert "swordfish" not in str(caught.value)
-    config = EvaluationConfig(embeddings=("tfidf",), label="topic")
+    config = EvaluationConfig(embeddings=("tfidf",), base=None, label="topic")
     with pytest.raises(CorpusError, match="fewer than two labels"):
         evaluate(people(1), plain(people(2).texts, labels=["x"] * 200), None, config)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from timeouts import patience
 from typer.testing import CliRunner
 
 from rayprivacy.cli import app
@@ -38,6 +40,11 @@ def test_it_prints_tables_and_writes_both_files(files: dict[str, str], tmp_path:
     assert done.exit_code == 0
     for word in ("precision", "copied_texts", "macro_f1", "not releasable"):
         assert word in done.output
+    for width in (80, 60):
+        narrow = CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": str(width)}).output
+        assert "…" not in narrow
+        for row in json.loads((out / "evaluation.json").read_text())["rows"]:
+            assert row["name"] in re.findall(r"[^\s│┃]+", narrow), "the name of a figure is whole"
     assert [stat.S_IMODE((out / f"evaluation.{kind}").stat().st_mode) for kind in ("json", "md")] == [0o600, 0o600]
     found = json.loads((out / "evaluation.json").read_text())
     assert found["releasable"] is False
@@ -50,9 +57,18 @@ def test_it_prints_tables_and_writes_both_files(files: dict[str, str], tmp_path:
 
 
 def test_a_wrong_column_is_one_sentence_and_exit_code_two(files: dict[str, str]) -> None:
-    command = [sys.executable, "-c", "from rayprivacy.cli import main; main()", "evaluate", "--real", files["real"]]
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from rayprivacy.cli import main; sys.exit(main())",
+        "evaluate",
+        "--real",
+        files["real"],
+    ]
     command += ["--synthetic", files["synthetic"], "--text", "message"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"NO_COLOR": "1"}, timeout=patience(120)
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("rayprivacy: --text is 'message', which is not a column of --real")
     assert len(done.stderr.strip().splitlines()) == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.evaluation.lengths import WORD_EDGES, length_summary
+from rayprivacy.evaluation.language import WORD_EDGES, length_summary
 
 
 def text(words: int) -> str:

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from rayprivacy.evaluation.runs import GRAM, shared_runs
-from rayprivacy.evaluation.vocabulary import normal_words, shared_words
+from rayprivacy.evaluation.language import normal_words, shared_words
+from rayprivacy.evaluation.memorisation import GRAM, shared_runs
 
 
 def brute(text: str, real: list[str], most: int = 100) -> int:

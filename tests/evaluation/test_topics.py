@@ -1,6 +1,6 @@
 """Topics: equal mixtures have equal shares, and a topic that is left out is missed."""
 
-from rayprivacy.evaluation.topics import Topics, topic_distances
+from rayprivacy.evaluation.words import Topics, topic_distances
 
 TEA = [f"i drink {adjective} tea with {what}" for adjective in ("green", "black", "hot") for what in ("milk", "honey")]
 RAIN = [f"the {what} will bring {how} rain" for what in ("storm", "wind", "cloud") for how in ("heavy", "light")]

@@ -112,3 +112,14 @@ def test_padding_stands_left_and_is_masked(tiny_backbone: Backbone) -> None:
         prefix = tiny_backbone.prefix(prompt)
         assert ids[-len(prefix) :] == prefix
         assert mask == [0] * (len(ids) - len(prefix)) + [1] * len(prefix)
+
+
+def test_texts_are_counted_while_they_are_written(tiny_backbone: Backbone) -> None:
+    told: list[int] = []
+    config = SamplingConfig(max_tokens=8)
+    documents = sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2, told=told.append)
+    assert told == sorted(told)
+    assert {1, 2, 3} <= set(told) <= {0, 1, 2, 3}
+    assert documents == sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2), (
+        "who watches changes nothing"
+    )

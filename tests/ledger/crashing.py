@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
-from rayprivacy.ledger.queries import Query
+from rayprivacy.ledger.rows import Query
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(20.0)

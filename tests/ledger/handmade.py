@@ -16,7 +16,8 @@ from dp_accounting.rdp import RdpAccountant
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.verify import Rows, replay
+from rayprivacy.ledger.audit.replay import replay
+from rayprivacy.ledger.audit.rows import Rows
 
 Row = dict[str, Any]
 STATES = ("reserved", "started", "committed")

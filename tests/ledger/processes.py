@@ -43,9 +43,11 @@ def warm_children(warm_up: Callable[..., Any], *arguments: Any) -> Iterator[Call
         exit_code: int | None = here.recv()
         return exit_code
 
-    yield call
-    here.close()
-    parent.join()
+    try:
+        yield call
+    finally:  # or a session that is killed would wait for it for ever
+        here.close()
+        parent.join()
 
 
 def _breed(pipe: Connection, warm_up: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

@@ -200,6 +200,16 @@ class TestPlan:
                 ledger.register_plan("a", events)
         assert [entry.kind for entry in ledger.entries("a")] == ["create"]
 
+    def test_the_least_costly_line_pays_first(self, ledger: Ledger) -> None:
+        """Lines of falling noise: a plan admits all of itself, whichever part is charged first."""
+        steps = [PoissonSampledDpEvent(0.01, GaussianDpEvent(sigma)) for sigma in (2.0, 1.8, 1.62, 1.458)]
+        ledger.create_account("a", USER, ADD, CAP, "pld")
+        ledger.register_plan("a", [SelfComposedDpEvent(steps[0], 8), *steps])
+        for rung, event in enumerate((SelfComposedDpEvent(steps[0], 8), *steps)):
+            _reserve(ledger, rung, event)
+        with pytest.raises(BudgetRefusedError):
+            _reserve(ledger, 9, steps[0])
+
     @pytest.mark.parametrize(
         "event",
         [

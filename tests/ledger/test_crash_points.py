@@ -26,10 +26,14 @@ def test_there_are_enough_crash_points() -> None:
     assert 2 * sum(LEAST.values()) >= 600  # on two stores
 
 
-EVERY = [pytest.param(4, id="every fourth"), pytest.param(1, id="every one", marks=pytest.mark.exhaustive)]
+STORES = [
+    pytest.param("sqlite", 1, id="sqlite"),
+    pytest.param("postgresql", 5, id="postgresql, every fifth"),
+    pytest.param("postgresql", 1, id="postgresql", marks=pytest.mark.exhaustive),
+]
 
 
-@pytest.mark.parametrize("stride", EVERY)
+@pytest.mark.parametrize(("url", "stride"), STORES, indirect=["url"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_crash_spends_unseen_or_draws_twice(url: str, tmp_path: Path, scenario: str, stride: int) -> None:
     parent = Ledger.open(url)
@@ -51,7 +55,7 @@ def test_no_crash_spends_unseen_or_draws_twice(url: str, tmp_path: Path, scenari
     parent.close()
 
 
-@pytest.mark.parametrize("stride", EVERY)
+@pytest.mark.parametrize(("url", "stride"), STORES, indirect=["url"])
 def test_no_crash_leaves_half_a_ledger(url: str, tmp_path: Path, stride: int) -> None:
     with warm_children(run, f"sqlite:///{tmp_path}/warm-up.db", "plain", "warm-up", tmp_path) as call:
         for crossings in itertools.count(1, 3 * stride):  # a migration has many statements

@@ -15,9 +15,9 @@ from sqlalchemy import create_engine, insert
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger import schema
+from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.signing import public_key_of, sign
 from rayprivacy.ledger.export import export_ledger, verify_export
-from rayprivacy.ledger.verify import replay
 
 KEY, OTHER = Key.for_tests(), Key(b"k" * 32)
 FILES = ("accounts.jsonl", "entries.jsonl", "outputs.jsonl", "summary.json")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from alembic.script import ScriptDirectory
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
-from hypothesis import given, settings
+from effort import COSTLY
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.accounting.calibrate import sigma_for
@@ -178,6 +179,17 @@ def test_an_older_copy_of_the_file_is_noticed(sqlite_url: str, tmp_path: Path) -
     assert Ledger.open(sqlite_url, expected_head=early).verify(early).charges == 0
 
 
+def test_a_with_block_closes_the_ledger(sqlite_url: str, tmp_path: Path) -> None:
+    log = tmp_path / "ledger.db-wal"
+    with Ledger.open(sqlite_url) as ledger:
+        ledger.create_account("chat", USER, ADD, CAP)
+        assert log.exists()
+    assert not log.exists()  # the last connection moves the log into the file
+    with pytest.raises(LedgerError, match="exists"), Ledger.open(sqlite_url) as ledger:
+        ledger.create_account("chat", USER, ADD, CAP)
+    assert not log.exists()
+
+
 def test_a_file_that_was_moved_away_is_noticed(sqlite_url: str, tmp_path: Path) -> None:
     ledger = Ledger.open(sqlite_url)
     ledger.create_account("chat", USER, ADD, CAP)
@@ -206,7 +218,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=25, deadline=None)
+@COSTLY
 def test_any_sequence_of_calls_leaves_a_book_that_replays(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, float]]
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from processes import forkserver
+from timeouts import patience
 
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError
@@ -74,7 +75,7 @@ def _all(target: Callable[..., None], url: str, processes: int, fit: int) -> lis
     workers = [context.Process(target=_reporting, args=(target, *each)) for each in arguments]
     for worker in workers:
         worker.start()
-    found = [results.get(timeout=120) for _ in workers]
+    found = [results.get(timeout=patience(120)) for _ in workers]
     for worker in workers:
         worker.join()
     return found

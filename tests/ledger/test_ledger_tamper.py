@@ -113,13 +113,13 @@ def test_verify_does_its_own_sums(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path: Path) -> None:
-    with closing(Ledger.open(sqlite_url)) as ledger:
+    with Ledger.open(sqlite_url) as ledger:
         ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as book:
         row = list(book.execute("SELECT * FROM accounts").fetchone())
         row[row.index(3.0)] = 30.0
         book.execute(f"INSERT OR REPLACE INTO accounts VALUES ({', '.join('?' * len(row))})", row)  # fires no trigger
-    with closing(Ledger.open(sqlite_url)) as ledger:
+    with Ledger.open(sqlite_url) as ledger:
         with pytest.raises(LedgerError, match="differs from its create entry"):
             ledger.reserve("chat", "run", "d", GaussianDpEvent(0.5))
         with pytest.raises(LedgerError, match="create entry"):
@@ -127,7 +127,7 @@ def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path
 
 
 def test_a_row_that_differs_from_its_index_is_found(sqlite_url: str, tmp_path: Path) -> None:
-    with closing(Ledger.open(sqlite_url)) as ledger:
+    with Ledger.open(sqlite_url) as ledger:
         ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
         charge = ledger.start(ledger.reserve("chat", "run", "d", GaussianDpEvent(5.0)))
         ledger.commit_output(charge, b"noisy")
@@ -137,5 +137,5 @@ def test_a_row_that_differs_from_its_index_is_found(sqlite_url: str, tmp_path: P
     content = path.read_bytes()
     where = content.find(charge.id.encode(), content.find(b"noisy") - 300)  # the row of the output, not its index
     path.write_bytes(content[:where] + b"X" + content[where + 1 :])
-    with closing(Ledger.open(sqlite_url)) as ledger, pytest.raises(LedgerError):
+    with Ledger.open(sqlite_url) as ledger, pytest.raises(LedgerError):
         ledger.verify()

@@ -13,7 +13,7 @@ from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger import opening
 from rayprivacy.ledger.filters.choose import parameters_for
-from rayprivacy.ledger.filters.noise import gaussian_noise
+from rayprivacy.ledger.least_noise import gaussian_noise
 from rayprivacy.ledger.store import Ledger
 
 UNIT = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)

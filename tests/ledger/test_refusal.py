@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
+from timeouts import patience
 
 from rayprivacy.core.errors import BudgetRefusedError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -22,7 +23,7 @@ def test_others_write_while_a_refusal_is_explained(ledger: Ledger, url: str, mon
     def slow(rule: GdpRule, used: Vector) -> float:
         # The explanation goes on until another client has written.
         charge = pool.submit(other.reserve, "chat", f"other-{len(written)}", "d", GaussianDpEvent(50.0))
-        written.append(charge.result(timeout=20))
+        written.append(charge.result(timeout=patience(20)))
         return figure(rule, used)
 
     monkeypatch.setattr(GdpRule, "epsilon", slow)

@@ -24,7 +24,8 @@ from sqlalchemy import create_engine, insert
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger import schema
-from rayprivacy.ledger.verify import Rows, VerifyReport, replay, verify_rows
+from rayprivacy.ledger.audit.replay import VerifyReport, replay
+from rayprivacy.ledger.audit.rows import Rows, read_rows
 
 KEY = Key.for_tests()
 BOOK = every_kind(KEY).rows
@@ -152,7 +153,7 @@ def test_a_balance_must_not_disappear() -> None:
 def test_the_auditor_uses_no_code_of_the_store() -> None:
     package = Path(schema.__file__).parent
     allowed = {"rayprivacy.core", "rayprivacy.ledger.audit", "rayprivacy.ledger.schema"}
-    for path in (package / "verify.py", package / "export.py", *(package / "audit").glob("*.py")):
+    for path in (package / "export.py", *(package / "audit").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -179,9 +180,10 @@ def stored(book: Handmade, path: Path) -> Any:
 def test_a_database_is_verified_from_its_rows(tmp_path: Path) -> None:
     engine = stored(every_kind(KEY), tmp_path / "ledger.db")
     with engine.connect() as connection:
-        assert verify_rows(connection, KEY) == replay(BOOK, KEY)
+        rows = read_rows(connection)
+        assert replay(rows, KEY) == replay(BOOK, KEY)
         with pytest.raises(LedgerError, match="tail was cut"):
-            verify_rows(connection, KEY, "f" * 64)
+            replay(rows, KEY, "f" * 64)
     engine.dispose()
 
 
@@ -211,7 +213,7 @@ def test_a_damaged_database_ends_in_one_sentence(tmp_path: Path, statement: str)
     with engine.begin() as connection:
         connection.exec_driver_sql(statement)
     with engine.connect() as connection, pytest.raises(LedgerError):
-        verify_rows(connection)
+        replay(read_rows(connection))
     engine.dispose()
 
 

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 from handmade import Handmade, gaussian, gdp_cost, laplace, refuse_next, renyi_cost, sampled, steps, times
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
@@ -16,7 +16,7 @@ from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.audit.events import flatten
 from rayprivacy.ledger.audit.plan import shares_out
 from rayprivacy.ledger.audit.prices import renyi_at
-from rayprivacy.ledger.verify import replay
+from rayprivacy.ledger.audit.replay import replay
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,6 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(LINES, LINES)
 def test_sharing_out_agrees_with_a_search_for_a_matching(leaves: Any, lines: Any) -> None:
     runs = [(q, sigma) for q, sigma, count in leaves for _ in range(count)]

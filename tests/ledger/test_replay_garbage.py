@@ -14,12 +14,13 @@ from handmade import (
     sampled,
     times,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.verify import Rows, replay
+from rayprivacy.ledger.audit.replay import replay
+from rayprivacy.ledger.audit.rows import Rows
 
 KEY = Key.for_tests()
 BOOK = every_kind(KEY).rows
@@ -50,7 +51,6 @@ def survives(rows: Rows) -> None:
         assert str(error).endswith((".", "copy of it."))  # noqa: PT017
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(CELLS), st.sampled_from(GARBAGE), st.booleans())
 def test_garbage_in_any_cell_ends_in_one_sentence(cell: tuple[str, int, str], value: Any, relink: bool) -> None:
     table, number, column = cell
@@ -76,7 +76,6 @@ EVENTS = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(EVENTS, st.sampled_from(["gdp", "zcdp", "rdp"]), st.integers(0, 2**81))
 def test_any_event_at_any_cost_is_judged(event: dict[str, Any], composition: str, cost: int) -> None:
     book = Handmade().open("a", composition, parameters={"order": 6.0} if composition == "rdp" else None)

@@ -3,7 +3,7 @@
 import pytest
 from handmade import Handmade, gaussian, gdp_cost, refuse_next, times
 
-from rayprivacy.ledger.verify import replay
+from rayprivacy.ledger.audit.replay import replay
 
 
 def started() -> tuple[Handmade, str]:

@@ -1,73 +1,23 @@
-import json
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
-from dataclasses import dataclass
+"""Small jobs of our methods."""
+
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-
-WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
-USERS, SENTENCES = 30, 4
-
-
-def sentence(user: int, number: int) -> str:
-    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
-
-
-@dataclass(frozen=True)
-class Job:
-    """A small recipe on the tiny model, and the command line to run it."""
-
-    folder: Path
-    recipe: Path
-
-    def command(self, verb: str, *args: str) -> list[str]:
-        return [sys.executable, "-m", "rayprivacy.cli", verb, str(self.recipe), *args]
-
-    def run(self, out: str, *args: str) -> subprocess.CompletedProcess[str]:
-        return self.call(self.command("run", "--out", str(self.folder / out), *args))
-
-    def killed(self, out: str, patch: str, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run with `patch` executed first: it makes the process kill itself at a chosen instruction."""
-        argv = ["rayprivacy", "run", str(self.recipe), "--out", str(self.folder / out), *args]
-        code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
-        return self.call([sys.executable, "-c", code])
-
-    def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        # Output goes to files: what Ray leaves behind for a moment after SIGKILL would hold a pipe open.
-        streams = [self.folder / "stdout", self.folder / "stderr"]
-        with streams[0].open("w") as out, streams[1].open("w") as err:
-            environment = os.environ | {"COLUMNS": "200"}
-            process = subprocess.Popen(
-                command, stdout=out, stderr=err, cwd=self.folder, env=environment, start_new_session=True
-            )
-            try:
-                code = process.wait(timeout=600)  # the test's own timeout comes first
-            finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        return subprocess.CompletedProcess(command, code, *(stream.read_text() for stream in streams))
-
-    def certificate(self, out: str) -> dict[str, Any]:
-        return dict(json.loads((self.folder / out / "certificate.json").read_text()))
+from small_jobs import SENTENCES, USERS, Job, sentence
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_base: Path) -> Job:
+def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     """30 users with 4 sentences each, 12 teachers in stacks of 4, 40 queries."""
     return _small_job(tmp_path, tiny_base)
 
 
 @pytest.fixture(scope="module")
-def shared_job(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Job:
-    """The same, for all tests of a file: a run costs a quarter of a minute."""
+def shared_job(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
+    """The same, for all tests of a file: a run costs seconds."""
     return _small_job(tmp_path_factory.mktemp("job"), tiny_base)
 
 
@@ -76,6 +26,7 @@ def _small_job(folder: Path, base: Path) -> Job:
     table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
     pq.write_table(table, folder / "talk.parquet")
     recipe = {
+        "method": "seqpate",
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
         "privacy": {
             "ledger": f"sqlite:///{folder}/ledger.db",

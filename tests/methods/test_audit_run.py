@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import Job
+from small_jobs import Job
 from typer.testing import CliRunner
 
-from rayprivacy.audit.canaries import CanaryPlan, canaries
-from rayprivacy.audit.shadows import Shadow
+from rayprivacy.auditing.canaries import CanaryPlan, canaries
+from rayprivacy.auditing.shadows import Shadow
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import load_key
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.ledger.certificate import AUDIT_WARNING
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.recipes import load_recipe
+from rayprivacy.methods.registry import load_recipe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PLAN = {"kinds": ["phone"], "repetitions": [1, 6], "candidates": 200}
@@ -75,13 +75,14 @@ def test_an_audit_run_plants_attacks_and_is_marked(generator: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_shadow_models_are_trained_on_halves_and_scored(generator: Job) -> None:
-    assert generator.run("out").returncode == 0
-    run, key = generator.folder / "out", load_key(generator.folder / "secret.key")
-    before, charges = generator.certificate("out"), _charges(generator)
-    command = generator.command("audit", "--shadows", "4", "--json")
-    command[command.index(str(generator.recipe))] = str(run)
-    done = generator.call(command)
+@pytest.mark.parametrize("which", ["generator", "job"])
+def test_shadow_models_are_trained_on_halves_and_scored(which: str, request: pytest.FixtureRequest) -> None:
+    method: Job = request.getfixturevalue(which)
+    assert method.run("out").returncode == 0
+    run, key = method.folder / "out", load_key(method.folder / "secret.key")
+    before, charges = method.certificate("out"), _charges(method)
+    command = ("audit", str(run), "--shadows", "4", "--json")
+    done = method.call(*command)
     assert done.returncode == 0, done.stderr
     found = json.loads((run / "audit.json").read_text())
     assert found == json.loads(done.stdout)
@@ -96,12 +97,12 @@ def test_shadow_models_are_trained_on_halves_and_scored(generator: Job) -> None:
         own = {row["user"] for rows in _rows(folder / "run").values() for row in rows}
         assert own == {user for user in everybody if shadow.holds(user)}
         assert stat.S_IMODE((folder / "corpus.parquet").stat().st_mode) == 0o600
-    assert generator.certificate("out") == before  # the run's account paid for nothing more
-    assert _charges(generator) == charges
+    assert method.certificate("out") == before  # the run's account paid for nothing more
+    assert _charges(method) == charges
 
     stamps = {path: path.stat().st_mtime_ns for path in run.glob("private/shadows/*/*/run/model/*")}
     assert stamps
-    assert generator.call(command).returncode == 0
+    assert method.call(*command).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps  # trained once
 
     cleaned = CliRunner().invoke(app, ["clean", str(run)])
@@ -113,4 +114,4 @@ def test_shadow_models_are_trained_on_halves_and_scored(generator: Job) -> None:
 def test_odd_numbers_of_shadows_are_refused_first(generator: Job) -> None:
     (generator.folder / "recipe.yaml").write_text(generator.recipe.read_text())
     done = CliRunner().invoke(app, ["audit", str(generator.folder), "--shadows", "3"])
-    assert "--shadows is 3: give an even number" in str(done.exception)
+    assert "shadows is 3: give an even number" in str(done.exception)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rayprivacy.methods.certify import MEASURED, _forget_another_corpus
+from rayprivacy.runs.certify import MEASURED, _forget_another_corpus
 
 KEPT = ("certificate.json", "model.safetensors", "recipe.yaml")
 

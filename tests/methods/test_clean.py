@@ -1,21 +1,19 @@
 """Cleaning a run takes everything private and nothing else."""
 
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from commands import command
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.methods.clean import STORES, clean_run, remember_store
-from rayprivacy.methods.run import Run
-from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
+from rayprivacy.runs.clean import STORES, clean_run, remember_store
+from rayprivacy.runs.directory import Run
 
 KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "public/basis.safetensors")
 
@@ -49,14 +47,9 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rayprivacy.cli", "clean", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
-
-
 def test_private_results_go_and_public_ones_stay(run: Run, tmp_path: Path) -> None:
     store = filled(run.private("features"), tmp_path / "key")
-    remember_store(run.private(""), store)
+    remember_store(run.root, store)
     expected = 3000 + size(store.folder)
     done = clean_run(run.root)
     assert done.freed == expected
@@ -71,8 +64,8 @@ def test_private_results_go_and_public_ones_stay(run: Run, tmp_path: Path) -> No
 def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, tmp_path: Path) -> None:
     ours, earlier, theirs = (filled(tmp_path / "shared", tmp_path / "key", letter * 64) for letter in "abc")
     for store in (earlier, ours, ours):
-        remember_store(run.private(""), store)
-    assert stat.S_IMODE(run.private(STORES).stat().st_mode) == 0o600
+        remember_store(run.root, store)
+    assert stat.S_IMODE((run.root / "private" / STORES).stat().st_mode) == 0o600
     expected = 3000 + size(ours.folder) + size(earlier.folder)
     done = clean_run(run.root)
     assert done.freed == expected
@@ -82,27 +75,28 @@ def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, t
 
 
 def test_a_run_that_moved_takes_its_own_features(run: Run, tmp_path: Path) -> None:
-    remember_store(run.private(""), filled(run.private("features"), tmp_path / "key"))
+    remember_store(run.root, filled(run.private("features"), tmp_path / "key"))
     moved = run.root.rename(tmp_path / "moved")
     clean_run(moved)
     assert files(moved) == set(KEPT)
 
 
 def test_what_no_run_made_is_left_and_said(run: Run) -> None:
-    run.private("secret.key").write_text("mine")
-    assert clean_run(run.root).left == (run.private("secret.key"),)
-    assert run.private("secret.key").exists()
+    mine = run.root / "private" / "secret.key"
+    mine.write_text("mine")
+    assert clean_run(run.root).left == (mine,)
+    assert mine.exists()
 
 
 def test_a_store_with_other_files_is_refused_before_anything_is_deleted(run: Run, tmp_path: Path) -> None:
     store = filled(tmp_path / "shared", tmp_path / "key")
-    remember_store(run.private(""), store)
+    remember_store(run.root, store)
     (store.folder / "thesis.tex").write_text("mine")
     before = files(tmp_path)
     with pytest.raises(ShardError, match="move them away"):
         clean_run(run.root)
     assert files(tmp_path) == before
-    run.private(STORES).write_text(f"{tmp_path}\n")
+    (run.root / "private" / STORES).write_text(f"{tmp_path}\n")
     with pytest.raises(ShardError, match="move them away"):
         clean_run(run.root)
     assert files(tmp_path) == before
@@ -131,14 +125,14 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_command_says_what_it_deleted(run: Run, tmp_path: Path) -> None:
-    done = call(str(run.root))
+    done = command(["clean", str(run.root)], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         f"deleted {run.private('shards')}",
         f"deleted {run.private('teachers')}",
         "3.0 kB freed",
     ]
-    assert call(str(run.root)).stdout == "nothing to delete\n"
-    refused = call(str(tmp_path))
+    assert command(["clean", str(run.root)], tmp_path).stdout == "nothing to delete\n"
+    refused = command(["clean", str(tmp_path)], tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == f"rayprivacy: {tmp_path} is no run directory: give one that `rayprivacy run --out` made.\n"

@@ -4,16 +4,17 @@ import signal
 from typing import Any
 
 import pytest
+import ray
 
 from rayprivacy.ledger.store import Ledger
 
 pytestmark = pytest.mark.slow
 
-# Runs in every Ray process before anything else; light, because there are many of them.
+# Functions of a script travel by value, so this runs where the steps do.
 HOOK = """
-import ray
-INIT, FLAG, DRIVER = ray.init, os.path.abspath("died"), os.getpid()
-def hook():
+from rayprivacy.dpsgd import train
+FLAG, DRIVER, REAL = os.path.abspath("died"), os.getpid(), train.train_worker
+def watched(given):
     import os, pathlib, signal
     rename, replace = pathlib.Path.rename, pathlib.Path.replace
     def die(path, target):
@@ -31,9 +32,8 @@ def hook():
         die(pathlib.Path(text or "none"), target)
         return result
     pathlib.Path.rename, pathlib.Path.replace = renaming, replacing
-def init(*args, **options):
-    return INIT(*args, runtime_env={{"worker_process_setup_hook": hook}}, **options)
-ray.init = init
+    REAL(given)
+train.train_worker = watched
 """
 MID_CHUNK = 'target.name == "progress" and path.name == "5"'
 SAVED = 'path.name == ".saving" and target.name == "step-00000004"'
@@ -60,14 +60,15 @@ def _same_as_undisturbed(job: Any) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Any) -> None:
-    # The job dies between the save of the second chunk and its commit.
-    killed = generator.killed("out", HOOK.format(when=SAVED, victims=JOB))
+    # The job dies between the save of the second chunk and its commit. Ray lives on, as it does on a cluster.
+    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
+    killed = generator.killed("out", HOOK.format(when=SAVED, victims=JOB), *cluster)
     assert killed.returncode == -signal.SIGKILL
     before = _kinds(generator)
     assert before == ["create", *["reserve", "start", "commit"] * 2, "reserve", "start"]  # never under-counts
     # It is resumed, and a worker dies in the middle of the third chunk: Ray starts it again.
     (generator.folder / "died").unlink()
-    resumed = generator.killed("out", HOOK.format(when=MID_CHUNK, victims=WORKER), "--resume")
+    resumed = generator.killed("out", HOOK.format(when=MID_CHUNK, victims=WORKER), "--resume", *cluster)
     assert (generator.folder / "died").exists()
     assert resumed.returncode == 0, resumed.stderr
     _same_as_undisturbed(generator)

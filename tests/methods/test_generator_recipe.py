@@ -13,17 +13,14 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import write_part
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.methods.generator_plan import (
-    open_generator,
-    outline_generator,
-    planned_events,
-    planned_histogram,
-    planned_steps,
-)
-from rayprivacy.methods.generator_recipe import GeneratorRecipe
-from rayprivacy.methods.label_counts import label_sums
-from rayprivacy.methods.recipes import dump_recipe, load_recipe, parse_recipe
+from rayprivacy.methods.generator.label_counts import label_sums
+from rayprivacy.methods.generator.plan import plan_run, planned_histogram, planned_steps
+from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.runs.account import open_account
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.runs.outline import Outline
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CODES = {"corpus": {"labels": ["topic"]}, "codes": {"values": {"topic": ["food", "pets"]}}}
@@ -77,31 +74,31 @@ def test_the_packaged_recipes_load_and_come_back(path: Path, tmp_path: Path) -> 
     (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
     assert load_recipe(tmp_path / "again.yaml") == recipe
     assert isinstance(recipe, GeneratorRecipe)
-    assert outline_generator(recipe).note
+    assert str(Outline(recipe, plan_run(recipe)))
 
 
 @pytest.mark.parametrize("composition", ["rdp", "weighted", "pld"])
 def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str, tmp_path: Path) -> None:
     privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     recipe = _recipe(privacy=privacy, training={"sampling_rate": 0.05, "steps": 40}, **CODES)
-    events, noise = planned_events(recipe), planned_steps(recipe).noise_multiplier
+    events, noise = plan_run(recipe).events, planned_steps(recipe).noise_multiplier
     assert len(events) == 2
     accountant = "pld" if composition == "pld" else "rdp"
     assert epsilon(events, 1e-6, accountant) <= 4.0
-    open_generator(recipe).close()
+    open_account(recipe, plan_run(recipe)).close()
     less = _recipe(
         privacy=privacy | {"account": "less"},
         training={"sampling_rate": 0.05, "steps": 40, "noise_multiplier": noise * 0.999},
         **CODES,
     )
     with pytest.raises((BudgetRefusedError, ConfigError)):
-        open_generator(less)
+        open_account(less, plan_run(less))
 
 
 def test_without_labels_nothing_but_the_steps_is_charged() -> None:
     recipe = _recipe()
     assert planned_histogram(recipe) is None
-    assert len(planned_events(recipe)) == 1
+    assert len(plan_run(recipe).events) == 1
     uniform = _recipe(corpus=CODES["corpus"], codes={**CODES["codes"], "histogram": False})
     assert planned_histogram(uniform) is None
 

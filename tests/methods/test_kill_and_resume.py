@@ -16,13 +16,13 @@ pytestmark = pytest.mark.slow
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 POINTS = {
     "after the first part of the features": f"""
-from rayprivacy.methods import seqpate
-cache = seqpate.cache_features
+from rayprivacy.methods.seqpate import method
+cache = method.cache_features
 def once(*args):
     for part in cache(*args):
         {DIE}
         yield part
-seqpate.cache_features = once
+method.cache_features = once
 """,
     "after the first stack of teachers": f"""
 from rayprivacy.teachers.pool import TeacherPool
@@ -46,10 +46,10 @@ def commit_output(self, charge, output):
 Ledger.commit_output = commit_output
 """,
     "after the commit, before the student": f"""
-from rayprivacy.methods import seqpate
+from rayprivacy.methods.seqpate import method
 def distilled(*args):
     {DIE}
-seqpate._distilled = distilled
+method._distilled = distilled
 """,
 }
 FIRST, TRAINED, _, DRAWN, _ = POINTS

@@ -6,7 +6,6 @@ The second machine has another local folder. What both share is what a cluster's
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,8 +20,8 @@ from rayprivacy.ledger.store import Ledger
 pytestmark = pytest.mark.slow
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
-SEQPATE = f"from rayprivacy.methods import seqpate\nseqpate._distilled = lambda *_: {DIE}"
-GENERATOR = f"from rayprivacy.methods import generator\ngenerator._synthesise = lambda *_: {DIE}"
+SEQPATE = f"from rayprivacy.methods.seqpate import method\nmethod._distilled = lambda *_: {DIE}"
+GENERATOR = f"from rayprivacy.methods.generator import method\nmethod._write = lambda *_: {DIE}"
 SPOKEN = b"the cat sat on my mat"  # words in a row that no public text has
 
 
@@ -36,18 +35,6 @@ def machine(job: Any, number: int) -> list[str]:
     return ["--work", str(job.folder / f"machine-{number}")]
 
 
-def killed(job: Any, uri: str, patch: str) -> subprocess.CompletedProcess[str]:
-    argv = ["rayprivacy", "run", str(job.recipe), "--out", uri, *machine(job, 1)]
-    code = f"import os, signal, sys\nsys.argv = {argv!r}\n{patch}\nfrom rayprivacy.cli import main\nmain()\n"
-    found: subprocess.CompletedProcess[str] = job.call([sys.executable, "-c", code])
-    return found
-
-
-def call(job: Any, verb: str, *args: str) -> subprocess.CompletedProcess[str]:
-    found: subprocess.CompletedProcess[str] = job.call([sys.executable, "-m", "rayprivacy.cli", verb, *args])
-    return found
-
-
 def entries(job: Any) -> list[str]:
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     ledger.verify()
@@ -58,13 +45,13 @@ def entries(job: Any) -> list[str]:
 
 def finished_elsewhere(job: Any, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
-    assert killed(job, uri, patch).returncode == -signal.SIGKILL
+    assert job.killed(uri, patch, *machine(job, 1)).returncode == -signal.SIGKILL
     before = entries(job)
     assert "commit" in before
-    refused = call(job, "run", str(job.recipe), "--out", uri, *machine(job, 2))
+    refused = job.call("run", str(job.recipe), "--out", uri, *machine(job, 2))
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"rayprivacy: {uri.partition('?')[0]} holds a run already")
-    resumed = call(job, "run", str(job.recipe), "--out", uri, "--resume", *machine(job, 2), *options)
+    resumed = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 2), *options)
     assert resumed.returncode == 0, resumed.stderr
     assert entries(job) == before, "the second machine was charged, or drew, again"
     assert "endpoint" not in resumed.stdout + resumed.stderr
@@ -86,7 +73,7 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
     certificate = bucket.read("seqpate/certificate.json")
     # The second run mirrored its private files, so a third machine has no teacher to train.
     began = time.time()
-    third = call(job, "run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private")
+    third = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private")
     assert third.returncode == 0, third.stderr
     assert bucket.read("seqpate/certificate.json") == certificate
     assert entries(job) == ["create", "reserve", "start", "commit"]
@@ -95,7 +82,7 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
     training = next(line["time"] for line in log if line["time"] > began and line["stage"] == "teachers")
     assert all(path.stat().st_mtime < training for path in (job.folder / "machine-3/private/teachers").iterdir())
     # Cleaning from a machine that has only the store takes the private files out of it.
-    cleaned = call(job, "clean", uri, *machine(job, 4))
+    cleaned = job.call("clean", uri, *machine(job, 4))
     assert "private files in s3://runs/seqpate" in cleaned.stdout
     assert b'"private/' not in bucket.read("seqpate/manifest.json")
     assert pq.read_table(pa.BufferReader(bucket.read("seqpate/synthetic.parquet"))).num_rows == 8
@@ -117,7 +104,7 @@ def test_the_generator_goes_on_elsewhere_with_the_weights_that_were_released(gen
     assert SPOKEN not in stored
     assert b'"private/' not in stored
     assert (generator.folder / "secret.key").read_bytes() not in stored
-    report = call(generator, "report", uri, "--public", *machine(generator, 3))
+    report = generator.call("report", uri, "--public", *machine(generator, 3))
     assert report.stdout.strip() == "s3://runs/generator/report-public.html"
     assert b"<html" in bucket.read("generator/report-public.html")
 

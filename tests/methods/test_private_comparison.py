@@ -3,6 +3,7 @@
 import json
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,24 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+import rayprivacy as rp
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import write_part
 from rayprivacy.evaluation.evaluate import NO_HOLDOUT
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.generation.codes import Codes
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.comparison import NO_CLASSIFIER, SKIPPED, STAGE, _drawn, compare_with_private
-from rayprivacy.methods.recipes import load_recipe, parse_recipe
-from rayprivacy.methods.run import Run
+from rayprivacy.methods.generator.card import CARD
+from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.report.audited import read_evaluation
+from rayprivacy.reporting.attack_figures import read_evaluation
+from rayprivacy.runs.comparison import NO_CLASSIFIER, SKIPPED, STAGE, _drawn, compare_with_private
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
 
 ROOT = Path(__file__).parents[2]
 WORDS = {
@@ -94,7 +97,7 @@ class Finished:
         pq.write_table(table, self.root / "synthetic.parquet")
 
     def compare(self) -> None:
-        compare_with_private(self.run, self._backbone, Codes(self.recipe.codes, self.recipe.corpus.labels))
+        compare_with_private(self.run, CARD, self._backbone, Codes(self.recipe.codes, self.recipe.corpus.labels))
 
     @property
     def found(self) -> dict[str, Any]:
@@ -140,7 +143,8 @@ def test_a_run_is_compared_with_samples_of_its_own_texts(finished: Finished, tin
     found = finished.found
     sizes = {name: (side["texts"], side["users_named"]) for name, side in found["inputs"].items()}
     assert sizes == {"real": (50, True), "synthetic": (50, False), "holdout": (45, True)}
-    assert found["settings"]["embeddings"] == [str(tiny_base), "tfidf"]
+    assert found["settings"]["embeddings"] == ["minilm-l6", "tfidf"]
+    assert found["settings"]["base"] == str(tiny_base)
     assert {row["group"] for row in found["rows"]} == {"fidelity", "words", "memorisation", "downstream"}
     shown = finished.told.export_text()
     assert shown.split()[:4] == STAGE.split()
@@ -215,7 +219,7 @@ def test_errors_about_private_rows_are_withheld(finished: Finished, monkeypatch:
     def quoting(*_: Any, **__: Any) -> None:
         raise ValueError(PRIVATE[0][1])
 
-    monkeypatch.setattr("rayprivacy.methods.comparison.texts_of", quoting)
+    monkeypatch.setattr("rayprivacy.runs.comparison.texts_of", quoting)
     with pytest.raises(Exception, match="the comparison with private text stopped with ValueError") as caught:
         finished.compare()
     assert PRIVATE[0][1] not in str(caught.value)
@@ -260,7 +264,8 @@ def test_without_the_extra_it_is_refused_before_there_is_an_account(
     assert str(done.exception) == f"evaluation.compare needs {missing}: pip install 'rayprivacy[eval]'."
     assert [path.name for path in recipe.parent.iterdir()] == ["recipe.yaml"]
     if verb == "plan":
-        assert CliRunner().invoke(app, [verb, str(recipe), "-o", "evaluation.compare=0"]).exit_code == 0
+        without = ["-o", f"method={method}", "-o", "evaluation.compare=0"]
+        assert CliRunner().invoke(app, [verb, str(recipe), *without]).exit_code == 0
 
 
 @pytest.mark.parametrize("method", ["seqpate", "generator"])
@@ -269,7 +274,7 @@ def test_a_run_of_few_texts_is_refused_before_there_is_an_account(recipe: Path, 
     sentence = (
         "generation.texts is 19, and evaluation.compare needs at least 20: raise it, or set evaluation.compare to 0"
     )
-    for step in (method_of(settings).open, method_of(settings).outline):
+    for step in (rp.plan, partial(rp.run, out=recipe.parent / "run")):
         with pytest.raises(ConfigError, match=sentence):
             step(settings)
     assert not (recipe.parent / "ledger.db").exists()
@@ -285,27 +290,27 @@ def test_a_search_is_not_asked_for_what_it_does_not_measure(
     for measured, kind in ((True, ConfigError), (False, KeyFileError)):
         run = Run.open(recipe.parent / f"run-{measured}", settings, resume=False, measured=measured)
         with pytest.raises(kind):
-            method_of(settings).run(run)
+            drive(method_of(settings), run)
 
 
 def test_a_handful_of_texts_is_no_comparison(recipe: Path) -> None:
     with pytest.raises(ConfigError, match=r"'evaluation\.compare' is 39: fewer say nothing: give at least 40, or 0"):
-        load_recipe(recipe, ["evaluation.compare=39"])
-    assert load_recipe(recipe, ["evaluation.compare=40"]).evaluation.compare == 40
+        load_recipe(recipe, ["method=seqpate", "evaluation.compare=39"])
+    assert load_recipe(recipe, ["method=seqpate", "evaluation.compare=40"]).evaluation.compare == 40
 
 
 @pytest.mark.parametrize("method", ["seqpate", "generator"])
 def test_it_is_in_the_plan_and_not_in_the_release_id(recipe: Path, method: str) -> None:
     with_it, without = (load_recipe(recipe, [f"method={method}", f"evaluation.compare={n}"]) for n in (500, 0))
     assert with_it.release_id == without.release_id
-    stages = [method_of(each).outline(each).stages for each in (with_it, without)]
+    stages = [list(rp.plan(each).rows()) for each in (with_it, without)]
     more = ("comparison (internal)", "500 private texts of each side", "not released")
     assert [stage for stage in stages[0] if stage not in stages[1]] == [more]
 
 
 def test_the_quickstart_compares_and_installs_what_that_needs() -> None:
     for method in ("seqpate", "generator"):
-        assert load_recipe(ROOT / "jobs" / method / "chat.yaml").evaluation.compare == 500
+        assert load_recipe(ROOT / "jobs" / method / "chat.yaml").evaluation.compare >= 400
     installed = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "-e '.[demo" in line)
     assert "eval" in installed.partition("[")[2].partition("]")[0].split(",")
 
@@ -335,6 +340,6 @@ def test_a_whole_run_leaves_its_comparison_and_tells_nobody(request: pytest.Fixt
         assert not [each for each in secret if each in told]
     page = (out / "report.html").read_text()
     assert 'id="evaluation"' in page
-    shared = job.call([*job.command("report")[:3], "report", str(out), "--public"])
+    shared = job.call("report", str(out), "--public")
     assert shared.returncode == 0, shared.stderr
     assert 'id="evaluation"' not in (out / "report-public.html").read_text()

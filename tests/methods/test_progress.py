@@ -5,6 +5,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,19 +14,31 @@ import ray
 from ray.util.metrics import Gauge
 from rich.console import Console
 
+from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.settings import DpSgdConfig
-from rayprivacy.methods import progress
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.progress import COUNTS, RATES, ProgressGauges, progress_gauges
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
+from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.runs import progress
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
+from rayprivacy.runs.progress import RATES, ProgressGauges, progress_gauges, totals
 
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # the tags of every metric, beside otel_*
 OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
 RUNS = {
-    "job": {"parts_sharded": 3, "stacks_trained": 3, "teachers_trained": 12, "queries_voted": 40},
-    "generator": {"parts_sharded": 16, "steps_done": 6},
+    "job": {
+        "parts_sharded": 3,
+        "sentences_written": 24,
+        "warm_steps_done": 5,
+        "parts_encoded": 3,
+        "stacks_trained": 3,
+        "teachers_trained": 12,
+        "queries_voted": 40,
+        "student_steps_done": 5,
+        "texts_written": 8,
+    },
+    "generator": {"parts_sharded": 16, "steps_done": 6, "texts_written": 12},
 }
 
 
@@ -56,21 +69,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, float]]:
     return RecordingGauge.told
 
 
-@pytest.fixture(scope="module")
-def some_ray() -> Iterator[None]:
-    """A local Ray: the one that another test has started, or our own."""
-    if ray.is_initialized():
-        yield
-        return
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 def _run(job: Any, out: str, account: str) -> str:
     recipe = load_recipe(job.recipe, [f"privacy.account={account}"])
     run = Run.open(job.folder / out, recipe, resume=False, console=Console(file=io.StringIO()), measured=False)
-    method_of(recipe).run(run)
+    drive(method_of(recipe), run)
     return recipe.release_id
 
 
@@ -104,7 +106,6 @@ def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("some_ray")
 @pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
 def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
     which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]]
@@ -127,13 +128,25 @@ def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
     assert _last(told) == first
 
 
-def test_stacks_and_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]]) -> None:
-    teachers = TeachersConfig(count=7, stack=3)
-    passing = ProgressGauges("a-release").stacks(iter([2, 0, 1]), teachers)  # the last stack has one teacher
-    assert next(passing) == 2
-    assert _last(told)["rayprivacy_progress", "stacks_trained"] == 1
-    assert _last(told)["rayprivacy_progress", "teachers_trained"] == 1
-    assert list(passing) == [0, 1]
+class _Pool:
+    """Stacks of teachers that finish out of order."""
+
+    def train(self) -> Iterator[int]:
+        yield from (2, 0, 1)
+
+
+def _counted(tmp_path: Path) -> None:
+    """The stage of SeqPATE that trains 7 teachers in stacks of 3; the last stack has one."""
+    recipe = parse_recipe({"method": "seqpate", "teachers": {"count": 7, "stack": 3}})
+    plan = method_of(recipe).planned(recipe)
+    run = Run.open(tmp_path / "run", recipe, resume=False, console=Console(file=io.StringIO()))
+    gauges = ProgressGauges("a-release", totals(plan))
+    unused: Any = None
+    seqpate._train(RunContext(run, plan, unused, Key.for_tests(), gauges), _Pool())  # type: ignore[arg-type]
+
+
+def test_stacks_and_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]], tmp_path: Path) -> None:
+    _counted(tmp_path)
     assert [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")] == [
         0, 1, 4, 7,
     ]  # fmt: skip
@@ -143,7 +156,8 @@ def test_stacks_and_teachers_are_counted_as_they_finish(told: list[tuple[str, st
 def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, float]]) -> None:
     now = 0.0
     training = DpSgdConfig(steps=1000, expected_batch=10, max_tokens=12)
-    tell = ProgressGauges("a-release", lambda: now).steps(training)
+    nominal = training.expected_batch * training.max_tokens
+    tell = ProgressGauges("a-release", {"steps_done": 1000}, lambda: now).steps(nominal)
 
     def after(seconds: float, done: int) -> float:
         nonlocal now
@@ -164,23 +178,23 @@ def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, flo
     assert after(1, 1000) == 0, "nothing runs any more"
 
 
-def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_when_metrics_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(progress, "Gauge", BrokenGauge)
-    assert list(ProgressGauges("a-release").stacks(iter([1, 0]), TeachersConfig(count=6, stack=3))) == [1, 0]
+    _counted(tmp_path)
 
     def no_gauge(*_: Any) -> Any:
         raise OSError("no Ray")
 
     monkeypatch.setattr(progress, "Gauge", no_gauge)
-    ProgressGauges("a-release").steps(DpSgdConfig())(3)
+    ProgressGauges("a-release", {"steps_done": 9}).steps(1.0)(3)
 
 
 def test_figures_are_said_again_until_the_run_ends(
     told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "REPEAT_SECONDS", 0.01)
-    with progress_gauges("a-release") as gauges:
-        gauges.show("queries_voted", 3, 4)
+    with progress_gauges("a-release", {"queries_voted": 4}) as gauges:
+        gauges.show("queries_voted", 3)
         until = time.monotonic() + 10
         while len(told) < 20 and time.monotonic() < until:
             time.sleep(0.01)
@@ -194,15 +208,14 @@ def test_figures_are_said_again_until_the_run_ends(
     assert len(told) == said
 
 
-def test_only_the_counts_of_the_module_can_be_shown() -> None:
-    gauges = ProgressGauges("a-release")
-    for what in COUNTS:
-        gauges.show(what, 0, 1)
-    with pytest.raises(AssertionError):
-        gauges.show("users", 0, 1)
+def test_only_what_the_plan_counts_can_be_shown() -> None:
+    gauges = ProgressGauges("a-release", {"steps_done": 2})
+    gauges.show("steps_done", 1)
+    with pytest.raises(KeyError):
+        gauges.show("users", 0)
 
 
 def test_a_quiet_run_is_not_seen(told: list[tuple[str, str, float]]) -> None:
     """Trials of a selection: their number is secret."""
-    ProgressGauges("a-release", shown=False).show("steps_done", 1, 2)
+    ProgressGauges("a-release", {"steps_done": 2}, shown=False).show("steps_done", 1)
     assert told == []

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.generation.students import HeadStudent
-from rayprivacy.methods.selection import candidate_tokens, select_queries
-from rayprivacy.methods.seqpate_recipe import VotesConfig
+from rayprivacy.methods.seqpate.query_selection import candidate_tokens, select_queries
+from rayprivacy.methods.seqpate.recipe import VotesConfig
+from rayprivacy.methods.seqpate.students import HeadStudent
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
@@ -20,7 +20,6 @@ def _logits(seed: int, rows: int = 20) -> torch.Tensor:
 
 
 @given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.integers(0, VOCABULARY - 1))
-@settings(max_examples=60, deadline=None)
 def test_candidates_are_the_end_and_the_likeliest_others(seed: int, top_k: int, end: int) -> None:
     logits = _logits(seed)
     before = logits.clone()
@@ -35,7 +34,6 @@ def test_candidates_are_the_end_and_the_likeliest_others(seed: int, top_k: int, 
 
 
 @given(st.integers(0, 1000), st.integers(2, VOCABULARY), st.floats(1e-6, 1.0), st.integers(0, VOCABULARY - 1))
-@settings(max_examples=100, deadline=None)
 def test_top_p_keeps_the_end_the_likeliest_and_as_few_as_hold_the_mass(
     seed: int, top_k: int, top_p: float, end: int
 ) -> None:

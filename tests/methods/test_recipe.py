@@ -6,10 +6,12 @@ import pytest
 import yaml
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.methods.planning import open_seqpate, planned_events, planned_mechanism, planned_queries
-from rayprivacy.methods.recipes import dump_recipe, load_recipe
-from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
-from rayprivacy.release.planning import noise_on_mean
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.noise_target import noise_on_mean
+from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism, planned_queries
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.runs.account import open_account
+from rayprivacy.runs.files import dump_recipe
 
 JOBS = Path(__file__).parents[2] / "jobs"
 
@@ -17,7 +19,9 @@ JOBS = Path(__file__).parents[2] / "jobs"
 def _load(tmp_path: Path, text: str, *overrides: str) -> SeqPateRecipe:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
-    return load_recipe(path, overrides)
+    recipe = load_recipe(path, ["method=seqpate", *overrides])
+    assert isinstance(recipe, SeqPateRecipe)
+    return recipe
 
 
 @pytest.mark.parametrize(
@@ -124,14 +128,14 @@ def test_the_recipes_in_the_repository_are_valid_and_can_be_priced(path: Path) -
     recipe = load_recipe(path)
     assert recipe.release_id.startswith("seqpate-")
     assert set(yaml.safe_load(path.read_text())) <= set(SeqPateRecipe.model_fields)
-    events = planned_events(recipe)
+    events = plan_run(recipe).charges
     assert sum(event.count for event in events) == planned_mechanism(recipe).queries >= 50
 
 
 def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
     recipe = _load(tmp_path, f"privacy: {{ledger: 'sqlite:///{tmp_path}/book.db'}}\nvotes: {{rounds: 7}}")
-    ledger = open_seqpate(recipe)
-    for number, event in enumerate(planned_events(recipe)):
+    ledger = open_account(recipe, plan_run(recipe))
+    for number, event in enumerate(plan_run(recipe).charges):
         ledger.reserve("default", recipe.release_id, f"{number:064x}", event)
     ledger.close()
 

@@ -6,7 +6,7 @@ certificate must name that corpus.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods import generator, seqpate
-from rayprivacy.methods.catalogue import method_of
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
-from rayprivacy.methods.session import ray_session
+from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.runs import drive as driver
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GONE = ["user-3", "user-4", "user-5", "user-6", "user-7"]
@@ -34,18 +34,12 @@ class _StoppedError(Exception):
     pass
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
-    with ray_session("local"):
-        yield
-
-
 def _open_rich_account(job: Any) -> None:
     """An account that can pay for two releases."""
     recipe = load_recipe(job.recipe)
     ledger = Ledger.open(recipe.privacy.ledger)
     meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, recipe.privacy.delta))
-    plan = method_of(recipe).charges(recipe)
+    plan = method_of(recipe).planned(recipe).charges
     ledger.create_account("talk", *meaning, recipe.privacy.composition, plan=plan)
     ledger.close()
 
@@ -53,10 +47,7 @@ def _open_rich_account(job: Any) -> None:
 def _run(job: Any, out: str, until: int | None = None) -> None:
     recipe = load_recipe(job.recipe)
     run: Run[Any] = Run.open(job.folder / out, recipe, resume=True, console=Console(quiet=True), measured=False)
-    if recipe.method == "generator":
-        generator.run_generator(run, until)
-    else:
-        seqpate.run_seqpate(run)
+    drive(method_of(recipe), run, until)
 
 
 def _delete_users(job: Any) -> None:
@@ -111,8 +102,8 @@ STAGES = {
     "features": (seqpate, "teacher_pool"),
     "teachers": (seqpate, "round_queries"),
     "votes": (seqpate, "_distilled"),
-    "student": (seqpate, "_synthesise"),
-    "synthetic text": (seqpate, "write_certificate"),
+    "student": (seqpate, "_write"),
+    "synthetic text": (driver, "write_certificate"),
     "finished": (None, ""),
 }
 

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.methods.recipes import load_recipe
-from rayprivacy.methods.run import Run
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.runs.directory import Run
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def test_a_run_is_held_to_its_public_inputs(run: Run) -> None:  # type: ignore[t
 def test_a_run_of_an_older_version_is_bound_when_it_goes_on(run: Run) -> None:  # type: ignore[type-arg]
     run.public("pseudo-0.json").write_text("[]")
     run.bind(base_model="a", prompts="b")
-    run.bind(base_model="a", prompts="b", another="c")  # as a later version may
+    run.bind(base_model="a", prompts="b", codes="c")  # as a later version may
     with pytest.raises(ConfigError, match="changed since the run began"):
         run.bind(base_model="c", prompts="b")
-    with pytest.raises(ConfigError, match="the another of"):
-        run.bind(another="d")
+    with pytest.raises(ConfigError, match="the codes of"):
+        run.bind(codes="d")

@@ -8,7 +8,9 @@ import pytest
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.corpus import verify
-from rayprivacy.methods import generator_heldout, heldout, label_counts
+from rayprivacy.methods.generator import heldout as generator_heldout
+from rayprivacy.methods.generator import label_counts
+from rayprivacy.methods.seqpate import heldout
 
 SECRET = "my test was positive"
 

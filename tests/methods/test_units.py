@@ -16,17 +16,19 @@ from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import write_part
 from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.methods.assumptions import assumptions
-from rayprivacy.methods.phrase_metrics import phrase_metrics
-from rayprivacy.methods.recipes import dump_recipe, load_recipe
-from rayprivacy.methods.seqpate import open_seqpate, planned_mechanism
-from rayprivacy.methods.seqpate_recipe import SeqPateRecipe
+from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.card import METHOD
+from rayprivacy.methods.seqpate.phrases import phrase_metrics
+from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.runs.checks import check_recipe
+from rayprivacy.runs.files import dump_recipe
 
 RECORD = {"privacy": {"unit": "record"}, "corpus": {"max_records_per_user": None}}
 PHRASE = {"privacy": {"unit": "phrase"}, "corpus": {"phrases": "names.txt", "max_shards_per_phrase": 3}}
@@ -42,10 +44,12 @@ FIRST_ASSUMPTIONS = (
 
 
 def test_the_release_id_of_users_moves_only_on_purpose() -> None:
-    assert SeqPateRecipe().release_id == "seqpate-00efb525ab86e1e2"
+    first = {"model": {"dtype": "bfloat16"}}  # as it was before `auto`
+    assert SeqPateRecipe.parse(first).release_id == "seqpate-00efb525ab86e1e2"
     chats = {"source": "chats.parquet", "labels": ["topic"], "max_records_per_user": 3}
-    assert SeqPateRecipe.parse({"privacy": {"epsilon": 8.0}, "corpus": chats}).release_id == "seqpate-12e1ce87f5eaadfe"
-    assert assumptions(PrivacyUnit.USER) == FIRST_ASSUMPTIONS
+    others = {"privacy": {"epsilon": 8.0}, "corpus": chats}
+    assert SeqPateRecipe.parse(first | others).release_id == "seqpate-12e1ce87f5eaadfe"
+    assert plan_run(SeqPateRecipe()).assumptions == FIRST_ASSUMPTIONS
     mechanism = planned_mechanism(SeqPateRecipe())
     assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma", "clip"}
 
@@ -54,7 +58,8 @@ def test_every_unit_and_bound_is_another_release() -> None:
     wider = {**PHRASE, "corpus": {**PHRASE["corpus"], "max_shards_per_phrase": 4}}
     ids = [SeqPateRecipe.parse(data).release_id for data in (*UNITS, wider)]
     assert len(set(ids)) == 4
-    assert len({assumptions(unit) for unit in PrivacyUnit}) == 3
+    plans = [plan_run(SeqPateRecipe.parse(data)) for data in UNITS]
+    assert len({plan.assumptions for plan in plans}) == 3
 
 
 @pytest.mark.parametrize(("data", "unit", "shards"), list(zip(UNITS, PrivacyUnit, (1, 1, 3), strict=True)))
@@ -98,7 +103,7 @@ def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path: 
         "corpus": {"phrases": str(tmp_path / "names.txt"), "max_shards_per_phrase": 3},
     }
     with pytest.raises(ConfigError, match="line 1 ends as line 2 begins") as caught:
-        open_seqpate(SeqPateRecipe.parse(data))
+        check_recipe(METHOD, SeqPateRecipe.parse(data))
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "ledger.db").exists()
 

@@ -1,4 +1,4 @@
-"""Which modules the tape accepts, and that each rule, used in odd ways, still gives the gradient of each row."""
+"""Which modules the recorder accepts, and that each rule, used in odd ways, still gives the gradient of each row."""
 
 import weakref
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms import Tape
+from rayprivacy.models.norms import Recorder
 
 ROWS, TOKENS, WIDTH = 4, 5, 6
 
@@ -77,30 +77,30 @@ def test_norms_and_sums_are_those_of_rows_alone(name: str, padding: int | None) 
     for parameter in model.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     ids = torch.randint(0, 5, (ROWS, TOKENS))
-    tape = Tape(model)
-    with tape.recording():
+    recorder = Recorder(model)
+    with recorder.recording():
         losses = model(ids)
-    tape.differentiate(losses)
-    squared = tape.squared_norms(1)
-    rows = [torch.autograd.grad(model(row[None]).sum(), tape.parameters) for row in ids]
+    recorder.differentiate(losses)
+    squared = recorder.squared_norms(1)
+    rows = [torch.autograd.grad(model(row[None]).sum(), recorder.parameters) for row in ids]
     expected = torch.stack([torch.stack([part.square().sum() for part in row]) for row in rows])
     torch.testing.assert_close(squared, expected.double(), rtol=1e-4, atol=1e-6)
     coefficients = torch.tensor([1.0, 0.5, 0.0, 2.0])
-    sums = tape.weighted_sums(coefficients)
-    for index, parameter in enumerate(tape.parameters):
+    sums = recorder.weighted_sums(coefficients)
+    for index, parameter in enumerate(recorder.parameters):
         total = torch.stack([row[index] for row in rows]).mul(coefficients.view(-1, *[1] * parameter.dim())).sum(0)
         torch.testing.assert_close(sums[parameter](), total, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
 def test_checkpointing_keeps_its_saving_of_memory() -> None:
-    """The tape must not hold inputs that checkpointing would drop and compute again."""
+    """The recorder must not hold inputs that checkpointing would drop and compute again."""
     middle = _Checkpointed()
     model = _Reader(middle)
-    tape = Tape(model)
-    with tape.recording():
+    recorder = Recorder(model)
+    with recorder.recording():
         losses = model(torch.zeros(ROWS, TOKENS, dtype=torch.long))
     assert [reference() for reference in middle.seen] == [None]
-    tape.differentiate(losses)
+    recorder.differentiate(losses)
     assert len(middle.seen) == 2  # it ran again
 
 
@@ -153,33 +153,33 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_what_has_no_rule_is_refused_by_kind(name: str) -> None:
     make, kind = REFUSED[name]
     with pytest.raises(ConfigError, match=kind):
-        Tape(nn.Sequential(nn.Linear(4, 4), make()))
+        Recorder(nn.Sequential(nn.Linear(4, 4), make()))
 
 
 def test_frozen_modules_need_no_rule() -> None:
-    assert len(Tape(nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 1).requires_grad_(False))).parameters) == 2
+    assert len(Recorder(nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 1).requires_grad_(False))).parameters) == 2
 
 
 def test_a_gate_is_refused_when_it_is_used() -> None:
     norm = _GatedRMSNorm(WIDTH)
-    tape = Tape(norm)
-    with pytest.raises(ConfigError, match="2 inputs"), tape.recording():
+    recorder = Recorder(norm)
+    with pytest.raises(ConfigError, match="2 inputs"), recorder.recording():
         norm(torch.ones(2, 3, WIDTH), torch.ones(2, 3, WIDTH))
 
 
 def test_an_axis_that_is_no_longer_the_rows_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(WIDTH, 1), nn.Unflatten(0, (ROWS, TOKENS)))
-    tape = Tape(model)
-    with tape.recording():
+    recorder = Recorder(model)
+    with recorder.recording():
         losses = model(torch.ones(ROWS, TOKENS, WIDTH)).sum((1, 2))
     with pytest.raises(ConfigError, match="shape \\[20, 1\\] for 4 rows"):
-        tape.differentiate(losses)
+        recorder.differentiate(losses)
 
 
 def test_no_hooks_are_left_on_the_model() -> None:
     model = _Reader(nn.LayerNorm(WIDTH))
-    tape = Tape(model)
-    with tape.recording():
+    recorder = Recorder(model)
+    with recorder.recording():
         losses = model(torch.zeros(2, 3, dtype=torch.long))
-    tape.differentiate(losses)
+    recorder.differentiate(losses)
     assert not any(module._forward_hooks for module in model.modules())

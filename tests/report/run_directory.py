@@ -4,8 +4,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from rayprivacy.evaluation.language import synthetic_metrics
-from rayprivacy.evaluation.lengths import length_summary
+from rayprivacy.evaluation.language import length_summary, synthetic_metrics
 
 HEX = "3f9ac1d07be2458691f4aa20c7de5b18"
 ATTACK = "<script>alert('x')</script>"

@@ -9,7 +9,7 @@ import pytest
 from run_directory import AUDIT, EVALUATION, Page
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.report.page import write_report
+from rayprivacy.reporting.page import write_report
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from run_directory import AUDIT, EVALUATION
 
-from rayprivacy.report.compare import write_comparison
-from rayprivacy.report.page import write_report
+from rayprivacy.reporting.compare import write_comparison
+from rayprivacy.reporting.page import write_report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]

@@ -16,11 +16,11 @@ from run_directory import ATTACK, AUDIT, EVALUATION, Page, certificate, metrics
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import DOCUMENT_SEPARATOR
-from rayprivacy.report.cards import SEPARATOR, protection, write_cards
-from rayprivacy.report.claim import statement
-from rayprivacy.report.format import markdown
-from rayprivacy.report.inputs import Certificate
-from rayprivacy.report.page import write_report
+from rayprivacy.reporting.cards import SEPARATOR, protection, write_cards
+from rayprivacy.reporting.claim import statement
+from rayprivacy.reporting.format import markdown
+from rayprivacy.reporting.inputs import Certificate
+from rayprivacy.reporting.page import write_report
 
 SENTINEL = 98765.4321
 BREAKING = "x: [y\n---\n# {'z\": *a &b !c | `<b>"
@@ -202,7 +202,7 @@ def test_the_report_writes_over_the_short_card_and_always_the_same(make_run: Mak
 def test_bad_input_is_one_sentence(make_run: Make) -> None:
     run = make_run()
     (run / "recipe.yaml").write_text("method: unheard-of")
-    with pytest.raises(ConfigError, match="names a method that has no card"):
+    with pytest.raises(ConfigError, match="'method' is 'unheard-of': use one of"):
         write_cards(run)
     (run / "recipe.yaml").write_text("- method")
     with pytest.raises(ConfigError, match="is no recipe of a run"):

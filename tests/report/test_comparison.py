@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.report.compare import write_comparison
+from rayprivacy.reporting.compare import write_comparison
 
 
 @pytest.fixture

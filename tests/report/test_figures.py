@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from run_directory import certificate
 
-from rayprivacy.report.claim import account_parts
-from rayprivacy.report.figures import Part, Series, length_histogram, stacked_bar
-from rayprivacy.report.inputs import Certificate, Histogram
-from rayprivacy.report.road import ROADS, Road, road_across, road_down
+from rayprivacy.methods.registry import method_named, method_names
+from rayprivacy.reporting.claim import account_parts
+from rayprivacy.reporting.data_flow import flow_across, flow_down
+from rayprivacy.reporting.figures import Part, Series, length_histogram, stacked_bar
+from rayprivacy.reporting.inputs import Certificate, Histogram
+from rayprivacy.runs.method import Card
 
 
 def parts(**changes: Any) -> list[float]:
@@ -49,15 +51,16 @@ def test_histogram_of_nothing_is_drawn_flat() -> None:
     assert set(re.findall(r'<rect[^>]* height="([\d.]+)"', drawn)) == {"0.0"}
 
 
-@pytest.mark.parametrize("method", sorted(ROADS))
-@pytest.mark.parametrize("draw", [road_across, road_down])
-def test_the_road_puts_the_gate_between_private_and_released(draw: Callable[[Road], str], method: str) -> None:
-    road = ROADS[method]
-    before, after = ([name for name, _ in part] for part in (road.private, road.released))
-    stops, drawn = ["PRIVATE", *before, "GATE", "RELEASED", *after], draw(road)
+@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize("draw", [flow_across, flow_down])
+def test_the_gate_stands_between_private_and_released(draw: Callable[[Card], str], method: str) -> None:
+    card = method_named(method).card
+    before, after = ([name for name, _ in part] for part in (card.private, card.released))
+    stops, drawn = ["PRIVATE", *before, "GATE", "RELEASED", *after], draw(card)
     body = drawn.split("</desc>")[1]
     places = [re.search(rf">[^<]*{stop}<", body) for stop in stops]
     assert all(places)
     order = [place.start() for place in places if place]
     assert order.index(max(order)) == len(stops) - 1
-    assert order[4] < order[5] < order[7]
+    gate, released = stops.index("GATE"), stops.index("RELEASED")
+    assert order[gate - 1] < order[gate] < order[released + 1]

@@ -10,9 +10,9 @@ import pytest
 from run_directory import ATTACK, Page, certificate, metrics
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.report.page import write_report
+from rayprivacy.reporting.page import write_report
 
-SECTIONS = ["verdict", "road", "budget", "metrics", "samples", "limits", "recipe"]
+SECTIONS = ["verdict", "flow", "budget", "metrics", "samples", "limits", "recipe"]
 LABEL = "internal: measured on private text, not covered by the certificate"
 Make = Callable[..., Path]
 
@@ -142,7 +142,7 @@ def test_twenty_samples_and_the_same_bytes_each_time(make_run: Make) -> None:
 def test_figures_have_a_title_and_a_description(make_run: Make) -> None:
     page = Page(write_report(make_run()))
     figures = [attrs for tag, attrs in page.tags if tag == "svg"]
-    assert {attrs["class"] for attrs in figures} == {"road-across", "road-down", "account", "lengths"}
+    assert {attrs["class"] for attrs in figures} == {"flow-across", "flow-down", "account", "lengths"}
     for attrs in figures:
         assert attrs["role"] == "img"
         assert set((attrs["aria-labelledby"] or "").split()) <= set(page.ids())

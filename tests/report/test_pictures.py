@@ -11,18 +11,18 @@ import pytest
 from PIL import Image
 from run_directory import ATTACK, AUDIT, certificate, metrics
 
-from rayprivacy.report import render
-from rayprivacy.report.audited import Audit
-from rayprivacy.report.claim import INTERNAL, account_bar, account_parts
-from rayprivacy.report.compare import write_comparison
-from rayprivacy.report.figures import Part, stacked_bar
-from rayprivacy.report.inputs import Certificate, Metrics
-from rayprivacy.report.page import write_report
-from rayprivacy.report.pictures import run_pictures
-from rayprivacy.report.render import Picture, light_style, standalone, write_pictures
-from rayprivacy.report.road import ROADS
+from rayprivacy.methods.registry import method_named
+from rayprivacy.reporting import render
+from rayprivacy.reporting.attack_figures import Audit
+from rayprivacy.reporting.claim import INTERNAL, account_bar, account_parts
+from rayprivacy.reporting.compare import write_comparison
+from rayprivacy.reporting.figures import Part, stacked_bar
+from rayprivacy.reporting.inputs import Certificate, Metrics
+from rayprivacy.reporting.page import write_report
+from rayprivacy.reporting.pictures import run_pictures
+from rayprivacy.reporting.render import Picture, light_style, standalone, write_pictures
 
-PUBLIC = {"road.png", "account.png", "lengths.png"}
+PUBLIC = {"flow.png", "account.png", "lengths.png"}
 PRIVATE = {"internal-lengths-heldout.png", "internal-roc.png", "internal-exposure.png"}
 Make = Callable[..., Path]
 
@@ -69,7 +69,7 @@ def test_text_that_is_not_said_to_be_releasable_is_private(make_run: Make) -> No
     synthetic = metrics()["synthetic"] | {"releasable": False}
     run = make_run(figures={"synthetic": synthetic})
     write_report(run, internal=False)
-    assert names(run / "plots") == {"road.png", "account.png"}
+    assert names(run / "plots") == {"flow.png", "account.png"}
     write_report(run)
     assert "internal-lengths.png" in names(run / "plots")
 
@@ -99,7 +99,7 @@ def test_letters_are_drawn(tmp_path: Path) -> None:
 
 def test_legends_and_rules_are_complete() -> None:
     cert, figures = Certificate.model_validate(certificate()), Metrics.model_validate(metrics())
-    pictures = run_pictures(cert, figures, ROADS["seqpate"], Audit.model_validate(AUDIT))
+    pictures = run_pictures(cert, figures, method_named("seqpate").card, Audit.model_validate(AUDIT))
     assert len(pictures) == 6
     for picture in pictures:
         drawn = standalone(picture)
@@ -107,7 +107,7 @@ def test_legends_and_rules_are_complete() -> None:
         assert (INTERNAL in drawn) == picture.internal
         used = {css for found in re.findall(r' class="([^"]+)"', drawn.split("</style>")[1]) for css in found.split()}
         styled = set(re.findall(r"\.([a-z-]+)", light_style()))
-        assert used - styled <= {"account", "lengths", "roc", "exposure", "road-across", "loss", "internal"}
+        assert used - styled <= {"account", "lengths", "roc", "exposure", "flow-across", "loss", "internal"}
     account = standalone(Picture("account", account_bar(cert), [(part.css, part.name) for part in account_parts(cert)]))
     assert account.count('class="bar-this"') == 2  # in the bar and in the legend
 

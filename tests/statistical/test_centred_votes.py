@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adversaries import CANDIDATES, P_THRESHOLD, WORST, Array, simplex, variance_p_value, votes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -43,7 +43,6 @@ def test_no_pair_of_adversarial_votes_is_further_apart(centre: Array, clip: floa
 @pytest.mark.parametrize("ballot", ["distribution", "top1"])
 @pytest.mark.parametrize("clip", RADII)
 @given(simplex, votes, votes, st.lists(votes, min_size=3, max_size=3))
-@settings(max_examples=100, deadline=None)
 def test_one_changed_teacher_moves_the_sum_by_at_most_the_sensitivity(
     clip: float, ballot: BallotKind, centre: Array, before: Array, after: Array, others: list[Array]
 ) -> None:
@@ -74,7 +73,6 @@ def test_a_smaller_radius_needs_less_noise() -> None:
 
 
 @given(simplex, simplex)
-@settings(max_examples=200, deadline=None)
 def test_within_the_radius_the_deviation_is_what_it_is(centre: Array, vote: Array) -> None:
     ballot = _mechanism(1.5).quantise(vote, centre) / SCALE
     assert np.abs(ballot - (vote - centre)).max() <= 0.5 / SCALE + 1e-15
@@ -97,7 +95,6 @@ def test_a_failing_teacher_does_not_deviate(bad: float) -> None:
 
 
 @given(st.lists(votes, min_size=1, max_size=5), simplex)
-@settings(max_examples=100, deadline=None)
 def test_float32_counts_as_the_float64_it_is(rows: list[Array], centre: Array) -> None:
     mechanism = _mechanism(0.2)
     with np.errstate(over="ignore"):

@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
+from rayprivacy.dpsgd.engines.plain import PlainEngine
 from rayprivacy.dpsgd.gradients import BookKeeping
 from rayprivacy.dpsgd.noise import KeyedNoise
-from rayprivacy.dpsgd.noisy import StepNoise
 from rayprivacy.dpsgd.optimizer import Schedule
-from rayprivacy.dpsgd.plain import PlainEngine
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import OptimizerConfig
+from rayprivacy.release.step_mechanism import SampledGaussian
 
 NORM, CANARY, PAD, STEPS = 0.5, 3, 1, 4000
 KEY = Key.for_tests()
@@ -43,7 +44,7 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     run = f"{present} {sigma} {q}"
     units = [_unit(f"user {number}", 0) for number in range(3)] + [_unit("canary", CANARY)] * present
     sampler = PoissonSampler(KEY, run, q, units, 1)
-    noise = StepNoise(KeyedNoise(KEY, run), sigma * NORM, expected_batch=1.0)
+    noise = StepNoise(KeyedNoise(KEY, run), SampledGaussian(q, sigma, NORM, STEPS), expected_batch=1.0)
     schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
     model = nn.Embedding(4, 1)
     clipped = partial(BookKeeping, clipping=Clipping(NORM))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from adversaries import P_THRESHOLD, Array, variance_p_value
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -62,7 +62,6 @@ def _bounded(mechanism: HistogramMechanism, moved: Array) -> bool:
 
 
 @given(st.lists(_row, max_size=4), _row)
-@settings(max_examples=500, deadline=None)
 def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(corpus: list[Array], unit: Array) -> None:
     assert _bounded(SMALL, _moved(SMALL, corpus, unit))
 
@@ -191,7 +190,7 @@ def test_impossible_noise_is_refused(sigma: float) -> None:
 
 
 def test_too_many_cells_and_other_units_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"generator.codes.values makes 1,001 combinations.*fewer labels or values"):
+    with pytest.raises(ConfigError, match=r"^codes\.values makes 1,001 combinations.*fewer labels or values"):
         HistogramMechanism(MAX_CELLS + 1, 1.0)
     with pytest.raises(ConfigError, match="makes 0 combinations"):
         HistogramMechanism(0, 1.0)

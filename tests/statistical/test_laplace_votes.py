@@ -8,13 +8,13 @@ import pytest
 from adversaries import CANDIDATES, P_THRESHOLD, WORST, Array, votes
 from dp_accounting.dp_event import LaplaceDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import privacy_loss_distribution as pld
-from hypothesis import given, settings
+from hypothesis import given
 from scipy import stats
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.filters.noise import gaussian_noise, laplace_noise
+from rayprivacy.ledger.least_noise import gaussian_noise, laplace_noise
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release import noise
 from rayprivacy.release.ballots import BallotKind
@@ -45,7 +45,6 @@ def test_no_pair_of_adversarial_votes_is_further_apart(ballot: BallotKind) -> No
 
 @pytest.mark.parametrize("ballot", ["distribution", "top1"])
 @given(votes, votes)
-@settings(max_examples=300, deadline=None)
 def test_one_changed_teacher_moves_the_sum_by_at_most_the_sensitivity(
     ballot: BallotKind, before: Array, after: Array
 ) -> None:

@@ -22,6 +22,8 @@ SIGMA, NORM = 0.7, 3.0
 STD = SIGMA * NORM / BATCH
 ENGINES = [(None, False), (0, False), (1, False), (2, False), (2, True), (3, False), (3, True)]
 NAMED = [f"{'plain' if zero is None else f'zero{zero}'}{'-offload' * offload}" for zero, offload in ENGINES]
+# On every engine the scale of the noise is tested; with offload, more than that is exhaustive.
+FEWER = [pytest.param(*each, marks=pytest.mark.exhaustive if each[1] else []) for each in ENGINES]
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,8 @@ def pair() -> Iterator[Ranks]:
     ranks.close()
 
 
-def _case(zero: int | None, offload: bool, first: int, steps: int = 1) -> Case:
-    return Case("gpt2", zero, offload, ((0, 0),) * steps, norm=NORM, sigma=SIGMA, first=first)
+def _case(zero: int | None, offload: bool, first: int, steps: int = 1, sigmas: tuple[float, ...] = ()) -> Case:
+    return Case("gpt2", zero, offload, ((0, 0),) * steps, norm=NORM, sigma=SIGMA, sigmas=sigmas, first=first)
 
 
 def _moved(after: dict[str, Array]) -> dict[str, Array]:
@@ -67,15 +69,18 @@ def test_one_rank_adds_the_keyed_noise_of_each_step_and_parameter(plain: list[di
             assert np.allclose(noise, STD * drawn, rtol=0, atol=1e-5 * STD)
 
 
+@pytest.mark.parametrize(
+    "steps", [range(1), pytest.param(range(1, 3), marks=pytest.mark.exhaustive)], ids=["first", "more"]
+)
 @pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
 def test_the_noise_has_the_declared_scale_and_is_that_of_one_rank(
-    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
+    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool, steps: range
 ) -> None:
-    steps = [pair.run(taken, _case(zero, offload, step)) for step in range(3)]
-    found = [_moved(first) for first, _ in steps]
-    assert all(np.array_equal(first[name], second[name]) for first, second in steps for name in first)
+    both = [pair.run(taken, _case(zero, offload, step)) for step in steps]
+    found = [_moved(first) for first, _ in both]
+    assert all(np.array_equal(first[name], second[name]) for first, second in both for name in first)
     assert _declared(np.concatenate([_flat(moved) for moved in found]))
-    for moved, single in zip(found, plain, strict=True):
+    for moved, single in zip(found, (plain[step] for step in steps), strict=True):
         assert np.allclose(_flat(moved), _flat(single), rtol=0, atol=1e-5 * STD)
 
 
@@ -118,7 +123,22 @@ def test_three_steps_without_users_are_three_noises(
     assert np.allclose(_flat(moved), sum(_flat(single) for single in plain), rtol=0, atol=1e-5 * STD)
 
 
-@pytest.mark.parametrize(("zero", "offload"), ENGINES, ids=NAMED)
+@pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)
+def test_the_noise_of_a_step_has_the_scale_of_that_step(
+    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
+) -> None:
+    """A mechanism whose noise changes, on one engine that takes two steps: the first moves it, then both."""
+    sigmas = (SIGMA, 3 * SIGMA, SIGMA / 2)
+    first, both = (_flat(_moved(pair.run(taken, _case(zero, offload, 0, steps, sigmas))[0])) for steps in (1, 2))
+    second = both - first
+    assert _declared(first)
+    assert _declared(second / 3)
+    assert not _declared(second)
+    assert np.allclose(first, _flat(plain[0]), rtol=0, atol=1e-5 * STD)
+    assert np.allclose(second, 3 * _flat(plain[1]), rtol=0, atol=1e-5 * STD)
+
+
+@pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)
 def test_users_and_noise_add_up(pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool) -> None:
     """The update with users, less the one without noise, is the noise of the step and nothing else."""
     noisy, quiet = (

@@ -8,14 +8,12 @@ import torch
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.cut import lower_trunk
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries
+from rayprivacy.models.split_trunk import lower_trunk
 from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.teachers.kinds.deep import DeepKind
-from rayprivacy.teachers.kinds.full import FullKind
-from rayprivacy.teachers.kinds.kind import FILLED, State
-from rayprivacy.teachers.kinds.lora import LoraKind
+from rayprivacy.teachers.deep_kinds import DeepKind, FullKind, LoraKind
+from rayprivacy.teachers.kinds import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor

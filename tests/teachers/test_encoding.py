@@ -14,9 +14,10 @@ import torch
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.shards import part_path
+from rayprivacy.corpus.parts import part_path
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
+from rayprivacy.models.packing import PAD
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import encoding
@@ -116,11 +117,15 @@ def test_every_shard_finds_its_own_documents(spec: GroupSpec, tiny_backbone: Bac
             whole = inside if unit is PrivacyUnit.USER else [[text for texts in inside for text in texts]]
             for texts, found in zip(whole, spec.store.read(names), strict=True):
                 documents = [tiny_backbone.document(text, CONFIG.max_tokens) for text in texts]
-                assert same(found, encode(tiny_backbone, documents, CONFIG.row_tokens, CONFIG.max_rows))
+                assert same(found, encode(tiny_backbone, documents, CONFIG.row_tokens, CONFIG.max_rows, whole=True))
 
 
-def test_a_users_states_do_not_depend_on_anybody_else(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("calls", ["whole", "filled"])
+def test_a_users_states_do_not_depend_on_anybody_else(
+    spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path, calls: str
+) -> None:
     """Sensitivity rests on this: whoever joins, leaves or writes more, the others' states stay the same to the bit."""
+    spec = replace(spec, teachers=CONFIG.model_copy(update={"calls": calls}))
     users = corpus(8, most=40)
     worlds = [users, {"user-3": users["user-3"]}, users | corpus(30, seed=1, most=40) | {"user-3": users["user-3"]}]
     found = []
@@ -222,7 +227,8 @@ def test_kinds_with_layers_of_their_own_get_what_lies_below(
     assert ids[: len(documents[0])].tolist() == documents[0]
     if layers == 0:
         embedded = tiny_backbone.model.get_input_embeddings()(ids).bfloat16()
-        assert torch.equal(found.hidden[0], embedded)
+        filled = found.segment[0] != PAD
+        assert torch.equal(found.hidden[0][filled], embedded[filled])
     else:
         alone = tiny_backbone.model(input_ids=ids[None, : len(documents[0])], output_hidden_states=True)
         torch.testing.assert_close(

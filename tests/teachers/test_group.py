@@ -24,11 +24,10 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.release.vote import SCALE, VoteMechanism
 from rayprivacy.teachers.encoding import encode_part
-from rayprivacy.teachers.group import TeacherGroup
-from rayprivacy.teachers.kinds.choose import kind_for
-from rayprivacy.teachers.question import Question
+from rayprivacy.teachers.group import TeacherGroup, kind_for
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.votes import Question
 from rayprivacy.teachers.workspace import Workspace
 
 CONFIG = TeachersConfig(

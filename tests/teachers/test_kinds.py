@@ -12,12 +12,10 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.ballots import summed_votes
-from rayprivacy.teachers.kinds.adam import Adam
-from rayprivacy.teachers.kinds.choose import HEAD_KINDS
-from rayprivacy.teachers.kinds.head import HeadKind
-from rayprivacy.teachers.kinds.kind import FILLED, State
+from rayprivacy.teachers.head_kinds import HEAD_KINDS, Adam, HeadKind
+from rayprivacy.teachers.kinds import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.votes import summed_votes
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 

@@ -1,6 +1,5 @@
 """A tiny corpus, two small recipes on the tiny model, and space files beside them."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import yaml
 
 from rayprivacy.ledger.store import Ledger
@@ -75,11 +73,3 @@ def bench(tmp_path: Path, tiny_base: Path, public_sentences: list[str]) -> Bench
     bench = Bench(tmp_path)
     bench.talk("talk.parquet", "user")
     return bench
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Path:
-    """Ray on two CPUs; returns the session directory, where its logs are (see tests/ray/conftest.py)."""
-    os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # as `ray_session` does for a Ray of its own
-    options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
-    return Path(ray.init(address="local", **options).address_info["session_dir"])

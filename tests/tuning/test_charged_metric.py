@@ -16,25 +16,25 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.accounting import renyi
-from rayprivacy.audit.scoring import ModelLoss
+from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.corpus.counts import Dropped
+from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import read_holdout, write_part
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.run import Run
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
-from rayprivacy.tuning import charged
-from rayprivacy.tuning.charged import heldout_loss, heldout_units, report_mechanism, report_release, unit_losses
-from rayprivacy.tuning.purse import Purse
+from rayprivacy.runs.directory import Run
+from rayprivacy.tuning import heldout_loss as metric
+from rayprivacy.tuning.affordability import can_pay
+from rayprivacy.tuning.heldout_loss import heldout_loss, heldout_units, report_mechanism, report_release, unit_losses
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.start import start_search
-from rayprivacy.tuning.trials import Trials
+from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.tune import start_search
 
 METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 FIXED = {"corpus": {"holdout": 0.4}}
@@ -121,7 +121,7 @@ def test_every_report_is_on_the_bill_behind_its_chunk(bench: Any) -> None:
 
 
 def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) -> None:
-    """The purse counts them for running trials and for a new one, also where some are paid already."""
+    """They are counted for running trials and for a new one, also where some are paid already."""
     trials = Trials.of(load_space(bench.space(fixed=FIXED, metric=METRIC, pruning={"grace": 1})), bench.folder)
     bill, other = trials.bill(VALUES), {"training.clipping_norm": 2.0}
     order = renyi.best_order([event for _, event in bill] * 2, 1e-6)
@@ -130,18 +130,22 @@ def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) 
     room = 2 * price[run] + 1.5 * (price[first] + price[second])  # one trial with reports; two without
     cap = renyi.epsilon_at(room, order, 1e-6)
     ledger = _account(bench, cap, order=order)
-    purse = Purse(trials, ledger)
-    assert purse.fits(VALUES, [])
-    assert not purse.fits(other, [VALUES])
+    protection = trials.protection(VALUES)
+
+    def fits(*values: dict[str, float]) -> bool:
+        return can_pay(ledger, "search", [trials.bill(each) for each in values], protection)
+
+    assert fits(VALUES)
+    assert not fits(VALUES, other)
     paid = [0, 0, 0]
     for name, event in bill[:3]:  # chunk, report, chunk: one report is owed
         place = list(price).index(name)
         rung = paid[0] + 1 if name == run else 0
-        ledger.reserve("search", name, "0" * 64, event, rung=rung, protection=trials.protection(VALUES))
+        ledger.reserve("search", name, "0" * 64, event, rung=rung, protection=protection)
         paid[place] += 1
-        assert purse.fits(VALUES, [])
-    assert not purse.fits(other, [VALUES])
-    assert purse.fits(VALUES, [VALUES])  # twice the report that is owed still fits
+        assert fits(VALUES)
+    assert not fits(VALUES, other)
+    assert fits(VALUES, VALUES)  # twice the report that is owed still fits
     ledger.close()
 
 
@@ -153,7 +157,7 @@ class Measured:
         fixed = {"corpus": {"holdout": 0.4} | bound, "privacy": {"unit": unit}}
         space = load_space(bench.space(fixed=fixed, metric=METRIC | metric))
         self.bench, self.trials = bench, Trials.of(space, bench.folder / "out")
-        self.config, self.recipe = space.metric, self.trials.placed(self.trials.recipe(VALUES))
+        self.config, self.recipe = space.metric, self.trials.recipe(VALUES).absolute()
         self.key = create_key(Path(self.recipe.privacy.key))
         self.run: Run[Any] = Run.open(self.trials.folder(self.recipe), self.recipe, resume=True, measured=False)
         shutil.copytree(base, self.run.root / "model")
@@ -162,7 +166,7 @@ class Measured:
         _account(bench, epsilon, unit=PrivacyUnit(unit)).close()
 
     def shards(self, rows: list[tuple[str, int, str]]) -> None:
-        """Everybody of `rows` is held out."""
+        """All users of `rows` are held out."""
         out, schema = self.run.private("shards"), Layout(self.recipe.corpus, 1, 1, self.recipe.privacy.unit).schema
         out.mkdir(exist_ok=True)
         columns = [[-1] * len(rows), *(list(column) for column in zip(*rows, strict=True))]
@@ -178,7 +182,7 @@ class Measured:
         return heldout_loss(self.run, self.config, chunk)
 
     def sums(self) -> Any:
-        return charged._sums(self.run, self.config, report_mechanism(self.config, self.recipe))
+        return metric._sums(self.run, self.config, report_mechanism(self.config, self.recipe))
 
     @property
     def exact(self) -> float:
@@ -216,7 +220,7 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     (charge,) = bench.ledger.charges_of("search", name)
     assert charge.event == trial.trials.bill(VALUES)[-1][1]
 
-    monkeypatch.setattr(charged, "_sums", lambda *_: pytest.fail("read private text again"))
+    monkeypatch.setattr(metric, "_sums", lambda *_: pytest.fail("read private text again"))
     assert trial.figure() == figure
     monkeypatch.undo()
     for kept in trial.run.root.glob("private/metric/*"):

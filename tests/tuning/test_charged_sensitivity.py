@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.release import noise
 from rayprivacy.release.histogram import SCALE, HistogramMechanism
-from rayprivacy.tuning.charged import GRID, counts_of, figure_of
+from rayprivacy.tuning.heldout_loss import GRID, counts_of, figure_of
 
 MOST, UNITS, SIGMA, DRAWS = 10.0, 400, 3.0, 4000
 P_THRESHOLD = 1e-4
@@ -29,7 +29,6 @@ def sums(losses: list[float], most: float = MOST) -> Any:
 
 
 @given(st.lists(_loss, max_size=6), _loss, st.integers(0, 6), _bound)
-@settings(max_examples=500, deadline=None)
 def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(
     others: list[float], loss: float, place: int, most: float
 ) -> None:
@@ -40,7 +39,6 @@ def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(
 
 
 @given(_loss, _bound)
-@settings(max_examples=500, deadline=None)
 def test_what_a_unit_brings_is_always_the_whole_grid(loss: float, most: float) -> None:
     ((above, below),) = counts_of(np.array([loss]), most).tolist()
     assert 0 <= above <= GRID

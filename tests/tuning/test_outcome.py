@@ -10,7 +10,7 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.tuning.outcome import conclude
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.study import open_study
-from rayprivacy.tuning.trials import Trials
+from rayprivacy.tuning.trial_recipes import Trials
 
 VALUES = {"training.clipping_norm": 1.0}
 

@@ -16,12 +16,13 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import to_json
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ReleaseError
+from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.metric import utility
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.start import start_search
-from rayprivacy.tuning.trials import Trials
+from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.tune import start_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -66,7 +67,7 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
     assert len(losers) == 2
     _check_charge(bench, space)
     _check_winner(bench, winner, min(figures))
-    _check_cards(bench, space, winner)
+    _check_report(bench, space, winner)
     haystacks = [bench.folder / "out", local_ray, bench.folder / "told"]
     for loser in losers:
         _nowhere(f"{loser:.6g}", haystacks)
@@ -96,18 +97,24 @@ def _check_winner(bench: Any, winner: Path, best: float) -> None:
     assert certificate["events"][0]["kind"] == "repeat-and-select"
     assert certificate["tuning_charge"]["expected_trials"] == 4.0
     assert {path.name for path in winner.iterdir()} == {
-        "model", "synthetic.parquet", "recipe.yaml", "certificate.json", "certificate.md",
+        "model", "synthetic.parquet", "recipe.yaml", "certificate.json", "certificate.md", "metrics.json",
     }  # fmt: skip
     space = load_space(bench.folder / "space.yaml")
     recipe = Trials.of(space, bench.folder).recipe({"training.clipping_norm": 1.0})
-    assert utility(winner, recipe, space.metric) == best
+    assert utility(winner, recipe, space.metric, "synthetic.parquet") == best
     assert len(pq.read_table(winner / "synthetic.parquet"))
 
 
-def _check_cards(bench: Any, space: Path, winner: Path) -> None:
+def _check_report(bench: Any, space: Path, winner: Path) -> None:
+    """Its figures are those of the released text, and its page and cards are written from them."""
+    metrics = json.loads((winner / "metrics.json").read_text())
+    assert set(metrics) == {"schema_version", "synthetic"}
+    texts = [str(text) for text in pq.read_table(winner / "synthetic.parquet")["text"].to_pylist()]
+    assert metrics["synthetic"] == {"releasable": True, **synthetic_metrics(texts)}
     done = CliRunner().invoke(app, ["tune", str(space), "--resume", "--out", str(bench.folder / "out")])
     assert done.exit_code == 0, done.output
     release = json.loads((winner / "certificate.json").read_text())["release_id"]
+    assert release in (winner / "report.html").read_text()
     for card in (winner / "README.md", winner / "model" / "README.md"):
         assert f"of release {release}" in card.read_text()
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import Space, load_space
-from rayprivacy.tuning.start import feasible, start_search
-from rayprivacy.tuning.trials import Trials
+from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.tune import feasible, start_search
 
 QUERIES = {"votes.queries": {"choice": [20, 40]}}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
@@ -61,7 +61,7 @@ def test_equal_values_are_the_same_release_and_share_the_account(bench: Any) -> 
     one, same, other = (trials.recipe({"training.clipping_norm": norm}) for norm in (1.0, 1.0, 2.0))
     assert one.release_id == same.release_id != other.release_id
     assert {recipe.privacy.account for recipe in (one, same, other)} == {"search"}
-    assert trials.placed(one).release_id == one.release_id
+    assert one.absolute().release_id == one.release_id
 
 
 def test_infeasible_values_are_found_before_anything_runs(bench: Any) -> None:
@@ -90,7 +90,7 @@ def test_trials_of_a_selection_must_cost_the_same(bench: Any) -> None:
 
 
 def test_a_public_search_never_holds_the_private_corpus(bench: Any) -> None:
-    """Its recipes name the public file, and its best recipe the private one, which nobody has opened."""
+    """Its recipes name the public file, and its best recipe the private one, which is never opened."""
     private = str(bench.folder / "talk.parquet")
     Path(private).unlink()
     space = bench.space(charging="public", public=PUBLIC, budget=None)

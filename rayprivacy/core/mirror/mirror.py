@@ -17,16 +17,15 @@ is the one it knows; if another process has written, it stops and changes nothin
 lies one request: the mirror notices a mistake of the operator, it is no lock. The ledger has its own.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.errors import ConfigError, StorageError
-from rayprivacy.core.files import private_directory, read_json, write_json
-from rayprivacy.core.mirror.folder import Folder
+from rayprivacy.core.files import private_directory, read_json, user_cache, write_json
+from rayprivacy.core.mirror.local import Folder
 from rayprivacy.core.mirror.manifest import PRIVATE, PUBLIC, Entry, Manifest, is_private
-from rayprivacy.core.mirror.store import MANIFEST, OBJECTS, Store
+from rayprivacy.core.mirror.remote import MANIFEST, OBJECTS, Store
 from rayprivacy.core.mirror.uris import identity
 
 NOTE = ".mirror.json"
@@ -49,9 +48,8 @@ class Note:
 
 
 def default_folder(uri: str) -> Path:
-    """Where a URI is worked on when nobody says otherwise: a folder of the user's cache, named by a digest."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "rayprivacy" / "runs" / identity(uri)[:16]
+    """The folder in which a URI is worked on by default: in the user's cache, named by a digest."""
+    return user_cache() / "runs" / identity(uri)[:16]
 
 
 class Mirror:

@@ -33,7 +33,8 @@ class PlanRule:
     claim = "privacy loss distributions of the registered plan (PLD)"
 
     def __init__(self, budget: Budget, lines: Lines) -> None:
-        self._budget, self.lines = budget, lines
+        self._budget = budget
+        self.lines = lines
         self.size = len(lines)
 
     def cost(self, event: DpEvent, used: Vector) -> Vector:
@@ -70,8 +71,11 @@ class PlanRule:
 
     def _pay(self, leaf: DpEvent, times: int, used: Vector, cost: list[int]) -> None:
         # A line dominated by another paying line is the cheaper one, and goes first; the last one takes what is over.
-        paying = [i for i, (line, _) in enumerate(self.lines) if dominates(line, leaf)]
-        paying.sort(key=lambda i: sum(dominates(self.lines[j][0], self.lines[i][0]) for j in paying), reverse=True)
+        able = [i for i, (line, _) in enumerate(self.lines) if dominates(line, leaf)]
+        # A new list: one that is sorted in place is empty while its own elements are compared.
+        paying = sorted(
+            able, key=lambda i: sum(dominates(self.lines[j][0], self.lines[i][0]) for j in able), reverse=True
+        )
         for i in paying:
             take = min(times, max(0, self.lines[i][1] - used[i] - cost[i]))
             cost[i] += take

@@ -30,7 +30,8 @@ class OneOrderRule:
     size = 1
 
     def __init__(self, budget: Budget, order: float) -> None:
-        self._budget, self._order = budget, order
+        self._budget = budget
+        self._order = order
         self.limit = down(renyi.rdp_cap(order, budget))
         self.claim = f"Renyi DP at order {order:g} (RDP filter)"
 
@@ -59,7 +60,8 @@ class WeightedOrdersRule:
     """Sums at several orders, of which one must fit."""
 
     def __init__(self, budget: Budget, shares: tuple[tuple[float, float], ...]) -> None:
-        self._budget, self._shares = budget, shares
+        self._budget = budget
+        self._shares = shares
         self._orders = tuple(order for order, _ in shares)
         self.size = len(shares)
         self.limits = tuple(down(renyi.tail_cap(order, budget.epsilon, share)) for order, share in shares)

@@ -1,10 +1,13 @@
-"""All terms of one parameter's gradient: what counts is the norm of their sum, not the sum of their norms.
+"""The gradient of one parameter, from all of its uses: what counts is the norm of their sum, not the sum of norms.
 
 A weight may be used by several modules (an embedding tied to the output head) or several times by one. Terms of one
 kind are put side by side, as if they were further positions, and Gram matrices then hold all products across uses. What
 an embedding and a tied output head have in common is added. Leaving it out would make norms too small, by a factor of
 up to sqrt(2) for two uses, and clipping too weak by as much.
 """
+
+from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -18,47 +21,59 @@ MARGIN = 2 * torch.finfo(torch.float32).eps  # steps of rounding that are added 
 Term = Dense | Outer | Rows
 
 
+@dataclass(frozen=True, repr=False)
 class ParameterGradient:
-    """Gradients of one parameter for every unit, from all of its uses in one forward pass."""
+    """Gradients of one parameter for every unit, from all of its uses in one forward pass: the sum of what is there.
 
-    def __init__(self, terms: list[Term], rows_per_unit: int) -> None:
+    Attributes:
+        dense: whole gradients; where they are there, they hold everything, and the other two are None.
+        outer: what linear layers contribute, all of their positions side by side.
+        rows: what embeddings contribute, all of their rows one after the other.
+    """
+
+    dense: Dense | None
+    outer: Outer | None
+    rows: Rows | None
+
+    @staticmethod
+    def of(terms: list[Term], rows_per_unit: int) -> "ParameterGradient":
         """From the terms of rows, consecutive rows making up a unit."""
-        self._terms = _joined(terms, rows_per_unit)
+        dense = [term.by_unit(rows_per_unit) for term in terms if isinstance(term, Dense)]
+        outer = _side_by_side([term for term in terms if isinstance(term, Outer)], rows_per_unit)
+        rows = _one_after_another([term for term in terms if isinstance(term, Rows)], rows_per_unit)
+        if outer is not None and (dense or outer.short):
+            dense.append(outer.dense())
+            outer = None
+        if not dense:
+            return ParameterGradient(None, outer, rows)
+        whole = Dense(reduce(torch.add, [term.values for term in dense]))
+        return ParameterGradient(whole if rows is None else rows.add_to(whole), None, None)
+
+    @property
+    def _terms(self) -> list[Term]:
+        return [term for term in (self.dense, self.outer, self.rows) if term is not None]
 
     def squared(self) -> Tensor:
         """Squares of bounds from above on the norms, float64 [units]; NaN or infinite for a unit that is.
 
         No weighted sum below is longer than the bounds times the weights, up to float32 rounding (see `terms`).
         """
-        parts = [term.squared() for term in self._terms]
-        squared = sum((part[0] for part in parts[1:]), parts[0][0])
-        length = sum((part[1] for part in parts[1:]), parts[0][1])
-        for rows in self._terms[1:]:
-            if isinstance(rows, Rows) and isinstance(self._terms[0], Outer):
-                squared = squared + 2 * rows.inner(self._terms[0])
+        squares, lengths = zip(*(term.squared() for term in self._terms), strict=True)
+        squared: Tensor = reduce(torch.add, squares)
+        length: Tensor = reduce(torch.add, lengths)
+        if self.rows is not None and self.outer is not None:
+            squared = squared + 2 * self.rows.inner(self.outer)
+        rounding = 0.0 if self.outer is None else self.outer.rounding
         norm = (squared.clamp(min=0) + MARGIN * length.square()).sqrt()
-        return (norm + self._terms[0].rounding * length).square()
+        return (norm + rounding * length).square()
 
     def weighted_sum(self, weights: Weights) -> Tensor:
-        """The weighted sum over units, in the parameter's shape: float64 of `Dense` terms, else float32."""
+        """The weighted sum over units, in the parameter's shape: float64 where it is `dense`, else float32."""
         total: Tensor | None = None
         for term in self._terms:
             total = term.add_sum(total, weights)
         assert total is not None
         return total
-
-
-def _joined(terms: list[Term], rows_per_unit: int) -> list[Term]:
-    """The same gradients, of units, as one term, or as an `Outer` and a `Rows`."""
-    dense = [term.by_unit(rows_per_unit) for term in terms if isinstance(term, Dense)]
-    outer = _side_by_side([term for term in terms if isinstance(term, Outer)], rows_per_unit)
-    rows = _one_after_another([term for term in terms if isinstance(term, Rows)], rows_per_unit)
-    if outer is not None and (dense or outer.short):
-        dense, outer = [*dense, outer.dense()], None
-    if dense:
-        whole = Dense(sum((term.values for term in dense[1:]), dense[0].values))
-        return [whole if rows is None else rows.add_to(whole)]
-    return [term for term in (outer, rows) if term is not None]
 
 
 def _side_by_side(terms: list[Outer], rows_per_unit: int) -> Outer | None:

@@ -1,4 +1,4 @@
-"""Matrix products whose sums are float32, whatever the operands are.
+"""Matrix products with float32 sums, for operands of any precision.
 
 A sum over a batch that is rounded to bfloat16 on the way can exceed the clipping norm by far more than one example's
 rounding error: the running sum, not the example, sets the size of the error. So every sum over positions or units is

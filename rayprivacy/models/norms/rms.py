@@ -1,4 +1,4 @@
-"""RMSNorm has many implementations: which of them have the gradient we assume is found out, not looked up by name.
+"""A probe of RMSNorm classes: which of the many have the gradient we assume is found out, not looked up by name.
 
 The gain of an RMSNorm multiplies x / sqrt(mean(x^2) + eps), whether as `weight` (Llama, Qwen) or as `1 + weight`
 (Gemma), so the gradient by the weight is the same. A class whose name ends with RMSNorm is accepted when autograd says
@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from rayprivacy.models.dice import Dice
 
 SCALES = (1e-4, 1e-2, 1.0, 1e2)  # of the probe's rows: the small ones show another eps
 TOLERANCE = 1e-4
@@ -35,17 +37,19 @@ def verified(module: nn.Module) -> bool:
     shape = tuple(getattr(weight, "ds_shape", weight.shape))
     if len(shape) != 1:
         return False
-    random = torch.Generator().manual_seed(0)
-    input, outer = (torch.randn(len(SCALES), shape[0], generator=random) for _ in range(2))
+    dice = Dice(0)
+    input = dice.normal(len(SCALES), shape[0])
+    outer = dice.normal(len(SCALES), shape[0])
     input *= torch.tensor(SCALES)[:, None]
     expected = (scaled(module, input) * outer).sum(0)
-    found = _gradient(module, input, outer, torch.randn(shape[0], generator=random))
+    found = _gradient(module, input, outer, dice.normal(shape[0]))
     return found is not None and torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def _gradient(module: nn.Module, input: Tensor, outer: Tensor, weight: Tensor) -> Tensor | None:
     """The gradient by the weight, from a stand-in of the same class without hooks."""
-    stand_in, gain = copy.copy(module), nn.Parameter(weight)
+    stand_in = copy.copy(module)
+    gain = nn.Parameter(weight)
     stand_in.__dict__["_parameters"] = {"weight": gain}
     try:
         with torch.enable_grad(), torch.autocast("cpu", enabled=False):

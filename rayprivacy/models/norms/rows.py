@@ -20,10 +20,9 @@ class Rows:
     ids: Tensor
     right: Tensor
     shape: torch.Size
-    rounding = 0.0
 
     def by_unit(self, rows: int) -> "Rows":
-        """Gradients of units from those of so many rows each; required before anything below."""
+        """Gradients of units of `rows` rows each; required before anything below."""
         units = len(self.ids) // rows
         ids = self.ids.reshape(units, -1)
         numbers = torch.arange(units, device=ids.device)[:, None] * self.shape[0] + ids

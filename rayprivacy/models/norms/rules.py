@@ -14,10 +14,10 @@ from transformers.pytorch_utils import Conv1D
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.norms import rms
+from rayprivacy.models.norms.gradient_tap import Use
 from rayprivacy.models.norms.parameter import Term
 from rayprivacy.models.norms.rows import Rows
 from rayprivacy.models.norms.terms import Dense, Outer
-from rayprivacy.models.norms.watch import Use
 
 Rule = Callable[[Use], Iterator[tuple[nn.Parameter, Term]]]
 

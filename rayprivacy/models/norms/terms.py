@@ -36,10 +36,8 @@ class Dense:
     values: Tensor
 
     def by_unit(self, rows: int) -> "Dense":
-        """Gradients of units from those of rows, so many rows each."""
+        """Gradients of units of `rows` rows each."""
         return self if rows == 1 else Dense(self.values.unflatten(0, (-1, rows)).sum(1))
-
-    rounding = 0.0
 
     def squared(self) -> tuple[Tensor, Tensor]:
         """Squared norms, float64 [units], and 0: they are as exact as what will be summed."""
@@ -64,7 +62,7 @@ class Outer:
     right: Tensor
 
     def by_unit(self, rows: int) -> "Outer":
-        """Gradients of units from those of rows: positions of so many rows side by side."""
+        """Gradients of units of `rows` rows each: their positions side by side."""
         units = len(self.left) // rows
         return Outer(*(side.reshape(units, -1, side.shape[-1]) for side in (self.left, self.right)))
 

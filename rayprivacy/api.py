@@ -1,0 +1,436 @@
+"""The functions behind `import rayprivacy as rp`: what the command line does, from Python.
+
+Imports that take seconds (torch, Ray, transformers) stand inside the functions that need them.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from rayprivacy.auditing.settings import check_shadows
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import read_json
+from rayprivacy.core.mirror import Mirror, is_uri
+from rayprivacy.core.mirror.uris import shown
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.methods import registry
+from rayprivacy.methods.registry import method_names, method_of
+from rayprivacy.runs.recipe import Recipe
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+    from rayprivacy.runs.clean import Cleaned
+    from rayprivacy.runs.outline import Outline
+    from rayprivacy.tuning.outcome import Outcome
+
+__all__ = ["Result", "audit", "clean", "evaluate", "load_recipe", "method_names", "plan", "report", "run", "tune"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    Attributes:
+        path: its directory; for a run at a URI the local folder in which it was worked on.
+        uri: where a mirror of it is; None for a plain directory.
+    """
+
+    path: Path
+    uri: str | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The resolved recipe."""
+        return registry.load_recipe(self.path / "recipe.yaml")
+
+    @property
+    def certificate(self) -> Certificate:
+        """What the release claims."""
+        return Certificate.model_validate(read_json(self.path / "certificate.json"))
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The content of metrics.json; its block `heldout` was measured on private text."""
+        metrics: dict[str, Any] = read_json(self.path / "metrics.json")
+        return metrics
+
+    def texts(self) -> "Dataset":
+        """The released text as a Ray Dataset with the column `text`, and one for each label."""
+        import ray.data
+
+        return ray.data.read_parquet(str(self._released_text))
+
+    def model(self) -> Any:
+        """The released model, a Hugging Face causal language model.
+
+        Raises:
+            ConfigError: the method releases no model.
+        """
+        from transformers import AutoModelForCausalLM
+
+        from rayprivacy.models.quiet import no_progress_bars
+
+        with no_progress_bars():
+            return AutoModelForCausalLM.from_pretrained(self._model_folder)
+
+    def tokenizer(self) -> Any:
+        """The tokenizer of the released model.
+
+        Raises:
+            ConfigError: the method releases no model.
+        """
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self._model_folder)
+
+    @property
+    def _released_text(self) -> Path:
+        return self.path / method_of(self.recipe).card.texts
+
+    @property
+    def _model_folder(self) -> Path:
+        folder = self.path / "model"
+        if not folder.is_dir():
+            raise ConfigError(f"{self.path} holds no model: its method, {self.recipe.method}, releases none.")
+        return folder
+
+
+def load_recipe(recipe: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()) -> Recipe:
+    """Read a recipe and change single keys of it.
+
+    Args:
+        recipe: a YAML file, or the keys themselves.
+        overrides: a mapping of dotted keys to values, or `key.path=value` strings with YAML values.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong; the message names it and the remedy.
+    """
+    if isinstance(recipe, Mapping):
+        from rayprivacy.runs.files import overridden
+
+        return registry.parse_recipe(overridden(recipe, overrides))
+    return registry.load_recipe(Path(recipe), overrides)
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    timed: bool = False,
+    nodes: int = 1,
+    users: int | None = None,
+    console: Console | None = None,
+) -> "Outline":
+    """The stages of a recipe, what each reads and charges, and epsilon by stage. Touches no data; prints as a table.
+
+    Args:
+        recipe: the resolved recipe.
+        timed: estimate how long each stage takes; the first time, this measures the machine for about ten seconds.
+        nodes: machines like this one that share the work, for estimates.
+        users: a public guess at the users of the corpus, for estimates; the method's own when left out.
+        console: told when the machine is measured; standard error when left out.
+
+    Raises:
+        ConfigError: the recipe cannot be run, or there are no nodes or no users.
+    """
+    from rayprivacy.runs.checks import check_comparison
+    from rayprivacy.runs.estimate import estimated
+    from rayprivacy.runs.machine import this_machine
+    from rayprivacy.runs.outline import Outline
+
+    for name, value in (("nodes", nodes), ("users", users)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}: give a whole number of at least 1.")
+    if recipe.evaluation.compare:
+        check_comparison(recipe)
+    planned, shown_on = method_of(recipe).planned(recipe), console or Console(stderr=True)
+    machine = this_machine(lambda said: shown_on.print(said, highlight=False)) if timed else None
+    estimate = estimated(recipe, planned, machine, nodes=nodes, users=users) if machine else None
+    return Outline(recipe, planned, estimate=estimate)
+
+
+def run(
+    recipe: Recipe,
+    out: str | Path = "runs/latest",
+    *,
+    dataset: "Dataset | None" = None,
+    resume: bool = True,
+    work: Path | None = None,
+    mirror_private: bool = False,
+    console: Console | None = None,
+) -> Result:
+    """Run a recipe, or finish it: private text in; released text, model, certificate and report out.
+
+    Args:
+        recipe: the resolved recipe.
+        out: the run directory: a path, or a URI such as `s3://bucket/run`.
+        dataset: the private corpus as a Ray Dataset, for a recipe with `corpus.source: dataset`; its columns are named
+            by corpus.user, corpus.text and corpus.labels. It is written once to the private side of the run.
+        resume: finish a run that is there already; otherwise that is an error.
+        work: local folder in which a run at a URI is worked on.
+        mirror_private: copy private files to the URI too.
+        console: where progress is shown; standard error when left out.
+
+    Raises:
+        BudgetRefusedError: the account has less left than the run asks for.
+        RayPrivacyError: whatever else stopped the run, in one sentence without private text.
+    """
+    from rayprivacy.reporting.page import write_report
+    from rayprivacy.runs.account import open_account
+    from rayprivacy.runs.audit import audit_finished
+    from rayprivacy.runs.checks import check_recipe
+    from rayprivacy.runs.decide import decided
+    from rayprivacy.runs.directory import Run
+    from rayprivacy.runs.drive import drive
+
+    method = method_of(recipe)
+    shown_on = console or Console(stderr=True)
+    mirror = mirror_of(str(out), work, private=mirror_private)
+    check_recipe(method, recipe)
+    # Before the account is asked, which knows releases by their whole name.
+    recipe = decided(recipe, _begun(Path(out), mirror, resume))
+    with closing(open_account(recipe, method.planned(recipe))) as ledger:
+        if ledger.news:
+            shown_on.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
+    opened = (
+        Run.open_mirrored(mirror, recipe, resume=resume, console=shown_on)
+        if mirror
+        else Run.open(Path(out), recipe, resume=resume, console=shown_on)
+    )
+    if dataset is not None:
+        _hand_over(opened, dataset)
+    drive(method, opened)
+    if recipe.audit:
+        with opened.stage("audit"):
+            audit_finished(
+                method,
+                opened.recipe,
+                opened.root,
+                users=recipe.audit.users,
+                shadows=recipe.audit.shadows,
+                console=opened.console,
+            )
+    with opened.stage("report"):
+        write_report(opened.root)
+    if mirror:
+        mirror.publish()
+    return Result(opened.root, mirror.uri if mirror else None)
+
+
+def _begun(out: Path, mirror: Mirror | None, resume: bool) -> dict[str, Any] | None:
+    """The resolved recipe of the run that is there already; None where there is none."""
+    from rayprivacy.runs.directory import RECIPE
+    from rayprivacy.runs.files import read_mapping
+
+    if mirror and resume and mirror.holds_run():
+        mirror.pull()
+    stored = (mirror.root if mirror else out) / RECIPE
+    return read_mapping(stored, "recipe") if stored.is_file() else None
+
+
+def _hand_over(opened: Any, dataset: "Dataset") -> None:
+    from rayprivacy.core.keys import load_or_create_key
+    from rayprivacy.runs.source import write_dataset
+
+    with opened.stage("dataset"):
+        write_dataset(opened, dataset, load_or_create_key(Path(opened.recipe.privacy.key).absolute()))
+
+
+def tune(
+    space: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    out: str | Path = "runs/search",
+    resume: bool = True,
+    console: Console | None = None,
+) -> "Outcome | Result | None":
+    """Search the keys of a recipe, under one account that pays for the search, or go on with a search.
+
+    Args:
+        space: a space file, such as those in `tune_spaces/`.
+        overrides: a mapping of dotted keys to values, or `key.path=value` strings with YAML values.
+        out: folder of the search.
+        resume: go on with a search that is there already; otherwise that is an error.
+        console: told how each trial ended.
+
+    Returns:
+        What was found; for charging `select` the winner, or None when the number of trials came out as 0.
+
+    Raises:
+        RayPrivacyError: a key is wrong, the account cannot pay, or every trial failed.
+    """
+    from rayprivacy.reporting.page import write_report
+    from rayprivacy.tuning.tune import start_search
+
+    found = start_search(Path(space), overrides, Path(out), resume=resume, console=console or Console(stderr=True))
+    if not isinstance(found, Path):
+        return found
+    write_report(found)
+    return Result(found)
+
+
+def evaluate(
+    real: str,
+    synthetic: str,
+    *,
+    holdout: str | None = None,
+    out: str | Path | None = None,
+    console: Console | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Compare synthetic with private text; the figures are internal.
+
+    Args:
+        real: the private texts: a Parquet, JSONL or CSV file, or a folder of them.
+        synthetic: the synthetic texts.
+        holdout: real texts of users that no model has seen: the control of memorisation.
+        out: folder for `evaluation.json` and `evaluation.md`.
+        console: where progress is shown.
+        settings: as in `rayprivacy.evaluation.settings.EvaluationConfig`: text, user, label, embeddings, max_texts,
+            max_words, seed.
+
+    Raises:
+        ConfigError: a setting is wrong, or the extra `eval` is not installed.
+        CorpusError: a file cannot be read.
+    """
+    from rayprivacy.evaluation.settings import EvaluationConfig, require_extra
+    from rayprivacy.evaluation.summary import write_evaluation
+    from rayprivacy.evaluation.texts import read_texts
+
+    require_extra("evaluate")
+    config = EvaluationConfig.parse(settings)
+    sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
+    texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
+    from rayprivacy.evaluation.evaluate import evaluate as measure
+
+    with (console or Console(stderr=True)).status("reading") as status:
+        found = measure(texts["--real"], texts["--synthetic"], texts.get("--holdout"), config, say=status.update)
+    if out is not None:
+        write_evaluation(Path(out), found)
+    return found
+
+
+def audit(
+    directory: str | Path, *, users: int = 400, shadows: int = 0, console: Console | None = None
+) -> dict[str, Any]:
+    """Attack a finished run: membership, verbatim overlap, canaries. Writes `audit.json`; the figures are internal.
+
+    Args:
+        directory: of a finished run, not yet cleaned.
+        users: training users that are attacked, at most, and held-out ones.
+        shadows: shadow models to train first, an even number; each takes as long as the run did.
+        console: where progress is shown.
+
+    Raises:
+        ConfigError: the run is not finished, was cleaned, has no held-out users, or released no model.
+    """
+    from rayprivacy.runs.audit import audit_finished
+
+    if is_uri(str(directory)):
+        raise ConfigError(f"{directory} is a URI: audit the run in its local folder, where its private shards are.")
+    root = _run_directory(directory)
+    try:
+        check_shadows(shadows)
+    except ValueError as error:
+        raise ConfigError(f"shadows is {shadows}: {error}.") from None
+    recipe = registry.load_recipe(root / "recipe.yaml")
+    with redirect_stdout(sys.stderr):  # libraries print to it, and what a caller prints must stand alone there
+        return audit_finished(
+            method_of(recipe), recipe, root, users=users, shadows=shadows, console=console or Console(stderr=True)
+        )
+
+
+def report(
+    *directories: str | Path, public: bool = False, out: str | Path = "comparison.html", work: Path | None = None
+) -> str:
+    """Write report.html of a run again, for inside or to share; or compare several runs on one page.
+
+    Args:
+        directories: a run directory, or the URI of one; or several to compare.
+        public: leave out everything measured on private text.
+        out: the page of a comparison.
+        work: local folder in which a run at a URI is worked on.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        ConfigError: a file of a run is missing; the message names it.
+    """
+    from rayprivacy.reporting.compare import write_comparison
+    from rayprivacy.reporting.page import write_report
+
+    if len(directories) > 1:
+        remote = [str(directory) for directory in directories if is_uri(str(directory))]
+        if remote:
+            raise ConfigError(
+                f"{shown(remote[0])} is a URI, and a comparison reads local runs: copy the run here first."
+            )
+        return str(write_comparison([Path(each) for each in directories], Path(out), internal=not public))
+    mirror = mirror_of(str(directories[0]), work)
+    if mirror is None:
+        return str(write_report(Path(directories[0]), internal=not public))
+    pull_run(mirror)
+    written = write_report(mirror.root, internal=not public)
+    mirror.push()
+    mirror.publish()
+    return f"{mirror.uri}/{written.name}"
+
+
+def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
+    """Delete what a run computed from private text; released text, certificate, report and ledger stay.
+
+    Args:
+        directory: a run directory, or the URI of one.
+        work: local folder in which a run at a URI is worked on.
+
+    Raises:
+        ConfigError: this is no run directory, or a folder in it is a link.
+    """
+    from rayprivacy.core.files import private_directory
+    from rayprivacy.runs.clean import clean_run
+
+    mirror = mirror_of(str(directory), work)
+    if mirror is None:
+        return clean_run(Path(directory))
+    pull_run(mirror)
+    private_directory(mirror.root / "private")  # a folder that was pulled without has none
+    return replace(clean_run(mirror.root), at_uri=mirror.forget_private())
+
+
+def mirror_of(place: str, work: Path | None, *, private: bool = False) -> Mirror | None:
+    """The mirror of a run directory; None when it is a plain path.
+
+    Raises:
+        ConfigError: an option for URIs comes with a path, or the URI cannot be opened.
+    """
+    if is_uri(place):
+        return Mirror(place, work, private=private)
+    if work or private:
+        option = "--work" if work else "--mirror-private"
+        raise ConfigError(f"{option} is for a run directory at a URI, and '{place}' is a path: leave it out.")
+    return None
+
+
+def pull_run(mirror: Mirror) -> None:
+    """Fetch a run that is there.
+
+    Raises:
+        ConfigError: nothing is there.
+        StorageError: the store refuses.
+    """
+    if not mirror.holds_run():
+        raise ConfigError(f"{mirror.uri} holds no run: give the URI of a `rayprivacy run --out`.")
+    mirror.pull()
+
+
+def _run_directory(directory: str | Path) -> Path:
+    root = Path(directory)
+    if not (root / "recipe.yaml").is_file():
+        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
+    return root

@@ -1,0 +1,169 @@
+"""Lower bounds on epsilon from counts of an attack's hits and false alarms, with and without a secret in the corpus.
+
+The same mechanism runs many times on two neighbouring corpora, and an attacker says after each run whether the secret
+was there. A *hit* is a yes with the secret, a *false alarm* a yes without. Clopper & Pearson (1934) bound both rates,
+each with half of the allowed error; a claim (epsilon, delta) is refuted where even the cautious ends break its bound,
+
+    least hits - exp(epsilon) * most false alarms > delta            (or the same with the worlds swapped).
+
+The runs must be independent, and the attack fixed before they are looked at. One pair of intervals then serves every
+point of a privacy profile and both directions: on the event that both intervals hold, which has the stated confidence,
+all comparisons are right at once, so the grid of epsilons costs nothing. Several attacks (thresholds, say) are several
+pairs of intervals, and share the error between them (Bonferroni).
+
+Source of the epsilon bound: Jagielski, Ullman & Oprea 2020.
+
+>>> counts = Counts(hits=900, with_secret=1000, false_alarms=100, without_secret=1000)
+>>> round(epsilon_lower_bound(counts, delta=1e-5, confidence=0.95), 2)
+1.99
+>>> compare(Profile.claimed(1.0, 1e-5), [counts]).flagged
+True
+>>> compare(Profile.claimed(3.0, 1e-5), [counts]).flagged
+False
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from rayprivacy.auditing.profile import Profile
+from rayprivacy.core.errors import ConfigError
+
+CONFIDENCE = 0.999  # of "flagged": a correct run is accused once in a thousand times, or less
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often an attacker said yes in each world.
+
+    Attributes:
+        hits: yes, in runs with the secret.
+        with_secret: runs with the secret.
+        false_alarms: yes, in runs without it.
+        without_secret: runs without it.
+
+    Raises:
+        ConfigError: a count is not a whole number from 0 up to its runs.
+    """
+
+    hits: int
+    with_secret: int
+    false_alarms: int
+    without_secret: int
+
+    def __post_init__(self) -> None:
+        _check_counts("hits", self.hits, self.with_secret)
+        _check_counts("false_alarms", self.false_alarms, self.without_secret)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The comparison of counts with a claim.
+
+    Attributes:
+        flagged: whether some attack does better than the claim admits, at the stated confidence.
+        excess: least hits - exp(epsilon) * most false alarms - delta where that is largest; positive means flagged.
+        epsilon: the point of the profile where it is largest.
+        delta: the delta of that point.
+        confidence: the chance, at least, that a correct run is not flagged.
+    """
+
+    flagged: bool
+    excess: float
+    epsilon: float
+    delta: float
+    confidence: float
+
+
+def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """An interval that holds the true rate with at least this confidence, whatever the rate is.
+
+    >>> low, high = clopper_pearson(0, 10)
+    >>> low, round(high, 3)
+    (0.0, 0.308)
+
+    Raises:
+        ConfigError: the counts or the confidence are out of range.
+    """
+    _check_counts("successes", successes, trials)
+    return _interval(successes, trials, (1 - _checked_confidence(confidence)) / 2)
+
+
+def counts_at(
+    threshold: float, with_secret: npt.NDArray[np.float64], without_secret: npt.NDArray[np.float64]
+) -> Counts:
+    """Counts of the attack that says yes when its score is above a threshold fixed beforehand."""
+    hits, false_alarms = (int((scores > threshold).sum()) for scores in (with_secret, without_secret))
+    return Counts(hits, len(with_secret), false_alarms, len(without_secret))
+
+
+def epsilon_lower_bound(counts: Counts, delta: float, confidence: float = 0.95) -> float:
+    """An epsilon that the mechanism exceeds or meets at `delta`, with this confidence; 0 when nothing was shown.
+
+    Args:
+        counts: of one attack.
+        delta: of the guarantee that is doubted.
+        confidence: the chance, at least, that the bound is right.
+
+    Raises:
+        ConfigError: delta or the confidence are out of range.
+    """
+    if not 0 <= delta < 1:
+        raise ConfigError(f"delta is {delta}: give a number from 0 up to 1, e.g. 1e-5.")
+    best = 0.0
+    for least_hits, most_false in _both_ways(counts, 1 - _checked_confidence(confidence)):
+        if least_hits > delta and most_false > 0:
+            best = max(best, math.log((least_hits - delta) / most_false))
+    return best
+
+
+def compare(profile: Profile, attacks: Sequence[Counts], confidence: float = CONFIDENCE) -> Finding:
+    """Whether some attack does better than every point of the profile admits.
+
+    Args:
+        profile: the claim.
+        attacks: counts of each attack; all must have been chosen before the runs.
+        confidence: the chance, at least, that a correct run is not flagged.
+
+    Raises:
+        ConfigError: there is no attack, or the confidence is out of range.
+    """
+    if not attacks:
+        raise ConfigError("attacks is empty: give the counts of at least one.")
+    error = (1 - _checked_confidence(confidence)) / len(attacks)
+    ends = [pair for counts in attacks for pair in _both_ways(counts, error)]
+    excess, eps, delta = max(
+        (least_hits - math.exp(min(eps, 700)) * most_false - delta, eps, delta)
+        for eps, delta in profile.points
+        for least_hits, most_false in ends
+    )
+    return Finding(excess > 0, excess, eps, delta, confidence)
+
+
+def _both_ways(counts: Counts, error: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Least hits and most false alarms, and the same for the attacker who says no instead; wrong with chance error."""
+    least_hits = _interval(counts.hits, counts.with_secret, error / 2)[0]
+    most_false = _interval(counts.false_alarms, counts.without_secret, error / 2)[1]
+    return (least_hits, most_false), (1 - most_false, 1 - least_hits)
+
+
+def _interval(successes: int, trials: int, tail: float) -> tuple[float, float]:
+    """Both ends, each wrong with a chance of at most `tail`."""
+    low = float(stats.beta.ppf(tail, successes, trials - successes + 1)) if successes else 0.0
+    high = float(stats.beta.isf(tail, successes + 1, trials - successes)) if successes < trials else 1.0
+    return low, high
+
+
+def _check_counts(name: str, successes: int, trials: int) -> None:
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ConfigError(f"{name} is {successes} of {trials} runs: give a number from 0 to the runs, at least one.")
+
+
+def _checked_confidence(confidence: float) -> float:
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence is {confidence}: give a number between 0 and 1, e.g. 0.95.")
+    return confidence

@@ -1,0 +1,237 @@
+"""Audit a finished run from its directory: membership, verbatim overlap, canaries; against its certificate.
+
+Everything here reads private text and models of the auditor's own machine; the figures are internal (`releasable:
+false`), hold no text, and go to `audit.json`. An audit can show a leak. It cannot show that there is none: the attacks
+are cheap, one run is one draw of the noise, and users of one run are not independent trials.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from rayprivacy.auditing.bounds import compare
+from rayprivacy.auditing.canaries import read_plan
+from rayprivacy.auditing.claim import Claim, read_claim
+from rayprivacy.auditing.membership import calibrated, plain
+from rayprivacy.auditing.overlap import WORDS, Overlap
+from rayprivacy.auditing.planted import canary_figures, least_chance, planted_users
+from rayprivacy.auditing.population import Drawn, Population
+from rayprivacy.auditing.roc import Point, auc, auc_interval, operating_points
+from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.auditing.shadows import Shadow, inside_of, shadow_scores
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.files import write_json
+from rayprivacy.core.keys import Key
+from rayprivacy.core.sealing import Seal
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import ModelConfig
+
+Array = npt.NDArray[np.float64]
+Scores = tuple[Array, Array]  # of members and of others
+
+AUDIT_FILE = "audit.json"
+_SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
+CONFIDENCE = 0.999
+WHY = "measured on private text of training users and of held-out users"
+NOTES = {
+    "membership": "Users who were trained on against users held out by a coin. Cheap attacks: a low figure proves"
+    " nothing, and users of one run are not independent trials, so the interval is indicative.",
+    "overlap": "Common phrases are shared by everybody: compare training users with as many held-out ones. Repeated"
+    " words are no breach by themselves, and paraphrased facts are not seen.",
+    "canaries": "Exposure and rank are no bounds on epsilon. Only a secret of a single user is protected by the"
+    " certificate's epsilon; what many users share may be learnt.",
+    "admitted": "The greatest rate of hits that the certificate's pair, or the whole curve of this release's events,"
+    " admits at that rate of false alarms.",
+}
+
+
+@dataclass(frozen=True)
+class RunAudit:
+    """What is audited, and how much of it.
+
+    Attributes:
+        root: the run directory.
+        base: the public model that the run started from.
+        unit: of privacy.
+        prefix: the control code of a row, from its labels.
+        max_tokens: tokens of a text that the run read.
+        key: the run's key.
+        users: members that are scored, at most, and others.
+        records: texts of each.
+        candidates: of each kind of canary, that are scored.
+        shadows: models for the stronger attacks; none leaves these out.
+        texts: file name of the released text.
+    """
+
+    root: Path
+    base: ModelConfig
+    unit: PrivacyUnit
+    prefix: Callable[[Mapping[str, Any]], str]
+    max_tokens: int
+    key: Key
+    users: int = 400
+    records: int = 4
+    candidates: int = 1000
+    shadows: Sequence[Shadow] = ()
+    texts: str = "synthetic.parquet"
+
+    def population(self) -> Population:
+        """The run's users, canaries left out.
+
+        Raises:
+            KeyFileError: the canaries were planted with another key.
+        """
+        hidden = planted_users(read_plan(self.root, self.key), self.key)
+        return Population(self.root / "private" / "shards", self.unit, self.key, hidden)
+
+    def check(self) -> None:
+        """Refuse a run that `audit_run` would refuse, before shadow models are trained for it."""
+        read_claim(self.root)
+        _synthetic(self)
+        self.population().check()
+
+
+@_SEAL.around("the audit")
+def audit_run(audit: RunAudit) -> dict[str, Any]:
+    """Attack the run, write `audit.json` into it, and return what it says.
+
+    Raises:
+        ConfigError: the run is not finished, was cleaned, has no held-out users, or protects phrases.
+        ShardError: its shards were changed.
+        KeyFileError: its canaries were planted with another key.
+    """
+    claim = read_claim(audit.root)
+    synthetic = _synthetic(audit)
+    plan = read_plan(audit.root, audit.key)
+    population = audit.population()
+    population.check()
+    members = population.members(audit.users, audit.records)
+    others = population.others(audit.users, audit.records)
+    if not (members and others):
+        raise ConfigError(
+            "the shards hold no training users, or no held-out ones, besides canaries: audit a larger run."
+        )
+    model = _tuned(audit, audit.root / "model")
+    attacks = _scores(audit, model, members, others)
+    planted = canary_figures(model, plan, population, synthetic, claim.strictest, audit.candidates) if plan else []
+    body = {
+        "schema_version": 1,
+        "releasable": False,
+        "why": WHY,
+        "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "unit": claim.unit},
+        "sample": {
+            "members": len(members),
+            "others": len(others),
+            "records_at_most": audit.records,
+            "shadows": len(audit.shadows),
+        },
+        "membership": {name: _membership(claim, *scores) for name, scores in attacks.items()},
+        "overlap": _overlap(synthetic, population, members, others),
+        "canaries": planted,
+        "verdict": _verdict(claim, attacks, planted),
+        "notes": NOTES,
+    }
+    write_json(audit.root / AUDIT_FILE, body)
+    return body
+
+
+def _synthetic(audit: RunAudit) -> list[str]:
+    if audit.unit is PrivacyUnit.PHRASE:
+        raise ConfigError("privacy.unit is 'phrase': no user is in or out, so there is no membership to infer.")
+    for name in ("model", audit.texts):
+        if not (audit.root / name).exists():
+            raise ConfigError(f"{audit.root} has no {name}: finish the run with `rayprivacy run --resume`.")
+    return [str(text) for text in pq.read_table(audit.root / audit.texts)["text"].to_pylist()]
+
+
+def _scores(audit: RunAudit, model: ModelLoss, members: Sequence[Drawn], others: Sequence[Drawn]) -> dict[str, Scores]:
+    """Scores of members and of others, by attack; a unit's loss is the mean over its texts."""
+    units = [*members, *others]
+    size = len(members)
+    own = _unit_losses(audit, model, units)
+    public = _unit_losses(audit, ModelLoss(load_backbone(audit.base), audit.max_tokens), units)
+    scores = {"loss": plain(own), "calibrated": calibrated(own, public)}
+    if audit.shadows:
+        losses = np.stack([_unit_losses(audit, _tuned(audit, shadow.model), units) for shadow in audit.shadows])
+        scores |= shadow_scores(own, public, losses, inside_of(audit.shadows, [unit.user for unit in units]))
+    return {name: (values[:size], values[size:]) for name, values in scores.items()}
+
+
+def _tuned(audit: RunAudit, model: Path) -> ModelLoss:
+    """A model that was trained from the base; canaries have no labels, and are read as the run read them."""
+    backbone = load_backbone(ModelConfig(base=str(model), dtype=audit.base.dtype))
+    return ModelLoss(backbone, audit.max_tokens, prefix=audit.prefix({}))
+
+
+def _unit_losses(audit: RunAudit, scorer: ModelLoss, units: Sequence[Drawn]) -> Array:
+    rows = [row for unit in units for row in unit.rows]
+    losses = scorer.per_token([str(row["text"]) for row in rows], [audit.prefix(row) for row in rows])
+    ends = np.cumsum([len(unit.rows) for unit in units])[:-1]
+    return np.array([each.mean() for each in np.split(losses, ends)])
+
+
+def _membership(claim: Claim, members: Array, others: Array) -> dict[str, Any]:
+    points = operating_points(members, others)
+    return {
+        "auc": round(auc(members, others), 4),
+        "auc_interval": _rounded(auc_interval(members, others)),
+        "points": [_point(point, claim) for point in points],
+    }
+
+
+def _point(point: Point, claim: Claim) -> dict[str, Any]:
+    return {
+        "false_alarm_rate": point.rate,
+        "hit_rate": round(point.hit_rate, 4),
+        "interval": _rounded(point.interval),
+        "admitted_by_claim": round(point.admitted(claim.cap), 4),
+        "admitted_by_events": round(point.admitted(claim.events), 4) if claim.events else None,
+    }
+
+
+def _overlap(
+    synthetic: Sequence[str], population: Population, members: Sequence[Drawn], others: Sequence[Drawn]
+) -> dict[str, Any]:
+    overlap = Overlap(synthetic)
+    number = max(1, len(synthetic))
+    same = members[: len(others)]
+    return {
+        "words": WORDS,
+        "synthetic_texts": len(synthetic),
+        "long_enough": overlap.long_enough,
+        "training": round(len(overlap.shared_with(population.training_texts())) / number, 4),
+        "training_as_many_users": round(len(overlap.shared_with(_texts(same))) / number, 4),
+        "heldout": round(len(overlap.shared_with(_texts(others[: len(same)]))) / number, 4),
+    }
+
+
+def _texts(units: Sequence[Drawn]) -> list[str]:
+    return [str(row["text"]) for unit in units for row in unit.rows]
+
+
+def _verdict(claim: Claim, attacks: Mapping[str, Scores], secrets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Both kinds of evidence share the error: half for membership, half for canaries."""
+    confidence = 1 - (1 - CONFIDENCE) / 2
+    counts = [point.counts for scores in attacks.values() for point in operating_points(*scores)]
+    by_membership = compare(claim.strictest, counts, confidence).flagged
+    chance = least_chance(secrets)
+    by_canaries = chance is not None and chance < 1 - confidence
+    what = f"what epsilon {claim.epsilon:g} at delta {claim.delta:g} admits"
+    if by_membership or by_canaries:
+        which = " and ".join(name for name, hit in (("membership", by_membership), ("canaries", by_canaries)) if hit)
+        sentence = (
+            f"FLAGGED by {which}: an attack does better than {what}. Treat the release as leaking until explained."
+        )
+    else:
+        sentence = f"Not flagged: no attack did better than {what}. That is no proof: stronger attacks exist."
+    return {"flagged": by_membership or by_canaries, "sentence": sentence, "confidence": CONFIDENCE}
+
+
+def _rounded(interval: tuple[float, float]) -> list[float]:
+    return [round(end, 4) for end in interval]

@@ -1,0 +1,121 @@
+"""Members and non-members of a run: users or records with their texts, drawn by key from its private shards.
+
+Held-out users were left out by a coin of their own, so they differ from training users by nothing else, which is what a
+membership test needs. Which units are drawn depends on the key alone; nothing here prints what it holds.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.manifest import MANIFEST, read_manifest
+from rayprivacy.corpus.parts import read_holdout, read_part
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Drawn:
+    """One user, or one record, that the audit looks at; it does not print itself.
+
+    Attributes:
+        rows: the unit's first rows, each with its text and labels.
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def user(self) -> str:
+        """Whose it is."""
+        return str(self.rows[0]["user"])
+
+
+@dataclass(frozen=True, repr=False)
+class Population:
+    """The private shards of a run.
+
+    Attributes:
+        shards: their folder.
+        unit: user or record.
+        key: decides which units are drawn.
+        left_out: users to leave out, i.e. canaries.
+    """
+
+    shards: Path
+    unit: PrivacyUnit
+    key: Key
+    left_out: Set[str] = frozenset()
+
+    def check(self) -> None:
+        """Require shards that are whole, and at least one user who was held out.
+
+        Raises:
+            ConfigError: the shards are gone, or no user was held out.
+            ShardError: a file was changed.
+        """
+        if not (self.shards / MANIFEST).is_file():
+            raise ConfigError(
+                f"{self.shards} holds no shards: without them nobody knows who was in the run, so audit it before"
+                " `rayprivacy clean`, on the machine that has its private files."
+            )
+        found = read_manifest(self.shards)
+        found.check_files(self.shards)
+        if not found.holdout.rows:
+            raise ConfigError("corpus.holdout kept nobody aside: there is nobody to compare training users with.")
+
+    def members(self, most: int, records: int) -> list[Drawn]:
+        """At most `most` training units, each with its first `records` rows."""
+        return self._drawn((self._kept(read_part(self.shards, part)) for part in self._parts()), most, records)
+
+    def others(self, most: int, records: int) -> list[Drawn]:
+        """At most `most` held-out units, likewise."""
+        return self._drawn([self._kept(read_holdout(self.shards))], most, records)
+
+    def training_texts(self) -> Iterator[str]:
+        """All texts of training users, part by part."""
+        for part in self._parts():
+            for row in self._kept(read_part(self.shards, part)):
+                yield str(row["text"])
+
+    def everybody(self) -> Iterator[pa.Table]:
+        """The rows of held-out and of training users, file by file: user, text and labels, without canaries."""
+        hidden = pa.array(sorted(self.left_out), pa.string())
+        for table in chain([read_holdout(self.shards)], (read_part(self.shards, part) for part in self._parts())):
+            rows = table.drop_columns(["shard", "record"])
+            yield rows.filter(pc.invert(pc.is_in(rows["user"].cast(pa.string()), hidden)))
+
+    def training_users(self, among: Set[str]) -> set[str]:
+        """Which of some users took part in the training."""
+        return {
+            user
+            for part in self._parts()
+            for user in read_part(self.shards, part)["user"].unique().to_pylist()
+            if user in among
+        }
+
+    def _parts(self) -> range:
+        return range(len(read_manifest(self.shards).parts))
+
+    def _kept(self, table: pa.Table) -> list[Row]:
+        return [row for row in table.to_pylist() if row["user"] not in self.left_out]
+
+    def _drawn(self, parts: Iterable[list[Row]], most: int, records: int) -> list[Drawn]:
+        units = (unit for rows in parts for unit in self._units(rows, records))
+        return [drawn for _, drawn in heapq.nsmallest(most, units, key=lambda unit: unit[0])]
+
+    def _units(self, rows: list[Row], records: int) -> Iterator[tuple[int, Drawn]]:
+        if self.unit is PrivacyUnit.RECORD:
+            for row in rows:
+                yield self.key.integer("audit", row["user"], row["text"]), Drawn((row,))
+            return
+        for user, own in groupby(rows, key=lambda row: str(row["user"])):
+            yield self.key.integer("audit", user), Drawn(tuple(own)[:records])

@@ -1,0 +1,114 @@
+"""The loss of a causal language model on texts, in batches; what texts have in common is read once.
+
+Ten thousand candidates share a sentence and differ in its last words. The model reads the common tokens once, its keys
+and values are copied for each batch, and only the rest is computed anew. Rows are padded on the right, which a causal
+model never looks at from the left.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rayprivacy.models.backbone import Backbone
+
+Array = npt.NDArray[np.float64]
+_LEAST_SHARED = 4  # tokens; below it copying keys and values costs more than reading them again
+
+
+@dataclass(frozen=True)
+class ModelLoss:
+    """Losses of a model on texts, as documents `start, prefix, text, end`; the prefix carries no loss.
+
+    Attributes:
+        backbone: the model, with its tokenizer.
+        max_tokens: of a text; what is longer is cut, and then has no end.
+        batch_tokens: padded tokens that are computed together.
+        prefix: context of every text that is scored by calling this, e.g. a control code.
+    """
+
+    backbone: Backbone
+    max_tokens: int = 128
+    batch_tokens: int = 1024
+    prefix: str = ""
+
+    def __call__(self, texts: Sequence[str]) -> Array:
+        """The negative log-likelihood of each text, in nats, summed over its tokens."""
+        return self._totals(texts, [self.prefix] * len(texts))[0]
+
+    def per_token(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> Array:
+        """The same, divided by the number of tokens.
+
+        Args:
+            texts: what is scored.
+            prefixes: context of each text; `prefix` by default.
+        """
+        total, tokens = self._totals(texts, prefixes if prefixes is not None else [self.prefix] * len(texts))
+        return total / tokens
+
+    @torch.no_grad()
+    def _totals(self, texts: Sequence[str], prefixes: Sequence[str]) -> tuple[Array, Array]:
+        documents = [self._document(text, prefix) for text, prefix in zip(texts, prefixes, strict=True)]
+        shared = _shared([ids for ids, _ in documents])
+        read, past = self._read(documents[0][0][: shared + 1]) if shared else (np.zeros(1), None)
+        total = np.array([read[first:].sum() for _, first in documents])
+        for batch in _batches([len(ids) - shared for ids, _ in documents], self.batch_tokens):
+            total[batch] += self._batch([documents[row] for row in batch], shared, past)
+        return total, np.array([len(ids) - first for ids, first in documents], dtype=np.float64)
+
+    def _document(self, text: str, prefix: str) -> tuple[list[int], int]:
+        """Token ids, and how many of them are context."""
+        context = self.backbone.prefix(prefix)
+        return context + self.backbone.document(text, self.max_tokens)[1:], len(context)
+
+    def _read(self, ids: list[int]) -> tuple[Array, Any]:
+        """The loss of each common token, and the keys and values of all but the last one."""
+        out = self.backbone.model(input_ids=torch.tensor([ids[:-1]]), use_cache=True)
+        losses = torch.nn.functional.cross_entropy(out.logits[0].float(), torch.tensor(ids[1:]), reduction="none")
+        return np.concatenate([[0.0], losses.double().numpy()]), out.past_key_values
+
+    def _batch(self, documents: list[tuple[list[int], int]], shared: int, past: Any) -> Array:
+        """The losses of what follows the first `shared` tokens, whose keys and values are `past`."""
+        rest = [ids[shared:] for ids, _ in documents]
+        width = max(map(len, rest))
+        ids = torch.tensor([row + [self.backbone.end] * (width - len(row)) for row in rest])
+        positions = torch.arange(shared, shared + width).expand_as(ids).contiguous()
+        cache = copy.deepcopy(past)  # the model appends to what it is given
+        if cache is not None:
+            cache.batch_repeat_interleave(len(rest))
+        out = self.backbone.model(
+            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None
+        )
+        place = torch.arange(1, width)
+        first = torch.tensor([[first - shared] for _, first in documents])
+        length = torch.tensor([[len(row)] for row in rest])
+        counted = (place >= first) & (place < length)
+        nll = torch.nn.functional.cross_entropy(
+            out.logits[:, :-1][counted].float(), ids[:, 1:][counted], reduction="none"
+        )
+        total = torch.zeros(len(rest), dtype=torch.float64)
+        return np.asarray(total.index_add(0, torch.nonzero(counted)[:, 0], nll.double()).numpy())
+
+
+def _shared(documents: list[list[int]]) -> int:
+    """How many tokens to read once for all; the last common one is read again, since it predicts what differs."""
+    if len(documents) < 2:
+        return 0
+    first, last = min(documents), max(documents)  # what these two share, all share
+    differ = (place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+    common = next(differ, min(len(first), len(last)))
+    return common - 1 if common > _LEAST_SHARED else 0
+
+
+def _batches(lengths: list[int], most: int) -> list[list[int]]:
+    """Rows of similar length, at most `most` padded tokens together."""
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > most:
+            batches.append([])
+        batches[-1].append(row)
+    return batches

@@ -1,0 +1,203 @@
+"""An optimizer wrapper through which every weight update passes: it adds the noise of a step, or raises.
+
+What step t releases is (sum of clipped gradients + N(0, std_t^2 I)) / B (Abadi et al., 2016, algorithm 1), with a
+public B and the std_t of the mechanism that is charged. The optimizer of each rank owns some coordinates; a hook that
+runs right before its step adds keyed noise (dpsgd/noise.py) to all of these, once. Which rank owns a coordinate
+cannot change its noise, and `check_manifest` requires at construction that each is owned once.
+
+The hook fails closed. It refuses to step when no step is open, when a gradient is missing or has another size, and when
+a tensor is not in the manifest or was noised before; and a step that left one without noise (an optimizer that skips
+steps by looking at gradients would) is an error. A step number is used once: after a failure only `load` goes back.
+
+An engine may hand over a sum in float64 (`hand_over`). It meets its noise as it is, and is rounded to float32 with it:
+rounding what is noisy already is post-processing.
+"""
+
+import hashlib
+import math
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.dpsgd import collectives
+from rayprivacy.dpsgd.engines.manifest import Fragment, check_manifest
+from rayprivacy.dpsgd.engines.partitions import Partition
+from rayprivacy.dpsgd.engines.state import read_state, write_state
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.optimizer import Schedule
+from rayprivacy.release.step_mechanism import StepMechanism
+
+_DRAWN_AT_ONCE = 1 << 22  # coordinates: bounds what the noise of a large parameter takes at a time
+_PROBE = ""  # no parameter has this name
+
+
+@dataclass(frozen=True)
+class StepNoise:
+    """The noise of every step, and what the noisy sum is divided by.
+
+    Attributes:
+        noise: standard normal, by step, parameter and coordinate.
+        mechanism: whose `noise_std` of a step multiplies it, on the SUM of clipped gradients.
+        expected_batch: B, public.
+
+    Raises:
+        ReleaseError: a number is not finite, a step's standard deviation is negative, or expected_batch not positive.
+    """
+
+    noise: KeyedNoise
+    mechanism: StepMechanism
+    expected_batch: float
+
+    def __post_init__(self) -> None:
+        for step, std in enumerate(self.stds):
+            if not 0 <= std < math.inf:
+                raise ReleaseError(f"std of the noise of step {step} is {std}: give sigma times the clipping norm.")
+        if not 0 < self.expected_batch < math.inf:
+            raise ReleaseError(f"expected_batch is {self.expected_batch}: give a finite number above 0.")
+
+    @property
+    def stds(self) -> list[float]:
+        """Standard deviation of the noise of each step."""
+        return [self.mechanism.noise_std(step) for step in range(self.mechanism.steps)]
+
+
+class NoisyOptimizer:
+    """An optimizer of torch whose every step is noisy; collective to construct.
+
+    Args:
+        optimizer: what updates the partitions, wherever its `step` is called.
+        partitions: all that it updates on this rank.
+        sizes: number of coordinates of each trainable parameter.
+        replicated: whether every rank holds, noises and updates all parameters.
+        noise: of each step.
+        schedule: its learning rate.
+        scale: what gradients are multiplied by to be sums over all ranks.
+
+    Raises:
+        ReleaseError: a coordinate is owned by no rank or by two, or ranks disagree about the noise.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        partitions: Sequence[Partition],
+        sizes: Mapping[str, int],
+        replicated: bool,
+        noise: StepNoise,
+        schedule: Schedule,
+        scale: float = 1.0,
+    ) -> None:
+        self._optimizer, self._partitions, self._sizes = optimizer, partitions, dict(sizes)
+        self._replicated, self._noise, self._schedule, self._scale = replicated, noise, schedule, scale
+        self._elements = {id(partition.tensor): partition.tensor.numel() for partition in partitions}
+        self._due: dict[int, Partition] | None = None
+        self._noised: set[int] = set()
+        self._step = -1
+        check_manifest(self._sizes, collectives.gather(self.fragments()), replicated)
+        if len(set(collectives.gather(_fingerprint(noise)))) > 1:
+            raise ReleaseError("ranks differ in the noise they would draw: give all the same key, run and settings.")
+        optimizer.register_step_pre_hook(self._before_step)
+
+    def fragments(self) -> list[Fragment]:
+        """What this rank owns."""
+        return [piece.fragment for partition in self._partitions for piece in partition.pieces]
+
+    @contextmanager
+    def open(self, step: int) -> Iterator[None]:
+        """Within this, the optimizer takes one step, number `step`.
+
+        Raises:
+            ReleaseError: the mechanism has no such step, it or a later one was opened before, or a partition was left
+                without noise.
+        """
+        if step >= self._noise.mechanism.steps:
+            raise ReleaseError(f"step {step} is not one of the {self._noise.mechanism.steps} that are charged: stop.")
+        if step <= self._step:
+            raise ReleaseError(f"step {step} was opened before: go on with {self._step + 1}, or load a saved state.")
+        self._step = step
+        self._due = {id(partition.tensor): partition for partition in self._partitions}
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._schedule.rate(step)
+        try:
+            yield
+            if self._due:
+                raise ReleaseError(
+                    f"step {step} left {len(self._due)} of {len(self._partitions)} partitions without noise: "
+                    "load the last saved state."
+                )
+        finally:
+            self._due = None
+            self._noised.clear()
+
+    def hand_over(self, tensor: torch.Tensor, summed: torch.Tensor) -> None:
+        """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`.
+
+        Raises:
+            ReleaseError: the sum has another size, or the tensor has its noise already or is not in the manifest.
+        """
+        partition = (self._due or {}).get(id(tensor))
+        if partition is None or id(tensor) in self._noised:
+            raise ReleaseError(f"step {self._step} was given a sum twice, or one that is not in the noise manifest.")
+        self._noised.add(id(tensor))
+        self._add_noise(partition, summed)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._due is None:
+            raise ReleaseError("the optimizer was told to step while no noisy step is open: call the engine's step.")
+        for group in optimizer.param_groups:
+            for tensor in group["params"]:
+                partition = self._due.pop(id(tensor), None)
+                if partition is None:
+                    raise ReleaseError(
+                        f"step {self._step} would update a tensor twice, or one that is not in the noise manifest: "
+                        "load the last saved state."
+                    )
+                if id(tensor) not in self._noised:
+                    self._add_noise(partition, tensor.grad)
+
+    @torch.no_grad()
+    def _add_noise(self, partition: Partition, summed: torch.Tensor | None) -> None:
+        tensor, expected = partition.tensor, self._elements[id(partition.tensor)]
+        if summed is None or summed.numel() != expected or summed.dtype not in (torch.float32, torch.float64):
+            found = "no gradient" if summed is None else f"{summed.numel()} {summed.dtype} gradients"
+            raise ReleaseError(f"step {self._step} has {found} for {expected} float32 coordinates: load a saved state.")
+        summed = summed.contiguous()
+        flat = summed.view(-1).mul_(self._scale)
+        for piece in partition.pieces:
+            self._add(flat[piece.place], piece.fragment)
+        for gap in partition.gaps:
+            flat[gap] = 0
+        flat.div_(self._noise.expected_batch)
+        tensor.grad = summed.to(torch.float32)
+
+    def _add(self, flat: torch.Tensor, fragment: Fragment) -> None:
+        std = self._noise.mechanism.noise_std(self._step)
+        for first in range(0, fragment.count, _DRAWN_AT_ONCE):
+            part = flat[first : first + _DRAWN_AT_ONCE]
+            drawn = self._noise.noise.normal(self._step, fragment.name, fragment.start + first, len(part))
+            part.add_(drawn.to(part), alpha=std)
+
+    def save(self, folder: Path) -> None:
+        """Write what this rank owns (`state.write_state`); collective."""
+        write_state(folder, self._optimizer, self._partitions, self._replicated, self._step + 1)
+
+    def load(self, folder: Path) -> None:
+        """Set what this rank owns, and the number of steps done, from what any ranks saved; collective.
+
+        Raises:
+            ShardError: the folder is incomplete or damaged, or another optimizer wrote it.
+            ReleaseError: it belongs to other parameters.
+        """
+        self._step = read_state(folder, self._optimizer, self._partitions, self._sizes) - 1
+
+
+def _fingerprint(noise: StepNoise) -> str:
+    probe = noise.noise.normal(0, _PROBE, 0, 8).numpy().tobytes()
+    scales = array("d", [*noise.stds, noise.expected_batch]).tobytes()
+    return hashlib.sha256(scales + probe).hexdigest()

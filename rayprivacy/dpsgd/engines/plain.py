@@ -1,0 +1,88 @@
+"""Steps in plain PyTorch: on one rank, or on several that all hold the whole model.
+
+Every rank adds up the clipped gradients of its own users, and all ranks add up their sums in float64. Each then adds
+the same keyed noise and takes the same step, so weights stay equal without being sent. Parameters in less than float32
+have float32 masters, which the optimizer updates, so that small steps are not rounded away.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rayprivacy.dpsgd import collectives
+from rayprivacy.dpsgd.batches import Batch
+from rayprivacy.dpsgd.engines.manifest import Fragment
+from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
+from rayprivacy.dpsgd.engines.partitions import trainable_parameters, whole
+from rayprivacy.dpsgd.engines.sums import add_up
+from rayprivacy.dpsgd.gradients import ClippedGradients
+from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
+
+
+class PlainEngine:
+    """See `engine.Engine`; every rank starts from the weights of rank 0."""
+
+    def __init__(
+        self,
+        model: Any,
+        gradients: Callable[[nn.Module], ClippedGradients],
+        noise: StepNoise,
+        schedule: Schedule,
+        losses: Callable[[Any, Batch], Tensor],
+    ) -> None:
+        self._model, self._losses = model, losses
+        for parameter in model.parameters():
+            collectives.copy_from_first(parameter.data)
+        self._gradients = gradients(model)
+        self._parameters = trainable_parameters(model)
+        self._masters = {name: _master(parameter) for name, parameter in self._parameters.items()}
+        self._optimizer = make_optimizer(schedule.config, self._masters.values())
+        sizes = {name: master.numel() for name, master in self._masters.items()}
+        self._noisy = NoisyOptimizer(self._optimizer, whole(self._masters), sizes, True, noise, schedule)
+
+    def step(self, step: int, batches: Sequence[Batch]) -> None:
+        """See `engine.Engine`."""
+        with self._noisy.open(step):
+            sums = add_up(self._clipped(batch) for batch in batches)
+            for name, parameter in self._parameters.items():
+                total = sums.pop(parameter, None)
+                total = torch.zeros_like(self._masters[name]) if total is None else total
+                total = total.to(torch.float64).contiguous()
+                collectives.add_up(total)
+                self._noisy.hand_over(self._masters[name], total)
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+        self._copy_back()
+
+    def _clipped(self, batch: Batch) -> Any:
+        return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit)
+
+    @torch.no_grad()
+    def _copy_back(self) -> None:
+        for name, parameter in self._parameters.items():
+            if parameter is not self._masters[name]:
+                parameter.copy_(self._masters[name])
+
+    def fragments(self) -> list[Fragment]:
+        """See `engine.Engine`."""
+        return self._noisy.fragments()
+
+    def save(self, folder: Path) -> None:
+        """See `engine.Engine`."""
+        self._noisy.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """See `engine.Engine`."""
+        self._noisy.load(folder)
+        self._copy_back()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """See `engine.Engine`."""
+        return {name: master.detach().cpu().clone() for name, master in self._masters.items()}
+
+
+def _master(parameter: nn.Parameter) -> nn.Parameter:
+    return parameter if parameter.dtype == torch.float32 else nn.Parameter(parameter.detach().float())

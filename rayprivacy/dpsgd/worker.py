@@ -1,0 +1,298 @@
+"""A worker of Ray Train: one rank of a training, and the job that it is given.
+
+    for each chunk:   rank 0 reserves it in the ledger; then, on every rank, for each step of it
+                          coins -> sampled users -> physical batches -> clipped sums -> noise -> optimizer
+                      all ranks save their part of the state; rank 0 commits the chunk
+
+A worker that dies takes the others with it; Ray Train starts them again, and they go on from the saved state. The steps
+since then run again under the charges they have, with the same coins and the same noise (see `release.steps`). The
+number of workers changes which rank holds which users and which part of the optimizer, and the order of sums; nothing
+else.
+
+Losses and norms of gradients are private: they leave this process in no form. A refusal is written to a file for the
+driver, and all ranks stop together: a rank that merely raised would leave the others waiting.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import ray.train
+import torch
+from ray.train.torch import get_device
+from safetensors.torch import save
+
+from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.errors import RayPrivacyError, ReleaseError
+from rayprivacy.core.files import write_atomic, write_json
+from rayprivacy.core.keys import Key, load_key
+from rayprivacy.core.sealing import Seal
+from rayprivacy.dpsgd import checkpoints, collectives
+from rayprivacy.dpsgd.batches import physical_batches
+from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
+from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.sampler import PoissonSampler
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.dpsgd.units import Reading, read_units
+from rayprivacy.ledger.client import LedgerClient
+from rayprivacy.ledger.service import Address
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.settings import AdapterConfig, ModelConfig
+from rayprivacy.models.trainable import checkpointed, trainable
+from rayprivacy.release.steps import StepGate, StepRelease
+
+SEAL = Seal(ReleaseError, "what was charged stays charged once, so run again with --resume")
+REFUSED, PROGRESS = "refused.json", "progress"
+STEPS = "steps"  # the one figure that Ray Train is told; public
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs, by name and by path; holds nothing private.
+
+    Attributes:
+        model, adapter: the base, and what of it is trained.
+        training: the mechanism and the optimizer.
+        engine: how steps are computed.
+        reading: how private rows become documents.
+        shards, parts: folder of the sharded corpus, and how many part files it has.
+        key_path: file of the run's secret.
+        folder: where states and the trained weights are kept, by the inputs that they were computed from.
+        ledger: where the ledger is.
+        release: names of what is charged and drawn.
+        until: chunks after which to stop, for a search that looks at the model on the way; all when left out.
+        loss: the user's own, a function that Ray can pickle; None is the model's negative log-likelihood.
+        reported: whether Ray Train is told after each chunk how many steps are done, for callbacks.
+    """
+
+    model: ModelConfig
+    adapter: AdapterConfig
+    training: DpSgdConfig
+    engine: EngineConfig
+    reading: Reading
+    shards: Path
+    parts: int
+    key_path: Path
+    folder: Path
+    ledger: Address
+    release: StepRelease
+    until: int | None = None
+    loss: RowLoss | None = None
+    reported: bool = False
+
+    @property
+    def last(self) -> int:
+        """The chunk after which to stop."""
+        return min(self.until or self.release.rungs, self.release.rungs)
+
+    @property
+    def states(self) -> Path:
+        """Where the states are saved."""
+        return self.folder / "states" / self.release.inputs[:16]
+
+    @property
+    def weights(self) -> Path:
+        """Where the trained weights are in the end."""
+        return self.folder / f"trained-{self.release.inputs[:16]}-{self.last:05d}.safetensors"
+
+
+class _RefusedError(Exception):
+    """A rank was refused something; the sentence is in a file."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A worker's place among the others.
+
+    Attributes:
+        number: from 0.
+        world: how many workers there are.
+        neighbours: how many of them are on this machine.
+    """
+
+    number: int
+    world: int
+    neighbours: int
+
+
+@dataclass(frozen=True)
+class Paying:
+    """What rank 0 alone has: its way to the ledger, and the gate of the steps."""
+
+    client: LedgerClient
+    gate: StepGate
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a rank trains with.
+
+    Attributes:
+        engine: takes the steps.
+        sampler: of this rank's units.
+        pad: token that batches are filled with.
+        state: the newest saved state, if there is one.
+        done: the steps that it holds.
+        paying: the gate, on rank 0.
+    """
+
+    engine: Engine
+    sampler: PoissonSampler
+    pad: int
+    state: Path | None
+    done: int
+    paying: Paying | None
+
+
+@SEAL.around("training")
+def train_worker(job: Job) -> None:
+    """Run the job as one rank of it."""
+    context = ray.train.get_context()
+    rank = Rank(context.get_world_rank(), context.get_world_size(), context.get_local_world_size())
+    try:
+        training = _together(job, partial(build, job, rank))
+        if training.state is not None:
+            training.engine.load(training.state)
+        _Worker(job, training).train()
+    except _RefusedError:
+        return
+
+
+def build(job: Job, rank: Rank) -> Training:
+    """Read this rank's units, find the newest state, and make model, engine and gate; collective.
+
+    Raises:
+        ReleaseError: the state is that of other inputs, or of later steps than are asked for.
+        RayPrivacyError: as `read_units` and `make_engine`.
+    """
+    key = load_key(job.key_path)
+    done, state = checkpoints.latest(job.states, job.release.inputs)
+    if done > job.release.steps(job.last).stop:
+        raise ReleaseError(
+            f"chunk {job.last} of the training was passed and its model was not kept: ask for a later one."
+        )
+    # Ray gives a worker one thread unless told otherwise.
+    torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // rank.neighbours))
+    backbone = load_backbone(job.model)
+    return Training(
+        sampler=_sampler(job, rank, key, backbone),
+        engine=_engine(job, key, backbone),
+        pad=backbone.end,
+        state=state,
+        done=done,
+        paying=_paying(job, state) if rank.number == 0 else None,
+    )
+
+
+def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampler:
+    mechanism, reading = job.release.mechanism, job.reading
+    reading.check(mechanism.steps)
+    units = read_units(job.shards, range(rank.number, job.parts, rank.world), backbone, key, reading)
+    return PoissonSampler(
+        key,
+        job.release.stream,
+        mechanism.sampling_rate,
+        units,
+        job.training.max_records,
+        reading.version_of,
+    )
+
+
+def _engine(job: Job, key: Key, backbone: Backbone) -> Engine:
+    low_precision = job.model.dtype == "bfloat16"
+    model = trainable(backbone, job.adapter).to(get_device())
+    if job.engine.gradient_checkpointing:
+        model = checkpointed(model)
+    noise = StepNoise(KeyedNoise(key, job.release.stream), job.release.mechanism, job.training.expected_batch)
+    losses = partial(own_losses, loss=job.loss) if job.loss else row_losses
+    losses = partial(losses, low_precision=low_precision)
+    return make_engine(model, job.training, noise, job.engine, losses, low_precision=low_precision)
+
+
+def _paying(job: Job, state: Path | None) -> Paying:
+    client = LedgerClient(job.ledger, checkpoints.ledger_head(state))
+    return Paying(client, StepGate(client, job.release))
+
+
+class _Worker:
+    def __init__(self, job: Job, training: Training) -> None:
+        self._job = job
+        self._training = training
+
+    def train(self) -> None:
+        """Run what is left, chunk by chunk."""
+        release, done = self._job.release, self._training.done
+        first = max(1, -(-done // release.chunk))  # a chunk that was saved may not have been committed
+        for rung in range(first, self._job.last + 1):
+            self._pay(partial(_begin, rung))
+            for step in release.steps(rung):
+                if step >= done:
+                    self._step(step)
+            if release.steps(rung).stop > done:
+                self._save(release.steps(rung).stop)
+            self._pay(partial(_end, rung, self._model_digest(kept=rung == self._job.last)))
+            if self._job.reported:
+                ray.train.report({STEPS: release.steps(rung).stop})
+
+    def _step(self, step: int) -> None:
+        training = self._training
+        batches = physical_batches(training.sampler.sample(step), self._job.engine.tokens_at_once, training.pad)
+        training.engine.step(step, batches)
+        if training.paying:
+            training.paying.gate.keep()
+            write_atomic(self._job.folder / PROGRESS, str(step + 1).encode())
+
+    def _save(self, steps: int) -> None:
+        states = self._job.states
+        if self._training.paying:
+            shutil.rmtree(states / ".saving", ignore_errors=True)
+        collectives.wait()
+        self._training.engine.save(checkpoints.scratch(states))
+        collectives.wait()
+        self._pay(partial(_publish, self._job, steps))
+
+    def _model_digest(self, kept: bool) -> str:
+        """The digest of the weights as they are, on rank 0, which writes them if they are to be kept; collective."""
+        weights = self._training.engine.state_dict()
+        if self._training.paying is None:
+            return ""
+        blob = save({name: tensor.contiguous() for name, tensor in weights.items()})
+        if kept:
+            write_atomic(self._job.weights, blob)
+        return digest_bytes(blob)
+
+    def _pay(self, act: Callable[[Paying], None]) -> None:
+        """Do something on rank 0 only, while the others wait."""
+        paying = self._training.paying
+        _together(self._job, partial(act, paying) if paying else lambda: None)
+
+
+def _begin(rung: int, paying: Paying) -> None:
+    paying.gate.begin(rung)
+
+
+def _end(rung: int, model_digest: str, paying: Paying) -> None:
+    paying.gate.end(rung, model_digest)
+
+
+def _publish(job: Job, steps: int, paying: Paying) -> None:
+    checkpoints.publish(job.states, steps, paying.client.head(), job.release.inputs)
+
+
+def _together(job: Job, act: Callable[[], T]) -> T:
+    """Do something on every rank; when one is refused, all stop."""
+    done: list[T] = []
+    try:
+        done.append(SEAL.around("training")(act)())
+    except RayPrivacyError as error:
+        facts = {"kind": type(error).__name__, "sentence": str(error)}
+        write_json(job.folder / REFUSED, facts)
+    if collectives.largest(int(not done), get_device()):
+        raise _RefusedError
+    return done[0]

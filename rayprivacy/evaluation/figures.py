@@ -1,0 +1,123 @@
+"""Figures of an evaluation: a value, its interval over USERS, and the row in which it stands beside a reference.
+
+Intervals come from resampling users, because texts of one user resemble each other. Resampling texts would treat a
+thousand texts of ten users as a thousand observations, and give intervals that are far too narrow (a test shows it).
+The percentile bootstrap of a cluster sample draws users with replacement, each with all their texts (Field and Welsh,
+2007). It serves figures that are means of one number per text: then a replicate needs the sums per user only, and a
+thousand of them are one product of matrices.
+
+Figures that compare two whole distributions (MAUVE, Frechet distance, total variation, F1, shared words, distinct
+n-grams) carry no interval: resampling repeats texts, and repeated texts change such a figure whatever the users are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+REPLICATES = 1000
+LEVEL = 0.95
+_BLOCK = 100
+Better = Literal["higher", "lower", "near"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured value.
+
+    Attributes:
+        value: the value.
+        low: lower end of its 95% interval over users; None if it carries none.
+        high: upper end.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def mean_figure(
+    values: npt.ArrayLike, users: npt.NDArray[np.int64], seed: int, weights: npt.ArrayLike | None = None
+) -> Figure:
+    """The (weighted) mean of one number per text, with its percentile interval over users.
+
+    Args:
+        values: one number per text.
+        users: the number of each text's user.
+        seed: public seed of the resampling.
+        weights: of each text; 1 if absent. Give numerators as values / weights.
+
+    Returns:
+        The figure; without an interval where there are fewer than two users.
+    """
+    weight = np.ones(len(users)) if weights is None else np.asarray(weights, float)
+    totals = np.asarray(values, float) * weight
+    codes = np.unique(users, return_inverse=True)[1]
+    value = float(totals.sum() / weight.sum())
+    above, below = (np.bincount(codes, each).astype(float) for each in (totals, weight))
+    if len(above) < 2:
+        return Figure(value)
+    low, high = np.quantile(_replicates(above, below, seed), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Figure(value, float(low), float(high))
+
+
+def _replicates(above: npt.NDArray[np.float64], below: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
+    users = len(above)
+    draw = np.random.default_rng([seed, users])
+    ratios = []
+    for _ in range(REPLICATES // _BLOCK):  # in blocks, so that the counts of 5,000 users stay small
+        counts = draw.multinomial(users, np.full(users, 1 / users), _BLOCK)
+        ratios.append((counts @ above) / np.maximum(counts @ below, np.finfo(float).tiny))
+    return np.concatenate(ratios)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure.
+
+    Attributes:
+        group: what it is about, e.g. fidelity.
+        name: of the figure.
+        better: whether a higher or lower value is better, or the one that is near the reference.
+        synthetic: what synthetic text scores; None if it does not apply to it.
+        reference: what real text of other users scores, the best that can be hoped for; None without such users.
+        by_embedding: the same for each embedding, where `synthetic` and `reference` are averages over embeddings.
+    """
+
+    group: str
+    name: str
+    better: Better
+    synthetic: Figure | None
+    reference: Figure | None = None
+    by_embedding: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON, without what it does not have."""
+        found: dict[str, Any] = {"group": self.group, "name": self.name, "better": self.better}
+        for side, figure in (("synthetic", self.synthetic), ("reference", self.reference)):
+            found[side] = None if figure is None else figure.value
+            if figure is not None and figure.low is not None:
+                found[f"{side}_interval"] = [figure.low, figure.high]
+        if self.by_embedding:
+            found["by_embedding"] = {name: dict(values) for name, values in self.by_embedding.items()}
+        return found
+
+
+def paired(
+    group: str,
+    better: Mapping[str, Better],
+    synthetic: Mapping[str, Figure | float],
+    reference: Mapping[str, Figure | float] | None,
+) -> list[Row]:
+    """A row for each figure that `better` names, in its order."""
+    return [
+        Row(group, name, wanted, _figure(synthetic.get(name)), _figure((reference or {}).get(name)))
+        for name, wanted in better.items()
+        if name in synthetic or name in (reference or {})
+    ]
+
+
+def _figure(value: Figure | float | None) -> Figure | None:
+    return Figure(float(value)) if isinstance(value, int | float) else value

@@ -1,0 +1,111 @@
+"""The algorithm of the DP-SGD generator (Yue et al., ACL 2023, "Synthetic Text Generation with Differential Privacy").
+
+    labels -> RELEASE GATE: noisy shares of the control codes, one charge                (released)
+    corpus -> users -> coins -> clipped gradients of a language model                    (private)
+    their noisy sums, step by step, charged in chunks before they run -> the model       (released)
+    control codes in those shares -> the model -> synthetic text -> report               (free)
+
+One user (or record) adds a vector of norm C at most to the sum of a step, and takes part by a coin of its own.
+Everything right of the gate is post-processing: any number of texts may be written. The held-out evaluation reads
+private text and is marked so in metrics.json.
+"""
+
+from typing import Any
+
+import ray
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.generation.codes import Codes
+from rayprivacy.generation.settings import settled
+from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.methods.generator.heldout import heldout_metrics
+from rayprivacy.methods.generator.label_counts import label_sums
+from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING, planned_histogram, planned_steps
+from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.method import SYNTHETIC, Output
+from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
+from rayprivacy.runs.training import Trained, Training, save_trained, train
+
+HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
+Context = RunContext[GeneratorRecipe]
+
+
+def run(context: Context) -> Output | None:
+    """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
+    recipe = context.recipe
+    codes, reading = Codes(recipe.codes, recipe.corpus.labels), reading_of(recipe)
+    context.shard()
+    backbone = context.load_model()
+    shares = _shares(context, codes)
+    mechanism = planned_steps(recipe)
+    training = Training(mechanism, reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    trained = train(context, STEPS, training)
+    model = save_trained(context, trained, recipe.adapter, HOW)
+    if context.stops_early:
+        return None
+    with context.stage(WRITING):
+        written = _write(context, codes, shares, trained)
+    return Output(
+        figures={"degenerate": written.degenerate},
+        heldout=lambda: heldout_metrics(
+            context.run,
+            backbone,
+            reading,
+            {"base": backbone.model, "generator": model},
+            context.counter(MODELS_MEASURED),
+        ),
+        codes=codes,
+    )
+
+
+def reading_of(recipe: GeneratorRecipe) -> Reading:
+    """How a run reads a row: its text behind the control code of its labels."""
+    codes = Codes(recipe.codes, recipe.corpus.labels)
+    return Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
+
+
+class Prefixes:
+    """The control code of a record, from its labels; goes to the workers."""
+
+    def __init__(self, codes: Codes) -> None:
+        self._codes = codes
+
+    def __call__(self, labels: Any) -> str:
+        """The text in front of a record."""
+        return self._codes.text(self._codes.index(labels))
+
+
+def _shares(context: Context, codes: Codes) -> Any:
+    """The share of each control code: released with noise, or all equal."""
+    with context.stage(CODES):
+        mechanism = planned_histogram(context.recipe)
+        if mechanism is None:
+            return codes.uniform
+        sums = label_sums(context.shards, context.plan.parts, codes, mechanism)
+        return context.release_histogram(CODES, mechanism, sums).value
+
+
+def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:
+    """The synthetic text of this model and these shares, which may be there already; a release has one model."""
+    root, config = context.run.root, context.recipe.generation
+    path = root / SYNTHETIC
+    prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, config.texts, config.seed)]
+    mark = digest_json([trained.inputs, prompts])
+    if path.exists() and (written := read_written(path)).source == mark:
+        return written
+    actors = context.recipe.resources.actors or int(ray.cluster_resources()["CPU"])
+    return write_samples(
+        root / MODEL,
+        prompts,
+        config,
+        codes,
+        path,
+        actors,
+        engine=settled(config.engine),
+        workspace=root / "public",
+        source=mark,
+        told=context.counter(TEXTS_WRITTEN),
+    )

@@ -1,0 +1,98 @@
+"""The plan of the generator: the label histogram, and the steps of DP-SGD with the least noise that fits the budget."""
+
+from rayprivacy.generation.codes import Codes
+from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.models.size import size_of
+from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING, of_training
+from rayprivacy.runs.effort import FULL, Effort
+from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Plan, Stage, Work, training_stage
+from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line, sampled_steps, steps_efforts
+
+CODES, STEPS, WRITING = "shares of control codes", "DP-SGD", "synthetic text"
+MODELS = 2  # that are measured on held-out users
+BLOCK = 128  # texts that an actor samples at once
+
+
+def planned_histogram(recipe: GeneratorRecipe) -> HistogramMechanism | None:
+    """The release of the shares of the control codes; None where there are no codes, or all are equal."""
+    if not recipe.has_histogram:
+        return None
+    cells = Codes(recipe.codes, recipe.corpus.labels).cells
+    return HistogramMechanism(cells=cells, sigma=recipe.codes.noise_multiplier, unit=recipe.privacy.unit)
+
+
+def planned_steps(recipe: GeneratorRecipe) -> SampledGaussian:
+    """The steps: with the recipe's noise multiplier, or the least that fits the budget beside the histogram.
+
+    Raises:
+        ConfigError: no noise is enough.
+    """
+    histogram = planned_histogram(recipe)
+    return sampled_steps(recipe.training, recipe.privacy, histogram.event if histogram else None)
+
+
+def plan_run(recipe: GeneratorRecipe) -> Plan:
+    """The plan of a recipe.
+
+    Raises:
+        ConfigError: no noise is enough for the budget.
+    """
+    mechanism = planned_steps(recipe)
+    return Plan(
+        stages=(_codes(recipe), _steps(recipe, mechanism), _writing(recipe)),
+        protection=mechanism.protection,
+        noise=noise_line(mechanism, recipe.training),
+        assumptions=_assumptions(recipe),
+        shards=PART_FILES,
+        users=guessed_users(recipe.training),
+        measuring=_measuring(recipe),
+    )
+
+
+def _codes(recipe: GeneratorRecipe) -> Stage:
+    histogram, cells = planned_histogram(recipe), Codes(recipe.codes, recipe.corpus.labels).cells
+    if histogram is None:
+        return Stage(CODES, "nothing: all are equal", f"{cells} codes", efforts=())
+    detail = f"{cells} codes, one Gaussian release of multiplier {histogram.sigma:g}"
+    return Stage(CODES, "labels of private text", detail, (histogram.event,), efforts=())
+
+
+def _steps(recipe: GeneratorRecipe, mechanism: SampledGaussian) -> Stage:
+    detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
+    efforts = steps_efforts(recipe.model.base, recipe.training, recipe.resources)
+    return training_stage(STEPS, detail, mechanism, recipe.training.chunk, efforts)
+
+
+def _writing(recipe: GeneratorRecipe) -> Stage:
+    size, config = size_of(recipe.model.base), recipe.generation
+    blocks = -(-config.texts // BLOCK)
+    processes = min(recipe.resources.actors or blocks, blocks)
+    known = size is not None and config.engine != "vllm"
+    flops = size.forward(config.texts * config.max_tokens) if size else 0.0
+    efforts = (Effort("decode", flops, processes=processes, threads=False),) if known else None
+    work = (Work(TEXTS_WRITTEN, config.texts),)
+    return Stage(WRITING, "the released model", f"{config.texts} texts", work=work, efforts=efforts)
+
+
+def _measuring(recipe: GeneratorRecipe) -> Stage:
+    """The base and the released model."""
+    size, config = size_of(recipe.model.base), recipe.training
+    read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * config.max_tokens * FULL
+    efforts = (Effort("encode", size.forward(MODELS * read)),) if size else None
+    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, MODELS),), efforts=efforts)
+
+
+def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:
+    unit = recipe.privacy.unit
+    return (
+        *OF_UNIT[unit],
+        "Sampling rate, batch size, steps, clipping norm and the lists of label values are public, and so is the base "
+        "model; none was chosen by looking at the corpus.",
+        "The model and, where labels are used, their noisy shares left the private side, and nothing else; metrics "
+        "marked 'releasable: false' are not part of the claim.",
+        *of_training(unit),
+        *((DISCRETE_NOISE["gaussian"],) if recipe.has_histogram else ()),
+        TIMING,
+    )

@@ -1,0 +1,61 @@
+"""The recipe of the DP-SGD generator: control codes, the steps that are charged, and what is sampled afterwards."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.settings import check_unit
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.generation.settings import WritingConfig
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.runs.recipe import Recipe, Resources
+from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, with_learning_rate
+
+
+class GenerationConfig(WritingConfig):
+    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
+
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    max_tokens: int = Field(default=64, ge=1)
+
+
+class GeneratorResources(EngineConfig, Resources):
+    """The `resources` block.
+
+    Attributes:
+        actors: processes that sample texts; 0 means one for every CPU of the cluster.
+    """
+
+    actors: int = Field(default=0, ge=0)
+
+
+class GeneratorRecipe(Recipe):
+    """A resolved recipe of the generator (Yue et al., ACL 2023)."""
+
+    method: Literal["generator"] = "generator"
+    privacy: SampledPrivacyConfig = SampledPrivacyConfig()
+    adapter: AdapterConfig = AdapterConfig()
+    codes: CodesConfig = CodesConfig()
+    training: DpSgdConfig = DpSgdConfig()
+    generation: GenerationConfig = GenerationConfig()
+    resources: GeneratorResources = GeneratorResources()
+
+    @model_validator(mode="after")
+    def _can_run(self) -> "GeneratorRecipe":
+        if self.privacy.unit is PrivacyUnit.PHRASE:
+            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
+        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        Codes(self.codes, self.corpus.labels)
+        return self
+
+    @property
+    def resolved_training(self) -> DpSgdConfig:
+        """The training block with a learning rate: by default one that suits what is trained."""
+        return with_learning_rate(self.training, self.adapter)
+
+    @property
+    def has_histogram(self) -> bool:
+        """Whether the shares of the control codes are released."""
+        return bool(self.corpus.labels) and self.codes.histogram

@@ -1,0 +1,187 @@
+"""Students that train layers: LoRA on the last layers or all of them, or all weights of all layers.
+
+They learn by the same loss as the student on the head (see `student`). A step runs whole rows of pseudo-sentences
+through the trained layers: every query in them is learnt from at once, and L_pseudo is that of the same rows.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from rayprivacy.core.counting import Told, nobody
+from rayprivacy.methods.seqpate.student import vote_loss
+from rayprivacy.methods.seqpate.student_settings import StudentConfig
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import Encoded
+from rayprivacy.models.queries import Queries
+from rayprivacy.models.split_trunk import cut_below
+from rayprivacy.models.token_loss import next_token_loss
+from rayprivacy.models.trainable_layers import ROWS, FullLayers, LoraLayers, TrainableLayers, at_cut, calls, select
+
+
+@dataclass(frozen=True)
+class DeepStudent:
+    """A tuned upper part of the trunk; the embedding and the output head are the base's.
+
+    Attributes:
+        backbone: the public base.
+        upper: where the tensors are put to work; all students that come from one share it.
+        tensors: what was trained, by name.
+    """
+
+    backbone: Backbone
+    upper: TrainableLayers
+    tensors: dict[str, torch.Tensor]
+
+    @staticmethod
+    def untrained(backbone: Backbone, config: StudentConfig) -> "DeepStudent":
+        """The public base itself, ready to train what `kind`, `layers` and `rank` say.
+
+        Raises:
+            ConfigError: the base cannot be cut, or has fewer layers.
+        """
+        cut = cut_below(backbone, config.layers if config.kind == "lora" else None)
+        upper = LoraLayers(backbone, cut, config.rank) if config.kind == "lora" else FullLayers(backbone, cut)
+        return DeepStudent(backbone, upper, upper.start)
+
+    def hidden(self, rows: Encoded) -> torch.Tensor:
+        """Final states, float32 [rows, row_tokens, width]; their product with the base's head are the logits."""
+        parts = [states.float() for _, states in self._states(rows)]
+        return torch.cat([rows.hidden[:0].float(), *parts])
+
+    def nll(self, rows: Encoded) -> tuple[float, int]:
+        """Summed negative log-likelihood of the next tokens in nats, and how many they are."""
+        total = sum(float(next_token_loss(states, few, self.backbone.head)) for few, states in self._states(rows))
+        return float(total), int(rows.predicts.sum())
+
+    @torch.no_grad()
+    def _states(self, rows: Encoded) -> Iterator[tuple[Encoded, torch.Tensor]]:
+        self.upper.load(self.tensors)
+        below = at_cut(self.backbone, self.upper.cut, rows)
+        for index in calls(rows):
+            few = select(below, index)
+            yield few, self.upper.states(few)
+
+    def fitted(
+        self, rows: Encoded, steps: int, batch: int, learning_rate: float, seed: int, told: Told = nobody
+    ) -> "DeepStudent":
+        """Fit to next tokens.
+
+        Args:
+            rows: documents; the states in them are not looked at.
+            steps: optimizer steps.
+            batch: examples a step, rounded up to whole rows.
+            learning_rate: of the first step.
+            seed: public seed of the order of rows.
+            told: told how many steps are done.
+        """
+        below = at_cut(self.backbone, self.upper.cut, rows)
+        examples = below.predicts.sum(1)
+
+        def losses(take: torch.Tensor) -> Iterator[torch.Tensor]:
+            for index in take.split(ROWS):
+                few = select(below, index)
+                yield next_token_loss(self.upper.states(few), few, self.backbone.head) / examples[take].sum()
+
+        return self._descend(islice(_batches(examples, batch, seed), steps), steps, learning_rate, losses, told)
+
+    def distilled(
+        self, queries: Queries, targets: torch.Tensor, rows: Encoded, config: StudentConfig, told: Told = nobody
+    ) -> "DeepStudent":
+        """Learn from votes: `batch` queries a step, rounded up to all the queries of some rows.
+
+        Args:
+            queries: contexts and candidates, public.
+            targets: what is learnt from the votes, float32 [queries, k], raw (they may be negative).
+            rows: the pseudo-sentences that the contexts point into; the states in them are not looked at.
+            config: training settings.
+            told: told how many steps are done.
+        """
+        below = at_cut(self.backbone, self.upper.cut, rows)
+        examples, asked = below.predicts.sum(1), torch.bincount(queries.context[:, 0], minlength=len(rows))
+        weight, pseudo = config.weight, float(config.pseudo)
+
+        def losses(take: torch.Tensor) -> Iterator[torch.Tensor]:
+            for index in take.split(ROWS):
+                few = select(below, index)
+                states = self.upper.states(few)
+                of_votes = self._vote_loss(states, queries, targets, index) * asked[index].sum() / asked[take].sum()
+                of_pseudo = next_token_loss(states, few, self.backbone.head) / examples[take].sum() if pseudo else 0.0
+                yield (pseudo * of_pseudo + weight * of_votes) / (pseudo + weight)
+
+        batches = islice(_batches(asked, config.batch, config.seed), config.steps)
+        return self._descend(batches, config.steps, config.step_size, losses, told)
+
+    def _vote_loss(
+        self, states: torch.Tensor, queries: Queries, targets: torch.Tensor, index: torch.Tensor
+    ) -> torch.Tensor:
+        """The mean over the queries whose contexts lie in the rows `index`, [n], with states [n, row_tokens, width]."""
+        row, position = queries.context.unbind(1)
+        take, place = torch.nonzero(row[:, None] == index, as_tuple=True)
+        contexts = states[place, position[take]].float()
+        logits = torch.bmm(self.backbone.head[queries.candidates[take]], contexts[:, :, None]).squeeze(-1)
+        return vote_loss(logits, targets[take], queries.allowed[take])
+
+    def _descend(
+        self,
+        batches: Iterator[torch.Tensor],
+        steps: int,
+        learning_rate: float,
+        losses: Callable[[torch.Tensor], Iterator[torch.Tensor]],
+        told: Told,
+    ) -> "DeepStudent":
+        """Adam with a linearly falling step size; a step's loss comes in parts, of which one is in memory at a time."""
+        self.upper.load(self.tensors)
+        optimizer = torch.optim.Adam(self.upper.parameters(), lr=learning_rate)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / max(1, steps))
+        for step, take in enumerate(batches):
+            told(step)
+            optimizer.zero_grad()
+            for part in losses(take):
+                part.backward()
+            optimizer.step()
+            schedule.step()
+        told(steps)
+        return replace(self, tensors=self.upper.read())
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The trained tensors by name (LoRA: as in PEFT)."""
+        return self.tensors
+
+    def restored(self, state: dict[str, torch.Tensor]) -> "DeepStudent":
+        """The student with a stored state."""
+        return replace(self, tensors=state)
+
+    def model(self) -> Any:
+        """An ordinary Hugging Face model of the base's architecture, with LoRA merged into its weights."""
+        self.upper.load(self.tensors)
+        merged: Any = self.upper.merged()
+        model = copy.deepcopy(self.backbone.model)
+        trunk = model.base_model
+        for layer, tuned in zip(trunk.layers[self.upper.cut :], merged.layers, strict=True):
+            layer.load_state_dict(tuned.state_dict())
+        trunk.norm.load_state_dict(merged.norm.state_dict())
+        return model
+
+
+def _batches(counts: torch.Tensor, batch: int, seed: int) -> Iterator[torch.Tensor]:
+    """Row numbers, endlessly, in shuffled passes over the rows that count: enough rows each time to hold `batch`.
+
+    Args:
+        counts: what a row holds, int64 [rows]; a row without any is left out.
+        batch: how many there should be in one take, at least; never more than one pass.
+        seed: public seed of the order.
+    """
+    draw, least = torch.Generator().manual_seed(seed), min(batch, int(counts.sum()))
+    rows = torch.nonzero(counts).squeeze(1)
+    take: list[int] = []
+    while len(rows):
+        for row in rows[torch.randperm(len(rows), generator=draw)].tolist():
+            take.append(row)
+            if int(counts[take].sum()) >= least:
+                yield torch.tensor(take)
+                take = []

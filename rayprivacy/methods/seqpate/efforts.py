@@ -1,0 +1,121 @@
+"""How much each stage of SeqPATE computes, for estimates of time (see `runs.effort`). Public numbers alone.
+
+Private text is taken to be half as long as the recipe lets it be. Teachers that train layers, and students that do, are
+counted as if they trained the whole model.
+"""
+
+from collections.abc import Mapping
+
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.models.size import ModelSize, size_of
+from rayprivacy.runs.effort import FULL, Effort, Kernel
+
+_NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
+_MODELS = 4  # that are measured on held-out users
+Efforts = tuple[Effort, ...]
+
+
+def efforts_of(recipe: SeqPateRecipe, queries: int) -> Mapping[str, Efforts]:
+    """The efforts of the stages by a word for each; empty where the size of the model is not known.
+
+    Args:
+        recipe: the recipe.
+        queries: how many are asked.
+    """
+    size = size_of(recipe.model.base)
+    return _Counted(recipe, size, queries).all if size else {}
+
+
+class _Counted:
+    """The work of one recipe."""
+
+    def __init__(self, recipe: SeqPateRecipe, size: ModelSize, queries: int) -> None:
+        self._recipe, self._size, self._queries = recipe, size, queries
+        self._written = recipe.pseudo.texts * recipe.pseudo.max_tokens * recipe.votes.rounds
+        self._actors = min(recipe.resources.actors or recipe.teachers.parts, recipe.teachers.parts)
+
+    @property
+    def all(self) -> Mapping[str, Efforts]:
+        size, recipe = self._size, self._recipe
+        written = size.forward(self._written)
+        return {
+            "pseudo": (self._driver("decode", written), self._driver("encode", written)),
+            "bases": (self._driver("product", self._bases),),
+            "features": (self._spread("encode", size.forward(self._tokens), users=True),),
+            "teachers": (self._teachers,),
+            "selection": (self._driver("product", 2 * size.head * min(self._written, 4 * self._queries)),),
+            "votes": (self._votes,),
+            "student": (self._student,),
+            "writing": (self._driver("decode", size.forward(recipe.generation.texts * recipe.generation.max_tokens)),),
+            "measuring": self._measuring,
+        }
+
+    @property
+    def _tokens(self) -> float:
+        """Of one user, in rows."""
+        config, most = self._recipe.teachers, self._recipe.corpus.max_records_per_user or 1
+        return min(most * (config.max_tokens * FULL + 2), config.max_rows * config.row_tokens)
+
+    @property
+    def _of_token(self) -> float:
+        """Operations of a teacher on the head, for one token it looks at."""
+        config = self._recipe.teachers
+        return 2.0 * config.width * (self._size.width + config.width + config.shortlist)
+
+    @property
+    def _on_head(self) -> bool:
+        return self._recipe.teachers.kind in ("square", "residual")
+
+    @property
+    def _bases(self) -> float:
+        """The head over all pseudo-sentences, two decompositions, and the steps of the warm student."""
+        student, size = self._recipe.student, self._size
+        decomposed = 6.0 * size.width**2 * (self._written + size.vocabulary)
+        warm = _BACKWARD * student.warm_steps * student.warm_batch
+        return size.head * self._written + decomposed + warm * (size.head if student.kind == "head" else self._token)
+
+    @property
+    def _token(self) -> float:
+        return self._size.forward(1)
+
+    @property
+    def _teachers(self) -> Effort:
+        examples = self._recipe.teachers.epochs * self._tokens
+        if self._on_head:
+            return self._spread("batched", _BACKWARD * examples * self._of_token, users=True)
+        return self._spread("train", self._size.trained(examples), users=True)
+
+    @property
+    def _votes(self) -> Effort:
+        config = self._recipe.teachers
+        if self._on_head:
+            return self._spread("batched", self._queries * config.count * self._of_token)
+        return self._spread("encode", config.count * self._size.forward(self._written))
+
+    @property
+    def _student(self) -> Effort:
+        student, rounds = self._recipe.student, self._recipe.votes.rounds
+        if student.kind == "head":
+            pseudo = _PSEUDO_BATCH * self._size.head if student.pseudo else 0.0
+            asked = student.batch * 2.0 * self._size.width * (self._recipe.votes.top_k + student.rank_in)
+            return self._driver("product", _BACKWARD * rounds * student.steps * (pseudo + asked))
+        tokens = student.batch * self._written / max(self._queries, 1)
+        return self._driver("train", self._size.trained(rounds * student.steps * max(tokens, student.batch)))
+
+    @property
+    def _measuring(self) -> Efforts:
+        config, generation = self._recipe.evaluation, self._recipe.generation
+        read = config.users * self._tokens
+        scored = self._size.head * (_MODELS * read + _BACKWARD * config.nonprivate_steps * _NONPRIVATE_BATCH)
+        completed = _MODELS * config.completions * generation.max_tokens
+        return (
+            self._driver("encode", self._size.forward(read)),
+            self._driver("product", scored),
+            self._driver("decode", self._size.forward(completed)),
+        )
+
+    def _driver(self, kernel: Kernel, flops: float) -> Effort:
+        return Effort(kernel, flops)
+
+    def _spread(self, kernel: Kernel, flops: float, users: bool = False) -> Effort:
+        return Effort(kernel, flops, users, processes=self._actors, threads=False)

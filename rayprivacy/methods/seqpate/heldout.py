@@ -1,0 +1,150 @@
+"""Internal evaluation on held-out users, against what one would use instead of the student.
+
+Four models are compared: the public base, base + pseudo-sentences (the student before any
+vote), the student, and a non-private fine-tune on all private features (an upper bound that is never released). All
+figures here read private text and are outside the certificate: `releasable: false`.
+"""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rayprivacy.core.counting import Told, nobody
+from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.evaluation.fluency import row_nll
+from rayprivacy.evaluation.language import bleu, length_summary
+from rayprivacy.evaluation.perplexities import perplexity_figures
+from rayprivacy.generation.decode import greedy
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.students import Student
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import Encoded, encode, join
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.sealing import sealed
+from rayprivacy.teachers.encoding import shards_of
+from rayprivacy.teachers.head_kinds import HEAD_KINDS
+from rayprivacy.teachers.spec import GroupSpec
+
+WHY = "measured on private held-out text, or on a model that read private text without noise"
+PREFIX_WORDS, LEAST_WORDS = 4, 8
+NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
+
+
+@sealed("the evaluation on held-out users")
+def heldout_metrics(
+    run: Run[SeqPateRecipe],
+    backbone: Backbone,
+    students: dict[str, Student],
+    spec: GroupSpec,
+    told: Told = nobody,
+) -> dict[str, Any]:
+    """Perplexity and Bleu of base, base_pseudo, student and a non-private model; little where no user is held out.
+
+    Args:
+        run: the run.
+        backbone: the base model.
+        students: by name.
+        spec: of the teachers.
+        told: told how many models are measured.
+    """
+    texts = _heldout_texts(run)
+    if not texts:
+        return {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
+    models = dict(students)
+    if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind in HEAD_KINDS:
+        models["nonprivate"] = nonprivate_student(run, backbone, students["base_pseudo"], spec)
+    flat = [text for user in texts for text in user]
+    parts = _encoded(run, backbone, texts)
+    rows = join(parts, run.recipe.teachers.row_tokens, backbone.width)
+    users = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    tokens = rows.predicts.sum(1).double().numpy()
+    completions = _Completions.of(run, flat)
+    nll: dict[str, Any] = {}
+    scores: dict[str, dict[str, float]] = {}
+    for number, (name, student) in enumerate(models.items()):
+        told(number)
+        nll[name] = row_nll(student.hidden(rows), rows, backbone.head).numpy()
+        if completions:
+            scores[name] = completions.scores(student, backbone)
+    told(len(models))
+    return {
+        "releasable": False,
+        "why": WHY,
+        **perplexity_figures(nll, tokens, users),
+        "bleu": scores,
+        "lengths": length_summary(flat),
+    }
+
+
+def _heldout_texts(run: Run[SeqPateRecipe]) -> list[list[str]]:
+    table = read_holdout(run.private("shards"))
+    by_user: dict[str, list[str]] = defaultdict(list)
+    for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
+        by_user[user].append(text)
+    return list(by_user.values())[: run.recipe.evaluation.users]
+
+
+def _encoded(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]) -> list[Encoded]:
+    """The rows of each user."""
+    config = run.recipe.teachers
+    return [
+        encode(
+            backbone,
+            [backbone.document(text, config.max_tokens) for text in user],
+            config.row_tokens,
+            config.max_rows,
+        )
+        for user in texts
+    ]
+
+
+def nonprivate_student(run: Run[SeqPateRecipe], backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
+    """The warm student fitted to private features without noise: an upper bound that must never be released."""
+    names = [name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard]
+    random.Random(run.recipe.seed).shuffle(names)
+    groups, rows = [], 0
+    for name in names:  # more than the steps can see, and a bound on memory whatever the corpus
+        groups += spec.store.read([name])
+        rows += len(groups[-1].ids)
+        if rows >= NONPRIVATE_ROWS:
+            break
+    private = join(groups, spec.teachers.row_tokens, backbone.width)
+    steps = run.recipe.evaluation.nonprivate_steps
+    return warm.fitted(private, steps, NONPRIVATE_BATCH, NONPRIVATE_RATE, run.recipe.seed)
+
+
+@dataclass(frozen=True)
+class _Completions:
+    """Held-out texts whose first words a model continues, and what their users wrote.
+
+    Attributes:
+        prefixes: the first words.
+        references: the rest of each text.
+        max_tokens: of a continuation.
+    """
+
+    prefixes: list[str]
+    references: list[str]
+    max_tokens: int
+
+    @staticmethod
+    def of(run: Run[SeqPateRecipe], texts: list[str]) -> "_Completions | None":
+        """Some of the texts that are long enough; None where there is none, or none is wanted."""
+        words = [text.split() for text in texts]
+        long = [entry for entry in words if len(entry) >= LEAST_WORDS][: run.recipe.evaluation.completions]
+        if not long:
+            return None
+        prefixes = [" ".join(entry[:PREFIX_WORDS]) for entry in long]
+        references = [" ".join(entry[PREFIX_WORDS:]) for entry in long]
+        return _Completions(prefixes, references, run.recipe.generation.max_tokens)
+
+    def scores(self, student: Student, backbone: Backbone) -> dict[str, float]:
+        """Bleu of a student's most likely continuations."""
+        documents = greedy(student.model(), backbone, self.prefixes, self.max_tokens)
+        written = [
+            backbone.text_after(prefix, document) for prefix, document in zip(self.prefixes, documents, strict=True)
+        ]
+        return {f"bleu{order}": bleu(written, self.references, order) for order in (3, 4)}

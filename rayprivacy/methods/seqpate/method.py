@@ -1,0 +1,205 @@
+"""The algorithm of SeqPATE (Tian et al., NeurIPS 2022).
+
+    public prompts -> pseudo-sentences -> student warm start -> queries            (public)
+    corpus -> users -> shards -> M teachers -> summed votes on the queries          (private)
+    summed votes -> RELEASE GATE: sqrt(2) sensitivity, Gaussian noise, one charge   (released)
+    noisy votes -> student -> synthetic text -> certificate, metrics, report        (free)
+
+One user sits in one shard, hence in one teacher; the charge is `queries` Gaussian events. With unit 'record' one record
+does so, and with 'phrase' one secret phrase sits in n_s shards at most. Everything right of the gate is
+post-processing. The held-out evaluation reads private text and is marked so in metrics.json.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file, save
+
+from rayprivacy.core.artifacts import Released, digest_array, digest_bytes, digest_json
+from rayprivacy.corpus.phrases import Phrases, load_phrases
+from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.generation.decode import cut_prompts
+from rayprivacy.generation.fast import sampler_of
+from rayprivacy.generation.settings import settled
+from rayprivacy.methods.seqpate.ensemble import ensemble
+from rayprivacy.methods.seqpate.heldout import heldout_metrics
+from rayprivacy.methods.seqpate.phrases import phrase_metrics
+from rayprivacy.methods.seqpate.plan import (
+    GATE,
+    PARTS,
+    SENTENCES,
+    STACKS,
+    STUDENT_STEPS,
+    TEACHERS,
+    VOTED,
+    WARM_STEPS,
+    WRITING,
+    planned_mechanism,
+    round_mechanism,
+)
+from rayprivacy.methods.seqpate.public_side import (
+    FIRST,
+    Round,
+    bases,
+    pseudo_rows,
+    round_queries,
+    save_tensors,
+    warm_students,
+)
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.students import Student
+from rayprivacy.methods.seqpate.targets import vote_targets
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import Encoded
+from rayprivacy.models.queries import Queries
+from rayprivacy.models.save import save_model
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.method import SYNTHETIC, Output
+from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
+from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.pool import TeacherPool, teacher_pool
+
+HOW = "A language model trained on public text and on differentially private votes."
+Context = RunContext[SeqPateRecipe]
+
+
+def run(context: Context) -> Output:
+    """Run, or finish, a recipe."""
+    recipe = context.recipe
+    phrases = load_phrases(recipe.corpus.phrases) if recipe.corpus.phrases else None
+    prompts = load_prompts(recipe.prompts)
+    # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
+    context.shard(phrases)
+    backbone = context.load_model(prompts=digest_json(prompts))
+    with context.stage("pseudo-sentences"):
+        rows = pseudo_rows(context.run, backbone, prompts, backbone.model, FIRST, context.counter(SENTENCES))
+    with context.stage("public bases and warm start"):
+        basis = bases(context.run, backbone, rows)
+        untrained, warm = warm_students(context.run, backbone, basis, rows, context.counter(WARM_STEPS))
+    spec = ensemble(context.run, backbone)
+    with context.stage("features of private text"):
+        # Every part passes through an actor, also one without users (see `encoding_job`).
+        deque(context.track(cache_features(spec, recipe.resources), PARTS), maxlen=0)
+    with teacher_pool(spec, recipe.resources) as pool:
+        with context.stage("teachers"):
+            _train(context, pool)
+        asking = _Asking(context, backbone, prompts, pool)
+        student: Student = warm
+        for number in range(recipe.votes.rounds):
+            student, rows = asking.round(number, student, rows)
+    with context.stage(WRITING):
+        _write(context, backbone, student, prompts)
+    students = {"base": untrained, "base_pseudo": warm, "student": student}
+    return Output(
+        heldout=lambda: heldout_metrics(context.run, backbone, students, spec, context.counter(MODELS_MEASURED)),
+        internal=lambda: _phrase_block(context, phrases),
+    )
+
+
+def reading_of(recipe: SeqPateRecipe) -> Reading:
+    """How a run reads a row: its text with nothing in front."""
+    return Reading(recipe.privacy.unit, (), _nothing, recipe.teachers.max_tokens)
+
+
+def _nothing(labels: Any) -> str:
+    return ""
+
+
+def _train(context: Context, pool: TeacherPool) -> None:
+    teachers, trained = context.recipe.teachers, 0
+    context.progress.show(TEACHERS, trained)
+    for part in context.track(pool.train(), STACKS):
+        trained += len(teachers.members(part))
+        context.progress.show(TEACHERS, trained)
+
+
+@dataclass
+class _Asking:
+    """The rounds of questions of one run.
+
+    Attributes:
+        context: of the run.
+        backbone: the base model.
+        prompts: public prompts.
+        pool: the trained teachers.
+        voted: queries that were answered so far.
+    """
+
+    context: Context
+    backbone: Backbone
+    prompts: list[str]
+    pool: TeacherPool
+    voted: int = 0
+
+    def round(self, number: int, student: Student, rows: Encoded) -> tuple[Student, Encoded]:
+        """Ask the teachers about text of a student, and let it learn from the noisy votes.
+
+        Args:
+            number: from 0.
+            student: who asks.
+            rows: the pseudo-sentences of the round before; those of the first round in the first.
+
+        Returns:
+            The student after the round, and the pseudo-sentences that it learnt with.
+        """
+        context, asked = self.context, Round.of(number, student)
+        if number:
+            with context.stage("pseudo-sentences"):
+                counter = context.counter(SENTENCES)
+                rows = pseudo_rows(context.run, self.backbone, self.prompts, student.model(), asked, counter)
+        with context.stage("query selection"):
+            queries = round_queries(context.run, self.backbone, rows, student, asked)
+        mechanism = round_mechanism(context.recipe, len(queries))
+        with context.stage("votes"):
+            before, show = self.voted, context.counter(VOTED)
+            rows_file = asked.rows(context.run)
+            sums, manifest = self.pool.vote(queries, mechanism, rows_file, lambda done: show(before + done))
+            self.voted += len(queries)
+        with context.stage(GATE):
+            votes = context.release_votes(GATE, mechanism, sums, manifest)
+        with context.stage("student"):
+            return _distilled(context, student, rows, queries, votes), rows
+
+
+def _distilled(context: Context, student: Student, rows: Encoded, queries: Queries, votes: Released[Any]) -> Student:
+    # Named by the votes: other votes (a changed corpus, a new charge) are another student.
+    path, recipe = context.run.public(f"student-{digest_array(votes.value)[:16]}.safetensors"), context.recipe
+    if not path.exists():
+        noisy = torch.from_numpy(votes.value.astype(np.float32))
+        targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)
+        told = context.counter(STUDENT_STEPS)
+        save_tensors(path, student.distilled(queries, targets, rows, recipe.student, told).state())
+    return student.restored(load_file(path))
+
+
+def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> None:
+    """Write the synthetic text of a student, and the student as everybody loads a model, unless both are there."""
+    root, config = context.run.root, context.recipe.generation
+    path = root / SYNTHETIC
+    mark = {b"student": digest_bytes(save(student.state())).encode()}
+    if path.exists() and pq.read_schema(path).metadata == mark:
+        return
+    model = student.model()
+    save_model(model, backbone.tokenizer, root / MODEL, context.recipe.release_id, HOW)
+    told = context.counter(TEXTS_WRITTEN)
+    with sampler_of(settled(config.engine), model, backbone, root / "public", told) as sampler:
+        texts = [backbone.text(ids) for ids in sampler(cut_prompts(prompts, config), config)]
+    table = pa.table({"text": texts}).replace_schema_metadata(mark)
+    pq.write_table(table, path.with_suffix(".tmp"), compression="zstd")
+    path.with_suffix(".tmp").replace(path)
+
+
+def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:
+    """What each secret phrase costs, for metrics.json; nothing where another unit is protected."""
+    if phrases is None:
+        return {}
+    asked, delta = planned_mechanism(context.recipe), context.recipe.privacy.delta
+    return {"phrases": phrase_metrics(context.shards, context.corpus, phrases, asked, delta)}

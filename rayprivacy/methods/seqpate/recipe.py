@@ -1,0 +1,131 @@
+"""The recipe of SeqPATE: what is asked of the teachers, and how the student learns from their votes.
+
+How the student learns is post-processing of the votes, and left out of the release id.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
+from rayprivacy.corpus.settings import check_unit
+from rayprivacy.generation.settings import PseudoConfig, WritingConfig
+from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.methods.seqpate.student_settings import StudentConfig
+from rayprivacy.release.ballots import CLIP_RANGE
+from rayprivacy.runs.recipe import FREE, Recipe, Resources
+from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
+
+AFTER_THE_GATE = ("steps", "batch", "learning_rate", "weight", "pseudo", "label", "mix", "curriculum")
+
+
+class VotesConfig(Config):
+    """What is asked of the teachers, and how they answer.
+
+    Attributes:
+        queries: how many (context, position) queries are paid for; `auto`: as many as keep `noise_target`.
+        noise_target: for `auto` queries or an `auto` clip: standard deviation of the noise on one entry of a mean vote.
+        rounds: the queries are spread over so many rounds; each asks about text of the student of the round before.
+        top_k: candidates per query, the student's most likely tokens; the end token is always one of them.
+        top_p: keep only the candidates that hold this much of the student's probability (no limit if absent).
+        select: positions to ask about: `any`, `threshold` (see outside_top), or of those where the student's `entropy`
+            is largest.
+        outside_top: ask only where the pseudo-label is outside the student's top m tokens; 0 asks anywhere.
+        ballot: a teacher votes with its `distribution` over the candidates, or for its `top1` alone.
+        noise: `gaussian`, or `laplace` (not for privacy.composition gdp).
+        clip: r: votes are centred on the student and their deviation is clipped to this L2 norm; `auto`: the widest
+            that keeps `noise_target`, and none for top1 ballots or laplace noise; with null they vote plainly, as in
+            the paper.
+    """
+
+    queries: int | Literal["auto"] = 1000
+    noise_target: float = Field(default=0.015, gt=0)
+    rounds: int = Field(default=1, ge=1, le=1000)
+    top_k: int = Field(default=50, ge=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    select: Literal["any", "threshold", "entropy"] = "threshold"
+    outside_top: int = Field(default=1, ge=0)
+    ballot: Literal["distribution", "top1"] = "distribution"
+    noise: Literal["gaussian", "laplace"] = "gaussian"
+    clip: float | Literal["auto"] | None = "auto"
+
+    @field_validator("queries")
+    @classmethod
+    def _some_queries(cls, queries: int | str) -> int | str:
+        if isinstance(queries, int) and queries < 1:
+            raise ValueError("give 1 query or more, or 'auto'")
+        return queries
+
+    @field_validator("clip")
+    @classmethod
+    def _a_radius(cls, clip: float | str | None) -> float | str | None:
+        if isinstance(clip, float) and not CLIP_RANGE[0] <= clip <= CLIP_RANGE[1]:
+            raise ValueError(f"give a number between {CLIP_RANGE[0]:g} and {CLIP_RANGE[1]:g}, 'auto' or null")
+        return clip
+
+    @model_validator(mode="after")
+    def _clipping_is_gaussian(self) -> "VotesConfig":
+        if isinstance(self.clip, float) and self.noise != "gaussian":
+            raise ValueError(f"clip is {self.clip} and noise is '{self.noise}': choose noise 'gaussian', or clip null")
+        return self
+
+    @model_validator(mode="after")
+    def _one_thing_follows_the_target(self) -> "VotesConfig":
+        if self.queries == "auto" and self.radius == "auto":
+            raise ValueError("queries and clip are both 'auto', and noise_target fixes one of them: set clip, e.g. 0.2")
+        return self
+
+    @property
+    def radius(self) -> float | Literal["auto"] | None:
+        """The clip, where these votes can be clipped at all."""
+        can_be = self.noise == "gaussian" and self.ballot == "distribution"
+        return self.clip if can_be or self.clip != "auto" else None
+
+
+class VotesPrivacyConfig(PrivacyConfig):
+    """The `privacy` block: votes are a mechanism of central differential privacy."""
+
+    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld"] = "gdp"
+
+
+class TeacherResources(ResourcesConfig, Resources):
+    """The `resources` block."""
+
+
+class SeqPateRecipe(Recipe):
+    """A resolved recipe of SeqPATE."""
+
+    method: Literal["seqpate"] = "seqpate"
+    privacy: VotesPrivacyConfig = VotesPrivacyConfig()
+    prompts: Annotated[str | None, PathKind.PUBLIC] = None
+    pseudo: PseudoConfig = PseudoConfig()
+    teachers: TeachersConfig = TeachersConfig()
+    votes: VotesConfig = VotesConfig()
+    student: StudentConfig = StudentConfig()
+    generation: WritingConfig = WritingConfig()
+    resources: TeacherResources = TeacherResources()
+
+    @model_validator(mode="after")
+    def _bounds_of_the_unit(self) -> "SeqPateRecipe":
+        check_unit(self.corpus, self.privacy.unit, self.teachers.count)
+        return self
+
+    @model_validator(mode="after")
+    def _samples_in_the_driver(self) -> "SeqPateRecipe":
+        if self.generation.engine == "vllm":
+            raise ValueError("generation.engine is 'vllm', which the generator alone can use: choose 'auto'")
+        return self
+
+    @property
+    def base_rank(self) -> int:
+        """Size of the public bases: the largest that teachers or student need."""
+        square = self.teachers.width if self.teachers.kind == "square" else 1
+        return max(square, self.student.rank_in, self.student.rank_out)
+
+    @property
+    def release_id(self) -> str:
+        """Name of the release: equal recipes are the same release."""
+        # With several rounds, how the student learns decides what the next round asks.
+        learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if self.votes.rounds == 1 else {}
+        return self._named({**FREE, **learning})

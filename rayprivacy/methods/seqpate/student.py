@@ -1,0 +1,133 @@
+"""The student: a head adapter that learns from public text and from released, noisy votes.
+
+    loss = (L_pseudo + lambda * L_votes) / (1 + lambda)          SeqPATE (Tian et al. 2022), section 3
+
+L_votes is the cross-entropy between the noisy mean vote and the student over the candidates. It is linear in the
+vote, and the noise has mean zero, so the raw vote (not clipped to zero, not renormalised) gives an unbiased gradient;
+with KL the two differ by a constant in the student.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from rayprivacy.core.counting import Told, nobody
+from rayprivacy.methods.seqpate.student_settings import StudentConfig
+from rayprivacy.models.adapters import HeadAdapter
+from rayprivacy.models.backbone import Backbone, read_head_contiguously
+from rayprivacy.models.features import Features
+from rayprivacy.models.queries import Queries
+
+PSEUDO_BATCH = 32
+
+
+def fit_next_token(
+    adapter: HeadAdapter,
+    examples: Features,
+    head: torch.Tensor,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    told: Told = nobody,
+) -> HeadAdapter:
+    """Fit an adapter to next-token examples with the full-vocabulary cross-entropy; `told` how many steps are done."""
+    draw = torch.Generator().manual_seed(seed)
+    return _descend(adapter, steps, learning_rate, lambda moved: _pseudo_loss(moved, examples, head, batch, draw), told)
+
+
+def distill(
+    adapter: HeadAdapter,
+    queries: Queries,
+    votes: torch.Tensor,
+    public: Features,
+    head: torch.Tensor,
+    config: StudentConfig,
+    told: Told = nobody,
+) -> HeadAdapter:
+    """Train the student on released votes.
+
+    Args:
+        adapter: the warm-started student.
+        queries: contexts and candidates, public.
+        votes: released mean votes, float32 [queries, k], raw (they may be negative).
+        public: next-token examples of the pseudo-sentences, for L_pseudo.
+        head: output head, float32 [vocabulary, width].
+        config: training settings.
+        told: told how many steps are done.
+    """
+    draw = torch.Generator().manual_seed(config.seed)
+    pools = _pools(queries, config)
+
+    def loss(moved: HeadAdapter) -> torch.Tensor:
+        pool = next(pools)
+        take = pool[torch.randint(len(pool), (config.batch,), generator=draw)]
+        columns, allowed = head[queries.candidates[take]], queries.allowed[take]
+        logits = torch.bmm(columns, moved(queries.hidden[take])[:, :, None]).squeeze(-1)
+        of_votes = vote_loss(logits, votes[take], allowed)
+        if not config.pseudo:
+            return of_votes
+        pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
+        return (pseudo + config.weight * of_votes) / (1 + config.weight)
+
+    return _descend(adapter, config.steps, config.step_size, loss, told)
+
+
+def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
+    """The queries that each step draws from; a curriculum lets in those where the student is least sure last."""
+    entropy = torch.special.entr(queries.centre).sum(1)
+    order = entropy.argsort(stable=True) if config.curriculum else torch.arange(len(queries))
+    for step in range(config.steps):
+        share = (step + 1) / config.steps if config.curriculum else 1
+        yield order[: max(1, math.ceil(share * len(order)))]
+
+
+def vote_loss(logits: torch.Tensor, votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """L_votes, a scalar: the mean over queries of the cross-entropy between the vote and the student.
+
+    Args:
+        logits: the student's, float32 [queries, k].
+        votes: released mean votes, float32 [queries, k], raw (they may be negative).
+        allowed: which candidates count, bool [queries, k].
+    """
+    log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
+    return -(votes * log_student).sum(1).mean()
+
+
+def _pseudo_loss(
+    adapter: HeadAdapter, examples: Features, head: torch.Tensor, batch: int, draw: torch.Generator
+) -> torch.Tensor:
+    take = torch.randint(len(examples), (batch,), generator=draw)
+    return torch.nn.functional.cross_entropy(adapter(examples.hidden[take]) @ head.T, examples.targets[take])
+
+
+def _descend(
+    adapter: HeadAdapter, steps: int, learning_rate: float, loss: Callable[[HeadAdapter], torch.Tensor], told: Told
+) -> HeadAdapter:
+    """Adam with a linearly falling step size."""
+    matrix = adapter.matrix.clone().requires_grad_()
+    optimizer = torch.optim.Adam([matrix], lr=learning_rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / max(1, steps))
+    for step in range(steps):
+        told(step)
+        optimizer.zero_grad()
+        loss(HeadAdapter(adapter.basis, matrix)).backward()
+        optimizer.step()
+        schedule.step()
+    told(steps)
+    return HeadAdapter(adapter.basis, matrix.detach())
+
+
+def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
+    """An ordinary Hugging Face model with the adapter folded into its output head (untied from the embedding)."""
+    model = copy.deepcopy(backbone.model)
+    weight = adapter.fold(backbone.head).to(model.dtype)
+    head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    head.weight = torch.nn.Parameter(weight, requires_grad=False)
+    model.config.tie_word_embeddings = False
+    model.set_output_embeddings(head)
+    read_head_contiguously(model)
+    return model

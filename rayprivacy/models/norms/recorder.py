@@ -1,0 +1,160 @@
+"""A recorder of one forward pass, which is differentiated once and turned into norms, and then into weighted sums.
+
+    with recorder.recording():
+        losses = ...                                # [rows], from the model the recorder was made for
+    recorder.differentiate(losses)                      # gradients of layer outputs only
+    squared = recorder.squared_norms(rows_per_unit)     # [units, parameters]
+    sums = recorder.weighted_sums(coefficients)         # parameter -> function -> sum, float32 or float64
+
+Where the gradients of rows are small (LoRA factors, biases, norms), they are computed as soon as the backward pass gets
+there, and what it needed for them is dropped. Of other layers, input and output gradient are kept for the sums.
+
+Parameters get no gradient and none of their hooks fires, so an engine that reduces gradients (DDP, DeepSpeed) does not
+notice. The rows of one unit are consecutive. The losses of different rows must not meet before `losses`: a mean over
+the batch, say, would make one row's gradient depend on another's.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.norms.gradient_tap import Use, tap
+from rayprivacy.models.norms.parameter import ParameterGradient, Term
+from rayprivacy.models.norms.rules import rules_of
+from rayprivacy.models.norms.terms import Outer
+from rayprivacy.models.norms.weights import Weights
+
+
+class Recorder:
+    """Keeps what gradients are made of, of every leaf module that owns trainable parameters, for one pass at a time.
+
+    Attributes:
+        parameters: the trainable ones, in the order of `model.named_parameters()`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Find the rules.
+
+        Raises:
+            ConfigError: a module with trainable parameters has no rule; the message names the kinds.
+        """
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._rules = rules_of(model)
+        self._terms: dict[nn.Parameter, list[Term]] = {}
+        self._edges: list[GradientEdge] = []
+        self._gradients: dict[nn.Parameter, ParameterGradient] = {}
+        self._rows = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the forward pass made inside; what an earlier one left is dropped."""
+        self._terms = {}
+        self._edges = []
+        self._gradients = {}
+        with self._hooks(self._edges):
+            yield
+
+    def differentiate(self, losses: Tensor) -> None:
+        """Compute the gradients of the recorded outputs; frees the graph.
+
+        Args:
+            losses: one per row, [rows]; rows must be the first axis of every recorded module's input.
+
+        Raises:
+            ConfigError: losses are no vector, nothing was recorded, or a module lost the axis of the rows.
+        """
+        if losses.dim() != 1:
+            raise ConfigError(f"the losses have shape {list(losses.shape)}: return one loss per row, unreduced.")
+        if not self._edges:
+            raise ConfigError("no trainable module ran in the recorded pass: call the model the recorder was made for.")
+        edges = self._edges
+        self._edges = []
+        self._rows = len(losses)
+        with self._hooks([]):  # activation checkpointing runs modules again, which must save what they saved before
+            torch.autograd.grad(losses.sum(), edges, allow_unused=True)
+
+    @torch.no_grad()
+    def squared_norms(self, rows_per_unit: int) -> Tensor:
+        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters].
+
+        Raises:
+            ConfigError: the rows are not a multiple of `rows_per_unit`.
+        """
+        if rows_per_unit < 1 or self._rows % rows_per_unit:
+            raise ConfigError(f"rows_per_unit is {rows_per_unit} for {self._rows} rows: give a divisor of the rows.")
+        columns = []
+        for parameter in self.parameters:
+            if terms := self._terms.pop(parameter, None):
+                self._gradients[parameter] = ParameterGradient.of(terms, rows_per_unit)
+                columns.append(self._gradients[parameter].squared())
+            else:
+                columns.append(torch.zeros(self._rows // rows_per_unit, dtype=torch.float64, device=parameter.device))
+        return torch.stack(columns, 1)
+
+    def weighted_sums(self, coefficients: Tensor) -> dict[nn.Parameter, Callable[[], Tensor]]:
+        """Functions that return sum_u c_u g_u by each parameter, once, and free what they held.
+
+        A unit of coefficient 0 takes no part, be its gradient NaN or infinite. A parameter that was not used has zeros.
+
+        Args:
+            coefficients: float32 [units], or [units, parameters].
+        """
+        gradients = self._gradients
+        self._gradients = {}
+        if coefficients.dim() == 2:
+            weights = [Weights.of(column) for column in coefficients.unbind(1)]
+        else:
+            weights = [Weights.of(coefficients)] * len(self.parameters)
+        return {
+            parameter: partial(_sum, parameter, [gradients.pop(parameter, None)], own)
+            for parameter, own in zip(self.parameters, weights, strict=True)
+        }
+
+    def _note(self, use: Use) -> None:
+        _check_rows(use, self._rows)
+        for parameter, term in self._rules[use.module](use):
+            kept = term.dense() if isinstance(term, Outer) and term.short else term
+            self._terms.setdefault(parameter, []).append(kept)
+
+    @contextmanager
+    def _hooks(self, edges: list[GradientEdge]) -> Iterator[None]:
+        """Tap the outputs of the modules with rules, and note where they are in the graph."""
+
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
+            inputs = [*args, *kwargs.values()]
+            if len(inputs) != 1:
+                raise ConfigError(f"{type(module).__name__} was called with {len(inputs)} inputs: its rule knows one.")
+            if not output.requires_grad:
+                return None
+            edges.append(get_gradient_edge(output))
+            return tap(module, inputs[0], output, self._note)
+
+        handles = [module.register_forward_hook(hook, with_kwargs=True) for module in self._rules]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _check_rows(use: Use, rows: int) -> None:
+    shape = list(use.gradient.shape)
+    if shape[0] != rows or use.input.shape[0] != rows:
+        raise ConfigError(
+            f"{type(use.module).__name__} has an output of shape {shape} for {rows} rows, so the rows cannot be told"
+            " apart: pass position_ids (and token_type_ids) of shape [rows, tokens]."
+        )
+
+
+def _sum(parameter: nn.Parameter, held: list[ParameterGradient | None], weights: Weights) -> Tensor:
+    gradient = held.pop()  # a second call finds nothing, and fails
+    if gradient is None:
+        return torch.zeros(getattr(parameter, "ds_shape", parameter.shape), device=parameter.device)
+    with torch.no_grad():
+        return gradient.weighted_sum(weights)

@@ -1,0 +1,64 @@
+"""How large a base model is, without loading it: what estimates of time are made from. Imports no torch."""
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+_KNOWN = {"smollm2-135m": (134_515_008, 49_152, 576)}
+_WIDTH = ("hidden_size", "n_embd", "d_model")
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Size of a causal language model.
+
+    Attributes:
+        parameters: weights; those of a tied output head count once.
+        vocabulary: rows of the output head.
+        width: size of a hidden state.
+    """
+
+    parameters: int
+    vocabulary: int
+    width: int
+
+    @property
+    def head(self) -> float:
+        """Floating-point operations of the output head for one token."""
+        return 2.0 * self.vocabulary * self.width
+
+    def forward(self, tokens: float) -> float:
+        """Floating-point operations of the model over so many tokens."""
+        return 2.0 * self.parameters * tokens
+
+    def trained(self, tokens: float) -> float:
+        """Those of a forward and a backward pass."""
+        return 3.0 * self.forward(tokens)
+
+
+def size_of(base: str) -> ModelSize | None:
+    """The size of a model that we know by name, or of a directory with safetensors; None for others.
+
+    Args:
+        base: as in `model.base`.
+    """
+    if base in _KNOWN:
+        return ModelSize(*_KNOWN[base])
+    folder = Path(base).expanduser()
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        width = next(int(config[name]) for name in _WIDTH if name in config)
+        parameters = sum(_weights(path) for path in folder.glob("*.safetensors"))
+        return ModelSize(parameters, int(config["vocab_size"]), width) if parameters else None
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, struct.error):
+        return None  # a hub id, or a folder that loading will complain about
+
+
+def _weights(path: Path) -> int:
+    """How many numbers a safetensors file holds, from its header."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")

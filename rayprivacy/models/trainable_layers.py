@@ -1,0 +1,163 @@
+"""The layers above the cut of a split model, made trainable: LoRA on them, or all their weights.
+
+The embedding below and the output head above (tied to it in small models) stay the base's own. So the states of a tuned
+model are scored with the base's head, and a cached pass through the lower part serves every tuned model.
+"""
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import Encoded, attention_bias, join
+from rayprivacy.models.packing import Row
+from rayprivacy.models.split_trunk import lower_trunk, upper_trunk
+
+ROWS = 8  # rows in one call of a part of the trunk
+START_SEED = 0  # public: every adapter starts from the same matrices
+
+
+def select(rows: Encoded, index: torch.Tensor) -> Encoded:
+    """Some rows, in the order of `index`, int64 [n]."""
+    return Encoded(rows.ids[index], rows.segment[index], rows.hidden[index])
+
+
+def calls(rows: Encoded) -> Iterator[torch.Tensor]:
+    """Row numbers, call after call of a part of the trunk; which rows share a call depends on nothing but the rows."""
+    return (torch.arange(first, min(first + ROWS, len(rows))) for first in range(0, len(rows), ROWS))
+
+
+@torch.no_grad()
+def at_cut(backbone: Backbone, cut: int, rows: Encoded) -> Encoded:
+    """The same rows with the base's states at the cut, bfloat16, in place of the states they come with."""
+    trunk = lower_trunk(backbone, cut)
+    parts = []
+    for index in calls(rows):
+        few = select(rows, index)
+        out = trunk(input_ids=few.ids, **_layout(few, backbone.model.dtype))
+        parts.append(Encoded(few.ids, few.segment, out.last_hidden_state.bfloat16()))
+    return join(parts, rows.ids.shape[1], backbone.width)
+
+
+def _layout(rows: Encoded, dtype: torch.dtype) -> dict[str, Any]:
+    packed = [Row(ids, segment) for ids, segment in zip(rows.ids, rows.segment, strict=True)]
+    return {
+        "attention_mask": attention_bias(torch.stack([row.mask for row in packed]), dtype),
+        "position_ids": torch.stack([row.positions for row in packed]),
+        "use_cache": False,
+    }
+
+
+class TrainableLayers(ABC):
+    """Trainable layers above a cut. No dropout: what they compute depends on their weights and their input alone.
+
+    Attributes:
+        cut: how many layers lie below.
+        start: the tensors they start from, those of the untouched base.
+    """
+
+    cut: int
+    start: dict[str, torch.Tensor]
+    _module: Any
+    _dtype: torch.dtype
+
+    def states(self, below: Encoded) -> torch.Tensor:
+        """Final states [rows, row_tokens, width] of rows that hold the states at the cut."""
+        hidden = below.hidden.to(self._dtype)
+        layout = _layout(below, self._dtype)
+        return cast(torch.Tensor, self._module(inputs_embeds=hidden, **layout).last_hidden_state)
+
+    @abstractmethod
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What an optimizer moves, float32."""
+
+    @abstractmethod
+    def read(self) -> dict[str, torch.Tensor]:
+        """A copy of the trained tensors, by name."""
+
+    @abstractmethod
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Put back what `read` gave."""
+
+    @abstractmethod
+    def merged(self) -> torch.nn.Module:
+        """Decoder layers (`layers`) and final norm (`norm`) of the ordinary architecture that give the same states."""
+
+
+class LoraLayers(TrainableLayers):
+    """LoRA matrices of one rank, float32, on every linear map of the upper layers."""
+
+    def __init__(self, backbone: Backbone, cut: int, rank: int) -> None:
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear")
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by an old name
+            torch.manual_seed(START_SEED)
+            self._module = get_peft_model(cast(Any, upper_trunk(backbone, cut)), config).eval()
+        self._dtype = backbone.model.dtype
+        self.cut = cut
+        self.start = self.read()
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What an optimizer moves, float32."""
+        return [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+
+    def read(self) -> dict[str, torch.Tensor]:
+        """A copy of the matrices, by their names in PEFT."""
+        found = get_peft_model_state_dict(self._module, save_embedding_layers=False)
+        return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Put back what `read` gave."""
+        set_peft_model_state_dict(self._module, tensors)
+
+    def merged(self) -> torch.nn.Module:
+        """The layers with the matrices added to their weights."""
+        return cast(torch.nn.Module, copy.deepcopy(self._module).merge_and_unload())
+
+
+class FullLayers(TrainableLayers):
+    """All weights of the upper layers and of the final norm.
+
+    They are trained in float32, because a step is far smaller than the spacing of bfloat16 numbers, and kept and used
+    rounded to the trunk's number format: without gradients, states are those of the ordinary model with the weights
+    that were loaded last.
+    """
+
+    def __init__(self, backbone: Backbone, cut: int) -> None:
+        base = upper_trunk(backbone, cut)
+        self._trained = copy.deepcopy(base).float().requires_grad_(True)
+        self._module = copy.deepcopy(base)
+        self._dtype = backbone.model.dtype
+        self.cut = cut
+        self.start = base.state_dict()
+
+    def states(self, below: Encoded) -> torch.Tensor:
+        """Final states [rows, row_tokens, width] of rows that hold the states at the cut."""
+        if not torch.is_grad_enabled():
+            return super().states(below)
+        with torch.autocast(below.hidden.device.type, self._dtype, enabled=self._dtype != torch.float32):
+            out = self._trained(inputs_embeds=below.hidden.float(), **_layout(below, self._dtype))
+        return cast(torch.Tensor, out.last_hidden_state)
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What an optimizer moves, float32."""
+        return list(self._trained.parameters())
+
+    def read(self) -> dict[str, torch.Tensor]:
+        """A copy of the weights in the trunk's number format."""
+        found = self._trained.state_dict()
+        return {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in found.items()}
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Put back what `read` gave."""
+        self._trained.load_state_dict(tensors)
+        self._module.load_state_dict(tensors)
+
+    def merged(self) -> torch.nn.Module:
+        """The layers themselves."""
+        return cast(torch.nn.Module, self._module)

@@ -1,0 +1,166 @@
+"""Cards of what a run releases: `README.md` beside the synthetic text, `model/README.md` beside the weights.
+
+Both are in the form of the Hugging Face hub: YAML between two lines of dashes, then Markdown. Both say what
+`claim.statement` makes of the certificate, as the report does, and nothing that was measured on private text:
+`metrics.json` is not read here.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import SHARED, write_atomic
+from rayprivacy.core.units import AccountKind
+from rayprivacy.reporting import claim
+from rayprivacy.reporting.format import markdown, one_line
+from rayprivacy.reporting.inputs import Certificate, read_model
+from rayprivacy.reporting.recipe_facts import RecipeFacts, read_facts
+
+SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
+SEPARATOR = "<|endoftext|>"  # stands before each text: DOCUMENT_SEPARATOR of rayprivacy.models.backbone
+DATA = (
+    "import pyarrow.parquet as pq",
+    'texts = pq.read_table("{texts}")["text"].to_pylist()',
+)
+MODEL = (
+    "from transformers import AutoModelForCausalLM, AutoTokenizer",
+    'model = AutoModelForCausalLM.from_pretrained("model")  # this folder',
+    'tokenizer = AutoTokenizer.from_pretrained("model")',
+    f'start = "{SEPARATOR}" if "{SEPARATOR}" in tokenizer.get_vocab() else tokenizer.bos_token',
+    'inputs = tokenizer(start + {prompt!r}, return_tensors="pt", add_special_tokens=False)',
+    "tokens = model.generate(**inputs, do_sample=True, max_new_tokens=40)",
+    "print(tokenizer.decode(tokens[0], skip_special_tokens=True))",
+)
+USE = (
+    "To stand in for private text where that may not be seen: tests, prototypes, training of other models. Not as a"
+    " source of facts, and not to learn anything about a single person.",
+)
+TOGETHER = (
+    "These files belong together: {files}, `certificate.json`, `certificate.md` and this card; no guarantee holds"
+    " without the certificate."
+)
+SHARE = (
+    "Share them one by one and never the whole folder of the run: `private/`, `metrics.json`, `run.log`,"
+    " `report.html`, `audit.json`, `evaluation.json` and `plots/internal-*` are not covered by the certificate, and"
+    " `recipe.yaml` holds paths."
+)
+KEEP = "Because of the warning above, treat all of them as private."
+
+
+def write_cards(run_dir: Path) -> list[Path]:
+    """Write the cards of a finished run; a run without text, or without a model, gets the other one only.
+
+    Args:
+        run_dir: the run: certificate.json, recipe.yaml, and synthetic.parquet or `model`.
+
+    Returns:
+        The cards.
+
+    Raises:
+        ConfigError: a file is missing or lacks a key; the message names both.
+    """
+    certificate = read_model(run_dir / "certificate.json", Certificate)
+    facts = read_facts(run_dir / "recipe.yaml")
+    cards = {}
+    texts = run_dir / facts.card.texts
+    if texts.is_file():
+        cards[run_dir / "README.md"] = dataset_card(certificate, facts, texts)
+    if (run_dir / "model" / "config.json").is_file():
+        cards[run_dir / "model" / "README.md"] = model_card(certificate, facts)
+    for path, text in cards.items():
+        write_atomic(path, text.encode(), SHARED)
+    return list(cards)
+
+
+def dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> str:
+    """The card of the synthetic text.
+
+    Raises:
+        ConfigError: the text is not Parquet.
+    """
+    try:
+        file = pq.read_metadata(texts)
+    except pa.ArrowInvalid:
+        raise ConfigError(f"{texts} is no Parquet file: let the run write it again.") from None
+    size = next((name for power, name in enumerate(SIZES, 3) if file.num_rows < 10**power), "n>1T")
+    title = f"Synthetic text of release {one_line(certificate.release_id)}"
+    front = {
+        "pretty_name": title,
+        "task_categories": ["text-generation"],
+        "size_categories": [size],
+        "tags": _tags(certificate),
+        "configs": [{"config_name": "default", "data_files": texts.name}],
+    }
+    columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
+    what = [
+        f"{facts.card.text} {facts.method_sentence}",
+        f"Columns: {columns}. One row is one text.",
+    ]
+    return _card(front, title, certificate, facts, what, [line.replace("{texts}", texts.name) for line in DATA])
+
+
+def model_card(certificate: Certificate, facts: RecipeFacts) -> str:
+    """The card of the model."""
+    title = f"Model of release {one_line(certificate.release_id)}"
+    front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": _tags(certificate)}
+    code = [line.replace("{prompt!r}", repr(facts.prompt)) for line in MODEL]
+    return _card(front, title, certificate, facts, [f"A language model, made by {facts.method_sentence}"], code)
+
+
+def protection(certificate: Certificate) -> str:
+    """The statement of protection as Markdown: the same on both cards."""
+    said = claim.statement(certificate)
+    reasons = [f"> - {markdown(reason)}" for reason in said.reasons]
+    lines = [f"> **{markdown(said.headline)}**", *[">"] * bool(reasons), *reasons]
+    return "\n".join(lines) + "\n\n" + _paragraphs(said.notes)
+
+
+def _card(
+    front: Mapping[str, Any],
+    title: str,
+    certificate: Certificate,
+    facts: RecipeFacts,
+    what: Sequence[str],
+    code: Sequence[str],
+) -> str:
+    protected, unprotected = map(markdown, claim.limits(certificate))
+    parts = [
+        f"---\n{yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)}---",
+        f"# {markdown(title)}",
+        "## Protection",
+        protection(certificate),
+        "## What it is",
+        *what,
+        *facts.sentences(),
+        "## How to load it",
+        "\n".join(f"    {line}" for line in code),
+        "## Intended use",
+        *USE,
+        "## Limits",
+        protected,
+        "\n".join(f"- {markdown(assumption)}" for assumption in certificate.assumptions),
+        unprotected,
+        "It repeats the biases and mistakes of its base model, whose licence applies as well.",
+        "## Files",
+        f"{TOGETHER.format(files=_files(facts))} {KEEP if claim.warnings(certificate) else SHARE}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _files(facts: RecipeFacts) -> str:
+    return f"`{facts.card.texts}`" + ", `model/`" * facts.card.has_model
+
+
+def _paragraphs(sentences: Sequence[str]) -> str:
+    return "\n\n".join(markdown(sentence) for sentence in sentences)
+
+
+def _tags(certificate: Certificate) -> list[str]:
+    # Who searches a hub for this word must not find what has no such guarantee.
+    private = certificate.kind is AccountKind.CENTRAL and not claim.warnings(certificate)
+    return ["differential-privacy"] * private + ["synthetic-text", "rayprivacy"]

@@ -1,0 +1,105 @@
+"""What a certificate says, in sentences: the page, the model card and the data card all take them from here.
+
+The claim is the account's cap, never what was spent so far. While a warning stands nothing is claimed, and what the
+certificate would read is told as such.
+"""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from rayprivacy.core.units import AccountKind
+from rayprivacy.ledger.certificate_text import MEANING, caveats
+from rayprivacy.reporting.figures import Part, stacked_bar
+from rayprivacy.reporting.format import number
+from rayprivacy.reporting.inputs import Amount, Certificate
+
+NO_MEANING = 50.0
+INTERNAL = "internal: measured on private text, not covered by the certificate"
+DISTRUST = "Warning: do not rely on a guarantee from this run"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is protected, or why nothing is.
+
+    Attributes:
+        headline: the claim; a warning where one stands.
+        reasons: the warnings.
+        notes: what the claim would be where a warning stands, what the cap covers, and what comes on top of it.
+    """
+
+    headline: str
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def statement(certificate: Certificate) -> Statement:
+    """The statement of protection of a release."""
+    c, reasons = certificate, tuple(warnings(certificate))
+    would = f"The certificate would read: {pair(c)} {_terms(c)}. It does not hold while a warning stands."
+    cap = (
+        f"The cap covers every release of the account '{c.account}' together, release '{c.release_id}' included, which"
+        f" asked for {pair(c.run_request)} of it."
+    )
+    others = caveats(c.model_dump(), "'")
+    return Statement(DISTRUST if reasons else claim(c), reasons, (*[would] * bool(reasons), cap, *others))
+
+
+def pair(amount: Amount | Certificate) -> str:
+    """An (epsilon, delta) pair as the page writes it."""
+    return f"epsilon = {number(amount.epsilon)}, delta = {number(amount.delta)}"
+
+
+def claim(certificate: Certificate) -> str:
+    """Who is protected and by how much: the account's cap, never the amount spent so far."""
+    c = certificate
+    if c.kind is AccountKind.CENTRAL:
+        return f"{c.unit.capitalize()}s of the corpus are protected with {pair(c)} {_terms(c)}"
+    return f"Releases of the account are {MEANING[c.kind]} with {pair(c)} {_terms(c)}"
+
+
+def limits(certificate: Certificate) -> tuple[str, str]:
+    """What is protected, and what is not; the assumptions of the certificate belong between the two."""
+    c = certificate
+    void = "Nothing is protected while a warning stands. Otherwise: " * bool(warnings(c))
+    what = f"the presence in the corpus of any one {c.unit}, under {c.relation}"
+    sense = "in the sense of differential privacy"
+    if c.kind is not AccountKind.CENTRAL:
+        what, sense = (
+            f"{c.unit}s of the corpus, under {c.relation}",
+            f"in that releases are {MEANING[c.kind].rstrip(',')}",
+        )
+    return (
+        f"{void}Protected: {what}, {sense}. The claim rests on these assumptions:",
+        f"Not protected: what many {c.unit}s have in common, and anything the public model or public inputs knew"
+        " before. Synthetic text is not checked for truth.",
+    )
+
+
+def warnings(certificate: Certificate) -> list[str]:
+    """The ledger's warnings, and ours when the cap is too large to mean anything."""
+    weak = f"no meaningful guarantee: epsilon = {number(certificate.epsilon)} is above {number(NO_MEANING)}"
+    return certificate.warnings + [weak] * (certificate.epsilon > NO_MEANING)
+
+
+def account_parts(certificate: Certificate) -> list[Part]:
+    """The account's epsilon as this release, other releases and what is left: a reading aid, since epsilons do not add.
+
+    The ledger adds events; here the run's request counts in full and the others are what is spent beyond it.
+    """
+    spent = min(certificate.spent_diagnostic.epsilon, certificate.epsilon)
+    this = min(certificate.run_request.epsilon, spent)
+    values = {"this release": this, "other releases": spent - this, "left": certificate.epsilon - spent}
+    css = ("bar-this", "bar-other", "bar-left")
+    return [Part(c, name, value, number(round(value, 4))) for c, (name, value) in zip(css, values.items(), strict=True)]
+
+
+def account_bar(certificate: Certificate) -> Markup:
+    """The account as one stacked bar."""
+    title = f"Account {certificate.account}: epsilon {number(certificate.epsilon)} in all"
+    return stacked_bar("account", title, account_parts(certificate))
+
+
+def _terms(certificate: Certificate) -> str:
+    return f"(unit: {certificate.unit}, relation: {certificate.relation})"

@@ -1,0 +1,81 @@
+"""Several runs on one page: what each claims, what it bought, and where it lies between privacy and utility.
+
+The page reads the same files as the report of one run, and no others. Perplexity is measured on private text, so a copy
+to share has neither that column nor the frontier. Runs of different corpora stand side by side, but their perplexities
+say nothing about each other: the page says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
+from rayprivacy.methods.registry import method_named
+from rayprivacy.reporting import claim
+from rayprivacy.reporting.figures import Point, frontier
+from rayprivacy.reporting.inputs import Certificate, Metrics, Synthetic, read_method, read_model
+from rayprivacy.reporting.page import environment
+from rayprivacy.reporting.pictures import comparison_folder, comparison_pictures
+from rayprivacy.reporting.render import write_pictures
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run.
+
+    Attributes:
+        name: of its directory.
+        method: that made it.
+        certificate: what it claims.
+        synthetic: figures of its text.
+        base, own: perplexity of the base model and of the run's on held-out text; None where it was not measured, or
+            may not be shown.
+    """
+
+    name: str
+    method: str
+    certificate: Certificate
+    synthetic: Synthetic
+    base: float | None
+    own: float | None
+
+    @staticmethod
+    def read(directory: Path, internal: bool) -> "Row":
+        """Read a finished run."""
+        certificate = read_model(directory / "certificate.json", Certificate)
+        metrics, method = read_model(directory / "metrics.json", Metrics), read_method(directory / "recipe.yaml")
+        heldout = metrics.heldout if metrics.heldout and (internal or metrics.heldout.releasable) else None
+        figures = heldout.perplexity if heldout else {}
+        own = figures.get(method_named(method).card.ours)
+        return Row(directory.absolute().name, method, certificate, metrics.synthetic, figures.get("base"), own)
+
+
+def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool = True) -> Path:
+    """Write one offline page about several runs, and return its path; its figure also as a picture beside it.
+
+    Args:
+        directories: finished runs, two or more.
+        path: of the page.
+        internal: show figures measured on private text, labelled so.
+
+    Raises:
+        ConfigError: there are fewer than two, or a file of one is missing or lacks a key; the message names both.
+    """
+    if len(directories) < 2:
+        raise ConfigError(f"a comparison of {len(directories)} runs: give two run directories or more.")
+    rows = [Row.read(directory, internal) for directory in directories]
+    points = [Point(row.name, row.certificate.run_request.epsilon, row.own) for row in rows if row.own is not None]
+    drawn = frontier(points, "epsilon of the run's request", "perplexity on held-out text") if len(points) > 1 else None
+    page = environment().get_template("compare.html.j2")
+    html = page.render(
+        rows=rows,
+        claim=claim,
+        internal=internal and any(row.own is not None for row in rows),
+        corpora=len({row.certificate.corpus_digest for row in rows}),
+        protections=len({(row.certificate.unit, row.certificate.relation) for row in rows}),
+        frontier=drawn,
+    )
+    write_atomic(path, html.encode(), OWNER_ONLY if internal else SHARED)
+    write_pictures(comparison_folder(path), comparison_pictures(drawn, points))
+    return path

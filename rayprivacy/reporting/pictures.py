@@ -1,0 +1,69 @@
+"""Which figures of a page become files, and which of them are internal.
+
+A run keeps them in `plots`; a comparison in a folder beside the page that is named after it, because several pages may
+lie in one folder.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from rayprivacy.reporting import attack_figures, claim, data_flow
+from rayprivacy.reporting.attack_figures import Audit
+from rayprivacy.reporting.figures import Point, Series, length_histogram, unbeaten
+from rayprivacy.reporting.inputs import Certificate, Metrics
+from rayprivacy.reporting.render import Picture
+from rayprivacy.runs.method import Card
+
+PLOTS = "plots"
+
+
+def run_pictures(certificate: Certificate, metrics: Metrics, card: Card, audit: Audit | None) -> list[Picture]:
+    """The figures of one run.
+
+    Args:
+        certificate: of the run.
+        metrics: of the run; without `heldout` for a page to share.
+        card: of its method.
+        audit: what attacks found; None where there was no audit, and for a page to share.
+    """
+    parts = [(part.css, f"{part.name}: epsilon {part.shown}") for part in claim.account_parts(certificate)]
+    pictures = [Picture("flow", data_flow.flow_across(card)), Picture("account", claim.account_bar(certificate), parts)]
+    own = [Series("bar-synthetic", "synthetic", metrics.synthetic.words.histogram)]
+    pictures.append(_lengths(own, not metrics.synthetic.releasable))
+    if metrics.heldout and metrics.heldout.lengths:
+        both = [*own, Series("bar-heldout", "held-out", metrics.heldout.lengths.histogram)]
+        private = not (metrics.heldout.releasable and metrics.synthetic.releasable)
+        pictures.append(_lengths(both, private, "lengths-heldout"))
+    if audit and audit.membership:
+        pictures.append(Picture("roc", attack_figures.roc(audit), attack_figures.roc_legend(audit), internal=True))
+    if audit and audit.canaries:
+        drawn = attack_figures.exposures(audit.canaries)
+        pictures.append(Picture("exposure", drawn, attack_figures.EXPOSURE_LEGEND, internal=True))
+    return pictures
+
+
+def comparison_pictures(frontier: Markup | None, points: Sequence[Point]) -> list[Picture]:
+    """The frontier of several runs, where there is one; perplexity is measured on private text."""
+    if frontier is None:
+        return []
+    best = unbeaten(points)
+    legend = [
+        (f"dot{' best' * (point in best)}", f"{point.name}: epsilon {point.across:.4g}, perplexity {point.up:.2f}")
+        for point in points
+    ]
+    return [Picture("frontier", frontier, legend, internal=True)]
+
+
+def comparison_folder(page: Path) -> Path:
+    """Where the pictures of a comparison go.
+
+    >>> comparison_folder(Path("runs/comparison.html")).as_posix()
+    'runs/comparison-plots'
+    """
+    return page.with_name(f"{page.stem}-{PLOTS}")
+
+
+def _lengths(series: Sequence[Series], internal: bool, name: str = "lengths") -> Picture:
+    return Picture(name, length_histogram(series), [(one.css, one.name) for one in series], internal)

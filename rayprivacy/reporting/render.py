@@ -1,0 +1,171 @@
+"""Figures as PNG: the SVG of the page, on its own, with title and legend, in the page's light colours.
+
+The page has the legends in HTML beside the figures, and colours by a style sheet. A picture that stands alone needs
+both inside. Rules and colours come from the page's own files, so a picture cannot look different from the page.
+
+Rendering is done by resvg, which brings no fonts. Matplotlib's DejaVu is used where Matplotlib is installed, else fonts
+of the system; where neither draws a letter there are no pictures, since a figure without its numbers misleads.
+"""
+
+import html
+import importlib.util
+import logging
+import re
+import struct
+import textwrap
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
+from rayprivacy.reporting.claim import INTERNAL
+from rayprivacy.reporting.figures import NOTHING, RECT, TEXT
+from rayprivacy.reporting.format import CONTROL
+
+SCALE, MARGIN, LINE, LETTER = 2.0, 16.0, 20.0, 7.0  # pixels per unit; a line's height, a letter's width
+NARROWEST = 484.0
+PLOTS_EXTRA = "install rayprivacy[report]"
+FONTS = "install fonts (Debian: fonts-dejavu-core) or matplotlib"
+XMLNS = Markup(' xmlns="http://www.w3.org/2000/svg"')
+ALONE = Markup(
+    '<svg{xmlns} width="{w:.0f}" height="{h:.0f}" viewBox="0 0 {w:.0f} {h:.0f}"><style>{style}</style>{body}</svg>'
+)
+INSIDE = Markup('<svg x="{x:.0f}" y="{y:.0f}" width="{w:.0f}" height="{h:.0f}" ')
+_SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_TITLE, _DESC = (re.compile(rf"<{tag} id=[^>]*>(.*?)</{tag}>", re.DOTALL) for tag in ("title", "desc"))
+_LETTER = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"><text y="16">{}</text></svg>'
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure to be written as a file.
+
+    Attributes:
+        name: of the file; what was measured on private text gets `internal-` in front.
+        figure: the SVG of the page.
+        legend: class of a colour (or none) and text.
+        internal: whether it shows what was measured on private text.
+    """
+
+    name: str
+    figure: Markup
+    legend: Sequence[tuple[str, str]] = ()
+    internal: bool = False
+
+    @property
+    def file_name(self) -> str:
+        """Name of the PNG."""
+        return f"{'internal-' * self.internal}{self.name}.png"
+
+
+def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
+    """Write figures as PNG; where they cannot be drawn, one sentence in the log says so.
+
+    Args:
+        folder: made where it is missing.
+        pictures: the figures; internal ones are readable by their owner only.
+
+    Returns:
+        The files; none where the renderer or a font is missing.
+    """
+    missing = _missing() if pictures else ""
+    if missing:
+        _log.warning("Plots were left out of %s: %s, then run rayprivacy report again.", folder, missing)
+        return []
+    if pictures:
+        folder.mkdir(exist_ok=True)
+    paths = []
+    for picture in pictures:
+        path = folder / picture.file_name
+        write_atomic(path, _described(_png(standalone(picture)), picture), OWNER_ONLY if picture.internal else SHARED)
+        paths.append(path)
+    return paths
+
+
+def standalone(picture: Picture) -> Markup:
+    """The figure as a whole SVG file: style, title, and legend in it."""
+    found = _SIZE.search(picture.figure)
+    assert found
+    inner, height = float(found[1]), float(found[2])
+    width = max(inner, NARROWEST)
+    body, y = NOTHING, MARGIN
+    for line in _wrapped(_inside(_TITLE, picture), width, 1.35):
+        body += TEXT.format(css="picture-title", x=MARGIN, y=y + 14, anchor="start", text=line)
+        y += LINE
+    y += 6
+    figure = picture.figure.replace("<svg ", INSIDE.format(x=MARGIN, y=y, w=inner, h=height), 1)
+    body, y = body + Markup(figure), y + height + 10  # noqa: S704  (the page's own figure, already escaped)
+    for css, text in picture.legend:
+        if css:
+            body += RECT.format(css=css, x=MARGIN, y=y, w=12, h=12, inner=NOTHING)
+        body, y = _lines(body, y, text, "picture-note", width)
+    if picture.internal:
+        body, y = _lines(body, y, INTERNAL, "picture-note internal", width)
+    w, h = width + 2 * MARGIN, y + MARGIN
+    paper = RECT.format(css="picture", x=0, y=0, w=w, h=h, inner=NOTHING)
+    return ALONE.format(xmlns=XMLNS, w=w, h=h, style=Markup(light_style()), body=paper + body)  # noqa: S704  (our file)
+
+
+@cache
+def light_style() -> str:
+    """The page's rules for figures, with its light colours filled in."""
+    templates = files("rayprivacy.reporting") / "templates"
+    root = re.search(r":root \{(.*?)\}", (templates / "report.css").read_text(), re.DOTALL)
+    assert root
+    colours: Mapping[str, str] = dict(re.findall(r"(--[\w-]+): ([^;]+);", root[1]))
+    rules = (templates / "figures.css").read_text()
+    return re.sub(r"var\((--[\w-]+)\)", lambda used: colours[used[1]], rules)
+
+
+def _lines(body: Markup, y: float, text: str, css: str, width: float) -> tuple[Markup, float]:
+    for line in _wrapped(text, width - 20, 1.0):
+        body += TEXT.format(css=css, x=MARGIN + 20, y=y + 11, anchor="start", text=line)
+        y += LINE
+    return body, y
+
+
+def _wrapped(text: str, width: float, size: float) -> list[str]:
+    return textwrap.wrap(text, int(width / (LETTER * size)))
+
+
+def _inside(tag: re.Pattern[str], picture: Picture) -> str:
+    found = tag.search(picture.figure)
+    return html.unescape(found[1]) if found else picture.name
+
+
+def _missing() -> str:
+    """What to do where pictures cannot be drawn; empty where they can."""
+    if importlib.util.find_spec("resvg_py") is None:
+        return PLOTS_EXTRA
+    return FONTS if _png(_LETTER.format("x")) == _png(_LETTER.format("")) else ""
+
+
+def _png(svg: str) -> bytes:
+    import resvg_py  # of the extra `report`; a report is written without it too
+
+    return resvg_py.svg_to_bytes(CONTROL.sub("\ufffd", svg), zoom=SCALE, **_fonts())
+
+
+@cache
+def _fonts() -> dict[str, Any]:
+    matplotlib = importlib.util.find_spec("matplotlib")
+    if matplotlib is None or not matplotlib.submodule_search_locations:
+        return {}
+    folder = Path(matplotlib.submodule_search_locations[0], "mpl-data", "fonts", "ttf")
+    names = [str(path) for path in (folder / "DejaVuSans.ttf", folder / "DejaVuSans-Bold.ttf") if path.is_file()]
+    return {"font_files": names, "font_family": "DejaVu Sans", "sans_serif_family": "DejaVu Sans"} if names else {}
+
+
+def _described(png: bytes, picture: Picture) -> bytes:
+    """The same picture with its description as text, for those who do not see it; after the header chunk."""
+    header = 8 + 4 + 4 + 13 + 4  # signature; length, name, content and check of IHDR
+    content = b"iTXt" + b"Description\0\0\0\0\0" + _inside(_DESC, picture).encode()
+    chunk = struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
+    return png[:header] + chunk + png[header:]

@@ -1,0 +1,40 @@
+"""Sentences about what a claim rests on and the software cannot check. Plans choose, certificates print them.
+
+A method adds its own in its plan.
+"""
+
+from rayprivacy.core.units import PrivacyUnit
+
+OF_UNIT = {
+    PrivacyUnit.USER: (
+        "Every user's text carries one and the same user id in the corpus; who uses two ids is two users.",
+    ),
+    PrivacyUnit.RECORD: (
+        "What must be hidden is in one record: one user's text with its labels; repeats with another user, wording or "
+        "labels are other records, and a user with many records is protected as a group only.",
+    ),
+    PrivacyUnit.PHRASE: (
+        "What must be hidden is a line of the phrases file, spelled as there up to letter case and whatever stands "
+        "between its words; users, records, the text around a phrase and the list itself are not protected.",
+        "All releases of the account used the same list of phrases; a changed list is another account.",
+        "max_shards_per_phrase is public and was not chosen by counting phrases in the corpus.",
+    ),
+}
+DISCRETE_NOISE = {
+    "gaussian": "The discrete Gaussian on a grid of 2^-20 is accounted as the continuous one.",
+    "laplace": "The discrete Laplace on a grid of 2^-20 is accounted as the continuous one, except by pure epsilon.",
+}
+TIMING = "Running time and memory are not protected."
+
+
+def of_training(unit: PrivacyUnit) -> tuple[str, ...]:
+    """What the claim of DP-SGD about one unit rests on, whatever is trained."""
+    return (
+        f"Who takes part in a step is decided by a keyed coin for each {unit}, alone (Poisson sampling).",
+        "The noise of the steps is a stream of AES-256 under the key file: the key file stays secret for good, because "
+        "whoever has it can take the noise off the model again.",
+        "The noise of the steps is Gaussian in floating point, accounted as exact.",
+        "Clipped gradients are added up in floating point. One more user may change how the sum of all others is "
+        "rounded, by about 1e-16 of it with LoRA and without DeepSpeed, and by about 1e-7 of it otherwise; that is "
+        "neglected.",
+    )

@@ -1,0 +1,50 @@
+"""The audit of a finished run, as its recipe and its method say: how it read a row, and with how many shadow models."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rayprivacy.auditing.directory import RunAudit, audit_run
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import load_key
+from rayprivacy.runs.method import Method
+from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.shadows import train_shadows
+
+
+def audit_finished(
+    method: Method, recipe: Recipe, root: Path, *, users: int, shadows: int, console: Console
+) -> dict[str, Any]:
+    """Attack a finished run, write `audit.json` into it, and return what that says.
+
+    Args:
+        method: of the run.
+        recipe: of the run.
+        root: the run directory, not yet cleaned.
+        users: training users that are attacked, at most, and held-out ones.
+        shadows: models that are trained first, for the stronger attacks; 0 leaves these out.
+        console: where the progress of shadow models is shown.
+
+    Raises:
+        ConfigError: the run is not finished, was cleaned, has no held-out users, protects phrases, or has no model.
+        KeyFileError: the key is not that of the run.
+    """
+    if not method.card.has_model:
+        raise ConfigError(f"method '{recipe.method}' releases no model, so it has no losses to attack.")
+    reading = method.reads(recipe)
+    audit = RunAudit(
+        root,
+        recipe.model,
+        recipe.privacy.unit,
+        reading.context,
+        reading.max_tokens,
+        load_key(Path(recipe.privacy.key)),
+        users,
+        texts=method.card.texts,
+    )
+    if shadows:
+        audit.check()
+        audit = replace(audit, shadows=train_shadows(method, root, recipe, audit.population(), shadows, console))
+    return audit_run(audit)

@@ -1,0 +1,44 @@
+"""Checks of a recipe that cost nothing, made before there is even an account."""
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.evaluation.settings import require_extra, sentence_weights
+from rayprivacy.evaluation.texts import LEAST_TEXTS
+from rayprivacy.runs.method import Method
+from rayprivacy.runs.recipe import Recipe
+
+
+def check_recipe(method: Method, recipe: Recipe, *, measured: bool = True) -> None:
+    """Refuse what would fail after something was spent.
+
+    Args:
+        method: of the recipe.
+        recipe: the recipe.
+        measured: whether the run will be compared with private text, if its recipe says so.
+
+    Raises:
+        ConfigError: private inputs of the method cannot be used, a package of the extra `eval` is missing, the run is
+            to write too few texts for a comparison, or an audit is wanted of a method without a model.
+    """
+    method.check_inputs(recipe)
+    if recipe.audit and not method.card.has_model:
+        raise ConfigError(
+            f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
+        )
+    if measured and recipe.evaluation.compare:
+        check_comparison(recipe)
+
+
+def check_comparison(recipe: Recipe) -> None:
+    """Refuse a comparison that cannot be made.
+
+    Raises:
+        ConfigError: a package of the extra `eval` or the sentence model is missing, or the run is to write too few
+            texts.
+    """
+    require_extra("evaluation.compare")
+    sentence_weights()
+    if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:
+        raise ConfigError(
+            f"generation.texts is {recipe.generation.texts}, and evaluation.compare needs at least {LEAST_TEXTS}: raise"
+            " it, or set evaluation.compare to 0."
+        )

@@ -1,0 +1,217 @@
+"""The context of a run: what every method is given, and the two ways through the release gate, named by stage."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from dp_accounting.dp_event import DpEvent
+
+from rayprivacy.accounting.events import to_json
+from rayprivacy.core.artifacts import Private, Released, digest_json
+from rayprivacy.core.counting import Told
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.phrases import Phrases
+from rayprivacy.corpus.shards import shard_corpus
+from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.release.charging import input_digest
+from rayprivacy.release.files import FileRelease, release_file
+from rayprivacy.release.gate import Gate, HistogramMechanism, VoteManifest, VoteMechanism
+from rayprivacy.runs.audit_rows import planted_rows
+from rayprivacy.runs.directory import R, Run
+from rayprivacy.runs.plan import PARTS_SHARDED, Plan
+from rayprivacy.runs.progress import ProgressGauges
+from rayprivacy.runs.source import corpus_of
+
+T = TypeVar("T")
+
+
+@dataclass
+class RunContext(Generic[R]):
+    """One run while it goes on.
+
+    Attributes:
+        run: its directory, console and log.
+        plan: its stages and charges.
+        ledger: the book, whose account can pay.
+        key: the run's secret.
+        progress: its gauges.
+        until: chunks after which to stop and to leave the model alone, without a certificate; None for a whole run.
+        corpus: the sharded corpus, after `shard`.
+        backbone: the base model, after `load_model`.
+        recalled: whether a release of this run was made by a version whose claim was found not to hold.
+    """
+
+    run: Run[R]
+    plan: Plan
+    ledger: Ledger
+    key: Key
+    progress: ProgressGauges
+    until: int | None = None
+    corpus: ShardManifest = field(init=False)
+    backbone: Backbone | None = field(init=False, default=None)
+    recalled: bool = field(init=False, default=False)
+
+    @property
+    def recipe(self) -> R:
+        """The recipe."""
+        return self.run.recipe
+
+    @property
+    def shards(self) -> Path:
+        """The folder of the sharded corpus."""
+        return self.run.private("shards")
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key, for workers."""
+        return Path(self.recipe.privacy.key).absolute()
+
+    @property
+    def gate(self) -> Gate:
+        """The release gate of the account."""
+        return Gate(self.ledger, self.recipe.privacy.account, self.key)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether this run ends before its last chunk."""
+        return self.until is not None and self.until < self.plan.chunks
+
+    def chunks_of(self, stage: str) -> int | None:
+        """After how many chunks a stage stops; None where it runs to its end, as all do but the last charged one."""
+        return self.until if self.plan.charged[-1].name == stage else None
+
+    @property
+    def model_version(self) -> dict[str, str]:
+        """The base model by name and digest, for the certificate; nothing where none was loaded."""
+        if self.backbone is None:
+            return {}
+        return {"base model": f"{self.recipe.model.base} {self.backbone.digest[:16]}"}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Run a stage of the plan: it is announced, timed and logged, and mirrored when it ends.
+
+        Raises:
+            KeyError: the plan has no such stage.
+        """
+        self.plan.stage(name)
+        with self.run.stage(name):
+            yield
+
+    def track(self, done: Iterable[T], what: str) -> Iterator[T]:
+        """Pass on pieces of work as they finish, and count them on the console and on the gauge.
+
+        Args:
+            done: the pieces.
+            what: a count of the plan.
+        """
+        self.progress.show(what, 0)
+        for finished, piece in enumerate(done, start=1):
+            self.progress.show(what, finished)
+            yield piece
+
+    def counter(self, what: str) -> Told:
+        """A function that is told how many pieces of a count are finished, for code that knows no run.
+
+        Args:
+            what: a count of the plan.
+        """
+        return lambda done: self.progress.show(what, done)
+
+    def shard(self, phrases: Phrases | None = None) -> ShardManifest:
+        """Spread the corpus over the plan's shards by the unit of privacy, or find that done, and verify it.
+
+        Args:
+            phrases: the secret phrases, where these are the unit.
+
+        Raises:
+            CorpusError: the source cannot be read as the recipe says.
+            ShardError: the shards are not what the recipe, the key and the corpus make.
+        """
+        recipe, unit = self.recipe, self.recipe.privacy.unit
+        with self.run.stage(f"corpus by {unit}"):
+            self.corpus = shard_corpus(
+                corpus_of(self.run),
+                self.key_path,
+                self.plan.shards,
+                self.plan.shards_per_part,
+                self.shards,
+                unit,
+                planted_rows(self.run, self.key) if recipe.audit else None,
+            )
+            verify_shards(self.shards, self.key, unit, phrases)
+            self.progress.show(PARTS_SHARDED, self.plan.parts)
+        return self.corpus
+
+    def load_model(self, **public_inputs: str) -> Backbone:
+        """Load the base model, and hold the run to it and to its other public inputs.
+
+        Args:
+            public_inputs: digests of other public inputs, by name.
+
+        Raises:
+            ConfigError: there is no such model, or an input has changed since the run began.
+        """
+        with self.run.stage("base model"):
+            self.backbone = load_backbone(self.recipe.model)
+            self.run.bind(base_model=self.backbone.digest, **public_inputs)
+        return self.backbone
+
+    def release_votes(
+        self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest
+    ) -> Released[Any]:
+        """Release summed votes through the gate; see `Gate.release_votes`."""
+        identity, name = self.plan.identity(stage), self.recipe.release_id
+        released = self.gate.release_votes(name, mechanism, sums, manifest, stage=identity)
+        self.keep_ledger_head()
+        return released
+
+    def release_histogram(
+        self, stage: str, mechanism: HistogramMechanism, sums: Private[Any], chunk: int = 0
+    ) -> Released[Any]:
+        """Release a histogram through the gate; see `Gate.release_histogram`.
+
+        Args:
+            stage: of the plan.
+            mechanism: the noise and its event.
+            sums: int64 [cells].
+            chunk: which charge of the stage this is, from 1, where it is charged in chunks.
+        """
+        identity, name = self.plan.identity(stage), self.recipe.release_id
+        released = self.gate.release_histogram(name, mechanism, sums, rung=chunk, stage=identity)
+        self.keep_ledger_head()
+        return released
+
+    def release_file(self, stage: str, event: DpEvent, name: str, write: Callable[[Path], None], *made_of: str) -> Path:
+        """Charge a stage, and let it write a released file into the run directory, once; see `release.files`.
+
+        Args:
+            stage: of the plan.
+            event: what the file costs.
+            name: of the file in the run directory.
+            write: writes it, with fresh noise, to the path that it is given.
+            made_of: digests of what the file is made of, beside the corpus.
+        """
+        recipe, identity = self.recipe, self.plan.identity(stage)
+        parts = (self.corpus.corpus_digest(self.key), digest_json(to_json(event)), *made_of)
+        release = FileRelease(
+            account=recipe.privacy.account,
+            release_id=recipe.release_id,
+            inputs=input_digest(self.key, "release-file", identity, *parts),
+            event=event,
+            protection=self.plan.protection,
+            path=self.run.root / name,
+            scratch=self.run.private(f"unreleased-{name}"),
+        )
+        released = release_file(self.ledger, release, write)
+        self.keep_ledger_head()
+        return released.value
+
+    def keep_ledger_head(self) -> None:
+        """Remember how far the ledger has come, so that a resumed run refuses one that was put back."""
+        self.run.keep_ledger_head(self.ledger.head())

@@ -1,0 +1,126 @@
+"""What a recipe leaves to the machines is decided once, on the driver, before anything is computed or charged.
+
+`model.dtype: auto` becomes the number format that every machine of the run computes fast in. It is part of the release
+id: another format is another computation on private text, which must not share its noise. `generation.engine: auto`
+becomes the fastest engine that is installed and takes the base model; it is not part of the release id, since sampling
+is post-processing. Decisions stand in the resolved recipe of the run directory, so that all processes agree and a
+resumed run keeps them, wherever it goes on.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rayprivacy.core.errors import ClusterError, ConfigError
+from rayprivacy.generation.engines import best_engine, require_engine
+from rayprivacy.generation.settings import FIRST_ENGINE, EngineName, WritingConfig
+from rayprivacy.models.settings import AUTO
+from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.recipe import Recipe
+
+R = TypeVar("R", bound=Recipe)
+
+
+def decided(recipe: R, stored: Mapping[str, Any] | None) -> R:
+    """The same recipe with nothing left to the machines.
+
+    Args:
+        recipe: a recipe.
+        stored: the recipe that the run began with, as it stands in its directory; None for a run that begins.
+
+    Raises:
+        ClusterError: `resources.address` is a cluster that cannot be reached.
+        ConfigError: the engine that samples is not installed.
+    """
+    return with_engine(_with_format(recipe, stored), stored)
+
+
+def with_engine(recipe: R, stored: Mapping[str, Any] | None) -> R:
+    """The same with the engine that samples decided; arguments as above.
+
+    Raises:
+        ConfigError: the engine is not installed.
+    """
+    if not isinstance(recipe.generation, WritingConfig):
+        return recipe
+    engine = recipe.generation.engine
+    if engine == AUTO:
+        # Versions without the key had one engine, or wrote it down.
+        began = None if stored is None else (stored.get("generation") or {}).get("engine", FIRST_ENGINE)
+        engine = began or _best_engine(recipe.model.base)
+    require_engine("generation.engine", engine)
+    return recipe.model_copy(update={"generation": recipe.generation.model_copy(update={"engine": engine})})
+
+
+def _best_engine(base: str) -> EngineName:
+    from transformers import AutoConfig  # torch comes with it, and commands that open no run stay quick
+
+    from rayprivacy.models.sources import resolve_base
+
+    try:
+        return best_engine(AutoConfig.from_pretrained(resolve_base(base)))
+    except (OSError, ValueError, ConfigError):
+        return FIRST_ENGINE  # loading the model will say what is wrong with it
+
+
+def _with_format(recipe: R, stored: Mapping[str, Any] | None) -> R:
+    if recipe.model.dtype != AUTO:
+        return recipe
+    dtype = (stored or {}).get("model", {}).get("dtype") or format_of(recipe.resources.address)
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": dtype})})
+
+
+def decisions(base: Mapping[str, Any], begun: Path, *, older: bool = False) -> dict[str, Any]:
+    """The keys that are decided for every trial of a search.
+
+    Args:
+        base: the keys of the recipe that trials start from.
+        begun: the file of what this gave when the search began.
+        older: whether the search began without such a file, when nothing was decided: its trials are in bfloat16.
+
+    Raises:
+        ClusterError: as above.
+    """
+    dtype = base.get("model", {}).get("dtype", AUTO)
+    if dtype == AUTO and begun.exists():
+        return read_mapping(begun, "recipe")
+    if dtype == AUTO and older:
+        return {"model": {"dtype": "bfloat16"}}
+    address = base.get("resources", {}).get("address", "local")
+    return {"model": {"dtype": format_of(address) if dtype == AUTO else dtype}}
+
+
+def format_of(address: str) -> str:
+    """The number format for a run: bfloat16 where every node computes fast in it.
+
+    Args:
+        address: `local`, or a Ray cluster.
+
+    Raises:
+        ClusterError: the cluster cannot be reached.
+    """
+    from rayprivacy.models.number_format import fast_format  # imports torch
+
+    return fast_format() if address == "local" else _format_of_nodes(address)
+
+
+def _format_of_nodes(address: str) -> str:
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from rayprivacy.models.number_format import fast_format
+    from rayprivacy.runs.session import ray_session
+
+    measure: Any = ray.remote(num_cpus=0)(fast_format)
+    with ray_session(address):
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
+        try:
+            found = ray.get([measure.options(scheduling_strategy=place).remote() for place in places])
+        except RayError as error:
+            raise ClusterError(
+                f"model.dtype is '{AUTO}' and a node of {address} could not be asked what it computes fast in"
+                f" ({type(error).__name__}): check that rayprivacy is installed there, or set model.dtype."
+            ) from None
+    return "bfloat16" if set(found) == {"bfloat16"} else "float32"

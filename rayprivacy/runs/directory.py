@@ -1,0 +1,205 @@
+"""The run directory: where the stages of a run leave their results, so that a killed run goes on where it stopped.
+
+Public and released files lie on top, beside internal ones (mode 0600); everything computed from private text lies in
+`private/`. The directory is its owner's alone (mode 0700): copy what may leave it. A stage is finished when its file is
+there (files appear whole, by rename). A run directory in object storage is worked on in a
+local folder, and mirrored at the end of every stage. `run.log` is JSON Lines of stages, seconds and public counts: it
+never holds text of the corpus, nor counts of its users or rows.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+
+from rayprivacy.core.errors import ConfigError, KeyFileError
+from rayprivacy.core.files import append_line, private_directory, read_json, write_atomic, write_json
+from rayprivacy.core.mirror import Mirror
+from rayprivacy.runs.decide import decided, with_engine
+from rayprivacy.runs.files import dump_recipe, read_mapping
+from rayprivacy.runs.meter import Meter
+from rayprivacy.runs.recipe import Recipe
+
+LEDGER_HEAD = "ledger_head"
+INPUTS = "inputs.json"
+RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
+MODEL = "model"
+RUN_LOG = "run.log"
+_MADE = ".made"  # names of what the run put among its private files
+R = TypeVar("R", bound=Recipe)
+
+
+@dataclass(frozen=True)
+class Run(Generic[R]):
+    """One run of one recipe.
+
+    Attributes:
+        root: the run directory.
+        recipe: the resolved recipe.
+        console: where progress is shown.
+        measured: whether metrics.json is written, with its internal figures on held-out private text; not in a search.
+        mirror: where a copy of the run directory is kept, if anywhere.
+    """
+
+    root: Path
+    recipe: R
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    measured: bool = True
+    mirror: Mirror | None = None
+
+    @staticmethod
+    def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
+        """Make the run directory, or go on in it, after deciding what the recipe leaves to the machines.
+
+        Raises:
+            ClusterError: `resources.address` is a cluster that is asked for its machines, and cannot be reached.
+            ConfigError: it holds another recipe, or a run and `resume` was not asked for; or the engine that samples is
+                not installed.
+            KeyFileError: the run has begun, and its key is not here.
+        """
+        stored = root.absolute() / RECIPE
+        recipe = decided(recipe, read_mapping(stored, "recipe") if stored.exists() else None)
+        run = Run(root.absolute(), recipe, console or Console(stderr=True), measured)
+        if stored.exists():
+            if not resume:
+                raise ConfigError(f"{root} holds a run already: add --resume to finish it, or choose another --out.")
+            if not _is_of(stored, recipe):
+                raise ConfigError(
+                    f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
+                )
+            _require_key(run)
+        for folder in (run.root, run.root / "public", run.root / "private"):
+            private_directory(folder)
+        write_atomic(stored, dump_recipe(recipe).encode())
+        return run
+
+    @staticmethod
+    def open_mirrored(mirror: Mirror, recipe: R, *, resume: bool, console: Console | None = None) -> "Run[R]":
+        """Make, or go on in, a run directory at a URI: in the mirror's local folder, as the store has it.
+
+        Raises:
+            ConfigError: the store holds another recipe, or a run and `resume` was not asked for.
+            StorageError: the store refuses.
+        """
+        if not resume and mirror.holds_run():
+            raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
+        mirror.pull()
+        run = replace(Run.open(mirror.root, recipe, resume=resume, console=console), mirror=mirror)
+        mirror.push()
+        return run
+
+    def public(self, name: str) -> Path:
+        """A file computed from public text, or from released votes."""
+        return self.root / "public" / name
+
+    def private(self, name: str) -> Path:
+        """A file or folder computed from the private corpus; its name is noted, so that `clean` deletes it."""
+        return note_private(self.root, name)
+
+    def bind(self, **digests: str) -> None:
+        """Hold the run to the public inputs with which it began, by their digests.
+
+        Raises:
+            ConfigError: one of them has changed: its intermediate files would be a mixture of both.
+        """
+        path = self.public(INPUTS)
+        bound = read_json(path) if path.exists() else {}
+        for name, digest in digests.items():
+            if bound.get(name, digest) != digest:
+                raise ConfigError(
+                    f"the {name.replace('_', ' ')} of {self.root} changed since the run began: bring the former back,"
+                    " or choose another --out."
+                )
+        write_json(path, bound | digests)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Show, time and log a stage; a mirror has its files when it ends."""
+        self.log(name, "start")
+        began = time.perf_counter()
+        with self.meter.stage(name):
+            yield
+        seconds = time.perf_counter() - began
+        self.log(name, "done", seconds=round(seconds, 3))
+        self.console.print(f"  {name:<34}{seconds:7.1f} s", highlight=False)
+        if self.mirror:
+            self.mirror.push()
+
+    @cached_property
+    def meter(self) -> Meter:
+        """Says how far the stage that goes on has come."""
+        return Meter(self.console, lambda stage, figures: self.log(stage, "progress", **figures))
+
+    def log(self, stage: str, event: str, **figures: Any) -> None:
+        """Append one line to run.log; nothing private may be passed in."""
+        entry = {"time": round(time.time(), 3), "stage": stage, "event": event, **figures}
+        append_line(self.root / RUN_LOG, json.dumps(entry))
+
+    def keep_ledger_head(self, head: str) -> None:
+        """Remember how far the ledger had come."""
+        write_atomic(self.root / LEDGER_HEAD, f"{head}\n".encode())
+
+    def ledger_head(self) -> str | None:
+        """How far the ledger had come when this run last charged it; None before that."""
+        path = self.root / LEDGER_HEAD
+        return path.read_text().strip() if path.exists() else None
+
+    def timings(self) -> dict[str, float]:
+        """Seconds of every finished stage, over all attempts."""
+        total: dict[str, float] = {}
+        for line in (self.root / RUN_LOG).read_text().splitlines():
+            entry = json.loads(line)
+            if "seconds" in entry:
+                total[entry["stage"]] = round(total.get(entry["stage"], 0.0) + entry["seconds"], 3)
+        return total
+
+
+def note_private(root: Path, name: str) -> Path:
+    """The path of a private file or folder of a run, after noting that the run made it.
+
+    Args:
+        root: the run directory.
+        name: under `private/`; of a path, its first part is noted.
+    """
+    folder, top = root / "private", name.partition("/")[0]
+    if top not in noted_private(root):
+        private_directory(folder)
+        append_line(folder / _MADE, top)
+    return folder / name
+
+
+def noted_private(root: Path) -> list[str]:
+    """Names of the private files and folders that a run has made, as far as they were noted."""
+    path = root / "private" / _MADE
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def forget_private(root: Path) -> None:
+    """Delete the notes of what a run has made, once all of it is gone."""
+    (root / "private" / _MADE).unlink(missing_ok=True)
+
+
+def _is_of(stored: Path, recipe: Recipe) -> bool:
+    """Whether a stored recipe is this one, up to `resources`."""
+    data = read_mapping(stored, "recipe")
+    if data.get("method") != recipe.method:
+        return False
+    apart_from = {"resources"}
+    began = with_engine(type(recipe).parse(data), data)
+    return began.model_dump(exclude=apart_from) == recipe.model_dump(exclude=apart_from)
+
+
+def _require_key(run: Run[R]) -> None:
+    """A new key would make another release of the same recipe, and another charge."""
+    key = Path(run.recipe.privacy.key)
+    if (run.root / RUN_LOG).exists() and not key.exists():
+        raise KeyFileError(
+            f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or choose"
+            " another --out for a new release."
+        )

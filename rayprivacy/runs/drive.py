@@ -1,0 +1,66 @@
+"""The driver: runs one recipe of any method, from the account to the certificate and the measurements."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rayprivacy.core.files import write_json
+from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.evaluation.language import synthetic_metrics
+from rayprivacy.runs.account import open_account
+from rayprivacy.runs.certify import write_certificate
+from rayprivacy.runs.checks import check_recipe
+from rayprivacy.runs.comparison import compare_with_private
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import METRICS, R, Run
+from rayprivacy.runs.method import Method, Output
+from rayprivacy.runs.pace import keep_paces
+from rayprivacy.runs.plan import EVALUATION
+from rayprivacy.runs.session import run_session
+
+_UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out users"}
+
+
+def drive(method: Method, run: Run[R], until: int | None = None) -> dict[str, Any]:
+    """Run, or finish, one recipe.
+
+    Args:
+        method: of the recipe.
+        run: the run.
+        until: chunks after which to stop and to save the model alone; all when left out.
+
+    Returns:
+        The certificate as JSON values; empty for a run that was stopped.
+
+    Raises:
+        BudgetRefusedError: the account has less left than the run asks for; what was charged before stays charged.
+        RayPrivacyError: whatever else stopped the run, without private text.
+    """
+    recipe, plan = run.recipe, method.planned(run.recipe)
+    check_recipe(method, recipe, measured=run.measured)
+    with closing(open_account(recipe, plan, run.ledger_head())) as ledger:
+        key = load_or_create_key(Path(recipe.privacy.key).absolute())
+        with run_session(run, plan) as progress:
+            context = RunContext(run, plan, ledger, key, progress, until)
+            output = method.execute(context)
+        context.keep_ledger_head()
+        if output is None or context.stops_early:
+            return {}
+        certificate = write_certificate(context)
+    if run.measured:
+        _measure(run, method, output)
+        compare_with_private(run, method.card, context.backbone, output.codes)
+        keep_paces(run, plan)
+    return certificate
+
+
+def _measure(run: Run[R], method: Method, output: Output) -> None:
+    """Write metrics.json: figures of the released text, which are free, and internal ones."""
+    with run.stage(EVALUATION):
+        heldout = output.heldout() if output.heldout else _UNMEASURED
+    texts = [str(text) for text in pq.read_table(run.root / method.card.texts)["text"].to_pylist()]
+    synthetic = {"releasable": True, **synthetic_metrics(texts), **output.figures}
+    metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": dict(heldout), "timings_s": run.timings()}
+    write_json(run.root / METRICS, {**metrics, **output.internal()})

@@ -1,0 +1,34 @@
+"""How much a stage computes: floating-point operations of one of a few kernels, from public numbers alone.
+
+A plan declares it for its stages (`Stage.efforts`), so that `rayprivacy plan` can say how long they will take
+(`runs.estimate`). It is a guess for people, and nothing depends on it. How many users a corpus has is private, so work
+that grows with them is declared for each user, and multiplied by a public guess (`Plan.users`).
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# What `runs.kernels` times. In the model's number format: a trunk over whole rows, over one token of many texts, and
+# forwards and backwards. In float32: one large product, and many small ones.
+Kernel = Literal["encode", "decode", "train", "product", "batched"]
+MODEL_KERNELS: tuple[Kernel, ...] = ("encode", "decode", "train")
+FULL = 0.5  # how long a private text is taken to be, of the tokens that a recipe keeps of it
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Some work of a stage.
+
+    Attributes:
+        kernel: what most of it is like.
+        flops: floating-point operations; of each user where `users` is set.
+        users: whether there is so much for each private user.
+        processes: among how many processes it can be divided at most.
+        threads: whether each process uses all cores of its machine; otherwise one, as actors do.
+    """
+
+    kernel: Kernel
+    flops: float
+    users: bool = False
+    processes: int = 1
+    threads: bool = True

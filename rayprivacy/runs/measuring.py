@@ -1,0 +1,31 @@
+"""The stages in which figures are measured after a run, which no method declares: the comparison with private text."""
+
+from rayprivacy.models.size import size_of
+from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.plan import Plan, Stage, Work
+from rayprivacy.runs.recipe import Recipe
+
+COMPARISON = "comparison with private text"
+GROUPS_MEASURED, GROUPS = "groups_measured", 4  # embeddings, fidelity, words, memorisation
+SIDES, TEXT_TOKENS = 3, 32  # training, held-out and synthetic texts, each of about so many tokens
+
+
+def all_stages(plan: Plan, recipe: Recipe, measured: bool = True) -> tuple[Stage, ...]:
+    """The stages of a plan, and those that measure.
+
+    Args:
+        plan: of the recipe.
+        recipe: the recipe.
+        measured: whether figures are measured after the run.
+    """
+    if not measured:
+        return plan.stages
+    compared = (_comparison(recipe),) if recipe.evaluation.compare else ()
+    return (*plan.stages, plan.measuring, *compared)
+
+
+def _comparison(recipe: Recipe) -> Stage:
+    size, texts = size_of(recipe.model.base), recipe.evaluation.compare
+    efforts = (Effort("encode", size.forward(SIDES * texts * TEXT_TOKENS)),) if size else None
+    work = (Work(GROUPS_MEASURED, GROUPS),)
+    return Stage(COMPARISON, f"{texts} private texts of each side", work=work, efforts=efforts)

@@ -1,0 +1,135 @@
+"""What a method is: a recipe class, a plan, an algorithm, and a card that says what comes out.
+
+The parts that need torch or Ray are named, not imported, so that `plan`, `schema` and the command line stay quick. A
+package of somebody else's registers its method by the entry point `rayprivacy.methods` (see `methods.registry`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rayprivacy.runs.plan import Plan
+from rayprivacy.runs.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rayprivacy.dpsgd.units import Reading
+    from rayprivacy.generation.codes import Codes
+    from rayprivacy.runs.context import RunContext
+
+SYNTHETIC = "synthetic.parquet"
+BASE = {"base": "Base model"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a method releases, for the report and for the cards beside text and model.
+
+    Attributes:
+        citation: name and source, e.g. "SeqPATE (Tian et al., NeurIPS 2022)".
+        sentence: how the release was made, to stand after the citation and a colon.
+        private: stations of the data before the release gate, each with a note of a few words.
+        released: stations after it.
+        models: names of the models whose held-out figures are compared, by their key in metrics.json; empty for none.
+        ours: the key of the run's own model.
+        text: what the released text is, a sentence up to where the citation follows.
+        texts: file name of the released text in the run directory.
+        has_model: whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
+    """
+
+    citation: str
+    sentence: str
+    private: tuple[tuple[str, str], ...]
+    released: tuple[tuple[str, str], ...]
+    models: Mapping[str, str] = field(default_factory=dict)
+    ours: str = ""
+    text: str = "Text that a language model wrote. The model was made by"
+    texts: str = SYNTHETIC
+    has_model: bool = True
+
+    @property
+    def released_files(self) -> tuple[str, ...]:
+        """Names of what leaves the run directory as the release."""
+        return ("model", self.texts) if self.has_model else (self.texts,)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a method hands to the driver when its text is written.
+
+    Attributes:
+        figures: more figures of the released text, for the block `synthetic` of metrics.json.
+        heldout: measures internal figures on held-out users; None where there is nothing to measure.
+        internal: measures further internal blocks of metrics.json, by name.
+        codes: the control codes that the text has labels from, if it has any.
+    """
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    heldout: Callable[[], Mapping[str, Any]] | None = None
+    internal: Callable[[], Mapping[str, Any]] = dict
+    codes: "Codes | None" = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method, as it is registered.
+
+    Attributes:
+        recipe: class of its recipes.
+        card: what it releases.
+        plan: the plan of a recipe. It touches no data and must import neither torch nor Ray.
+        run: runs, or finishes, a recipe in its context; None when the context was asked to stop after some chunks.
+        reading: how a run reads a private row, for audits and charged metrics.
+        check: refuses private inputs besides the corpus that cannot be used, such as a list of phrases; None where
+            there are none. It is called before the account is opened.
+
+    `plan`, `run`, `reading` and `check` are functions, or their names as `module:function`, imported when called.
+    """
+
+    recipe: type[Recipe]
+    card: Card
+    plan: Callable[[Any], Plan] | str
+    run: "Callable[[RunContext[Any]], Output | None] | str"
+    reading: "Callable[[Any], Reading] | str"
+    check: Callable[[Any], None] | str | None = None
+
+    @property
+    def name(self) -> str:
+        """What recipes call it."""
+        return str(self.recipe.model_fields["method"].default)
+
+    def planned(self, recipe: Recipe) -> Plan:
+        """The plan of a recipe.
+
+        Raises:
+            ConfigError: the recipe cannot be run: no noise is enough for its budget, say.
+        """
+        plan: Plan = _loaded(self.plan)(recipe)
+        return plan
+
+    def check_inputs(self, recipe: Recipe) -> None:
+        """Refuse private inputs that cannot be used.
+
+        Raises:
+            ConfigError: names the key of the input; never quotes it.
+        """
+        if self.check is not None:
+            _loaded(self.check)(recipe)
+
+    def reads(self, recipe: Recipe) -> "Reading":
+        """How a run of the recipe reads a private row."""
+        reading: Reading = _loaded(self.reading)(recipe)
+        return reading
+
+    def execute(self, context: "RunContext[Any]") -> Output | None:
+        """Run the algorithm."""
+        output: Output | None = _loaded(self.run)(context)
+        return output
+
+
+def _loaded(function: Callable[..., Any] | str) -> Callable[..., Any]:
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,121 @@
+"""The outline of a run: its stages and what each costs, as `rayprivacy plan` shows them. Touches no data."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from rayprivacy.accounting.plan import plan_lines
+from rayprivacy.core.tables import WholeTable
+from rayprivacy.core.units import AccountKind
+from rayprivacy.ledger.filters.choose import parameters_for, rule_for
+from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.models.settings import AUTO
+from rayprivacy.runs.estimate import Estimate, rough
+from rayprivacy.runs.measuring import COMPARISON, all_stages
+from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
+from rayprivacy.runs.recipe import Recipe
+
+_INTERNAL = {EVALUATION: "evaluation (internal)", COMPARISON: "comparison (internal)"}
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A recipe and its plan; prints as a table.
+
+    Attributes:
+        recipe: the resolved recipe.
+        plan: of its method.
+        measured: whether figures are measured on held-out users after the run.
+        estimate: how long the stages may take; None where nobody asked.
+    """
+
+    recipe: Recipe
+    plan: Plan
+    measured: bool = True
+    estimate: Estimate | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """The admission rule that an account of this recipe alone would have."""
+        privacy, events = self.recipe.privacy, self.plan.events
+        parameters = parameters_for(privacy.composition, privacy.budget, None, events)
+        lines = plan_lines(events) if privacy.composition == "pld" else ()
+        return rule_for(privacy.composition, privacy.budget, parameters, lines)
+
+    @property
+    def epsilons(self) -> dict[str, float]:
+        """What each charged stage costs alone, by name."""
+        return self.plan.epsilons(self.rule)
+
+    @property
+    def epsilon(self) -> float:
+        """What all charged stages cost together."""
+        return epsilon_of(self.rule, self.plan.charges)
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Each stage, what it reads and what it costs; and about how long it takes, where that was estimated."""
+        alone, charged = self.epsilons, {stage.name for stage in self.plan.charged}
+        for stage in all_stages(self.plan, self.recipe, self.measured):
+            name = _INTERNAL.get(stage.name, stage.name)
+            free = "not released" if stage.name in _INTERNAL else "free"
+            cost = f"epsilon {alone[stage.name]:.4g} alone" if stage.name in charged else free
+            cells = (f"{name}: {stage.detail}" if stage.detail else name, stage.reads, cost)
+            yield cells if self.estimate is None else (*cells, _time(self.estimate, stage.name))
+
+    @property
+    def note(self) -> str:
+        """Noise, unit, account and accountant, in one line."""
+        privacy, protection = self.recipe.privacy, self.plan.protection
+        kind = "" if protection.kind is AccountKind.CENTRAL else f"{protection.kind}, "
+        return (
+            f"asks for epsilon {privacy.epsilon:g} at delta {privacy.delta:g} ({kind}unit: {protection.unit}, relation:"
+            f" {protection.relation}); all charged stages together cost epsilon {self.epsilon:.4g}; {self.plan.noise};"
+            f" account {privacy.account} of {privacy.ledger}; composition {privacy.composition}, accountant:"
+            f" {self.rule.claim}"
+        )
+
+    def show(self, console: Console) -> None:
+        """Print the table and the notes."""
+        title = f"{self.recipe.method}: release {_named(self.recipe)}"
+        times = () if self.estimate is None else (f"time, {_nodes(self.estimate.nodes)}",)
+        table = WholeTable("stage", "reads", "cost", *times, title=title)
+        for row in self.rows():
+            table.add_row(*row)
+        console.print(table)
+        console.print(self.note, highlight=False)
+        if self.estimate is not None:
+            console.print(_about(self.estimate), highlight=False)
+
+    def __str__(self) -> str:
+        console = Console(width=120, color_system=None)
+        with console.capture() as captured:
+            self.show(console)
+        return captured.get()
+
+
+def _named(recipe: Recipe) -> str:
+    """The release id, where nothing that it depends on is left to the machines."""
+    return "decided with model.dtype when it runs" if recipe.model.dtype == AUTO else recipe.release_id
+
+
+def _time(estimate: Estimate, stage: str) -> str:
+    seconds = estimate.seconds[stage]
+    if seconds is None:
+        return "not known"
+    return f"{rough(seconds)}*" if stage in estimate.measured else rough(seconds)
+
+
+def _nodes(count: int) -> str:
+    return "this machine" if count == 1 else f"{count} such machines"
+
+
+def _about(estimate: Estimate) -> str:
+    """What the times are, in one paragraph."""
+    users = "" if estimate.users is None else f" for {estimate.users:,.0f} users (a public guess, see --users)"
+    earlier = "; *: from an earlier run here" if estimate.measured else ""
+    least = "at least " if None in estimate.seconds.values() else ""
+    return (
+        f"times are estimates{users}, of idle machines: {least}{rough(estimate.total)} in all with the start of Ray,"
+        f" without reading the corpus, loading the model and the report{earlier}"
+    )

@@ -1,0 +1,196 @@
+"""The plan of a run: its stages in order, what each reads, and what each charges. Made from the recipe alone.
+
+A method describes itself by its plan, before any data is touched. The account is opened with the plan's events, a
+search prices a trial by them, the certificate shows epsilon by stage, and gauges count the work that stages announce.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
+
+from rayprivacy.accounting.events import leaves
+from rayprivacy.core.units import Protection
+from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.runs.effort import Effort
+
+PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
+TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
+EVALUATION = "evaluation"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A count of finished pieces of work that gauges, console and log show while a stage runs. Everybody may see it.
+
+    Attributes:
+        what: name of the count, e.g. `steps_done`.
+        total: a public number, fixed by the recipe.
+    """
+
+    what: str
+    total: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a method.
+
+    Attributes:
+        name: on the console, in run.log, in the plan and in the certificate.
+        reads: in words, e.g. "public text", "private text", "released votes".
+        detail: what it does, with its public numbers, for the plan.
+        charges: its accounting events, one for each charge, in order; none for a stage that is free.
+        chunked: whether its charges are chunks of one piece of work, such as a training, after each of which a search
+            may look at the model and stop. The other charged stages pass the gate all at once.
+        work: what is counted while it goes on.
+        efforts: how much it computes, for estimates of time; None where that is not known, empty for next to nothing.
+    """
+
+    name: str
+    reads: str
+    detail: str = ""
+    charges: tuple[DpEvent, ...] = ()
+    chunked: bool = False
+    work: tuple[Work, ...] = ()
+    efforts: tuple[Effort, ...] | None = None
+
+    @property
+    def event(self) -> DpEvent:
+        """All charges as one event."""
+        return composed(self.charges)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do and charge.
+
+    Attributes:
+        stages: in the order in which they begin; those that every run has (corpus, evaluation) are left out.
+        protection: what the charges protect: unit, relation, kind.
+        noise: one line about the noise and how it was chosen, for people.
+        assumptions: what the claim rests on, in sentences; the method's own and those of the unit.
+        shards: how many shards the corpus is cut into.
+        shards_per_part: shards of one part file.
+        policy: name of the public policy function, for a selective account; empty for the others.
+        as_published: figures of the paper's own analysis where it differs from ours, by label.
+        users: a public guess at how many users the corpus has; for estimates of time, and nothing else.
+        measuring: the stage in which figures are measured on held-out users, for its work and efforts.
+
+    Raises:
+        ValueError: two stages have one name.
+    """
+
+    stages: tuple[Stage, ...]
+    protection: Protection
+    noise: str
+    assumptions: tuple[str, ...]
+    shards: int = 1
+    shards_per_part: int = 1
+    policy: str = ""
+    as_published: Mapping[str, float] = field(default_factory=dict)
+    users: float = 1000.0
+    measuring: Stage = Stage(EVALUATION, "held-out private text")
+
+    def __post_init__(self) -> None:
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two stages have one name, and the name is part of what is charged: {names}")
+
+    @property
+    def charged(self) -> list[Stage]:
+        """The stages that charge the account."""
+        return [stage for stage in self.stages if stage.charges]
+
+    @property
+    def charges(self) -> list[DpEvent]:
+        """Every charge of the run, in order."""
+        return [event for stage in self.stages for event in stage.charges]
+
+    @property
+    def events(self) -> list[DpEvent]:
+        """One event for each charged stage."""
+        return [stage.event for stage in self.charged]
+
+    @property
+    def parts(self) -> int:
+        """How many part files the corpus is cut into."""
+        return -(-self.shards // self.shards_per_part)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the last charged stage has; 0 where a run cannot be stopped half-way."""
+        last = self.charged[-1:]
+        return len(last[0].charges) if last and last[0].chunked else 0
+
+    def stage(self, name: str) -> Stage:
+        """The stage of this name.
+
+        Raises:
+            KeyError: the plan has none.
+        """
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(f"the plan has no stage '{name}': add it there, so that it can be seen beforehand")
+
+    def identity(self, name: str) -> str:
+        """What of a stage's name enters its charges and its keyed streams.
+
+        Two trainings of one release with equal settings must not share coins, noise or charges, and neither must two
+        stages that pass the gate. Empty where a stage is the only one of its sort, so that releases from before stages
+        had names are found again.
+        """
+        chunked = self.stage(name).chunked
+        same = [stage for stage in self.charged if stage.chunked == chunked]
+        return name if len(same) > 1 else ""
+
+    def epsilons(self, rule: Rule) -> dict[str, float]:
+        """What each charged stage costs alone, by name, at the delta of the account and by the account's own rule."""
+        return {stage.name: epsilon_of(rule, stage.charges) for stage in self.charged}
+
+
+def training_stage(
+    name: str, detail: str, mechanism: StepMechanism, chunk: int, efforts: tuple[Effort, ...] | None = None
+) -> Stage:
+    """A stage of DP-SGD, charged in chunks of steps.
+
+    Args:
+        name: of the stage.
+        detail: what it trains, for the plan.
+        mechanism: all of its steps.
+        chunk: steps that are charged at once.
+        efforts: how much all steps compute.
+    """
+    steps = range(mechanism.steps)
+    charges = tuple(mechanism.event_of(steps[first : first + chunk]) for first in steps[::chunk])
+    work = (Work(STEPS_DONE, len(steps)),)
+    return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts)
+
+
+def epsilon_of(rule: Rule, events: Sequence[DpEvent]) -> float:
+    """The epsilon of some events together, by the rule of an account that holds nothing else."""
+    used = (0,) * rule.size
+    for event in events:
+        cost = rule.cost(event, used)
+        used = tuple(before + more for before, more in zip(used, cost, strict=True))
+    return float(rule.epsilon(used))
+
+
+def composed(events: Sequence[DpEvent]) -> DpEvent:
+    """Some events as one; equal mechanisms in a row become a single count.
+
+    >>> from dp_accounting.dp_event import GaussianDpEvent
+    >>> composed([SelfComposedDpEvent(GaussianDpEvent(2.0), 3), SelfComposedDpEvent(GaussianDpEvent(2.0), 4)])
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=7)
+    """
+    counted: list[tuple[DpEvent, int]] = []
+    for event in events:
+        for leaf, times in leaves(event):
+            if counted and counted[-1][0] == leaf:
+                counted[-1] = (leaf, counted[-1][1] + times)
+            else:
+                counted.append((leaf, times))
+    parts = [SelfComposedDpEvent(leaf, times) for leaf, times in counted]
+    return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)

@@ -1,0 +1,162 @@
+"""Gauges for Prometheus that show how far a run has come.
+
+Ray's metrics agent exports them as
+
+    ray_rayprivacy_progress{release, what}          what is done
+    ray_rayprivacy_progress_total{release, what}    of how much
+    ray_rayprivacy_rate{release, what}              how fast, for DP-SGD
+
+Everybody who may open a dashboard sees them, so they hold public numbers alone. What is counted, and up to which total,
+stands in the plan (`Stage.work`): part files, stacks, teachers, queries, steps. Part files are counted at the end of
+their stage, all at once: an empty part creates no Ray task, so a live counter would reveal how many parts hold users.
+Steps per second is wall time, and tokens per second is that times expected_batch times max_tokens: a nominal figure,
+since how many users a step samples and how many tokens it reads are private. Running time itself is not protected. The
+only tags are the release id, which is a digest of the public recipe, and what is counted.
+
+The driver sets them at the boundaries of stages and as pieces of work finish, and a thread sets them again: Ray drops a
+gauge that was not set for 20 seconds, so the figures of a run are gone soon after it. Ray must be started; when metrics
+fail, the run goes on without them.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from ray.util.metrics import Gauge
+
+from rayprivacy.core.threads import repeating
+from rayprivacy.runs.plan import PARTS_SHARDED, STEPS_DONE, Plan
+
+RATES = ("steps_per_second", "tokens_per_second")
+REPEAT_SECONDS = 5.0  # half of what Ray takes between two exports
+WINDOW_SECONDS = 60.0  # of the past that a rate is the mean of
+_GAUGES = {
+    "progress": "What is done of a release.",
+    "progress_total": "How much there is to do of a release.",
+    "rate": "Steps, and nominal tokens (expected_batch * max_tokens a step), per second.",
+}
+_TAGS = ("release", "what")
+Tell = Callable[[str, int, int], None]
+
+
+def totals(plan: Plan) -> dict[str, int]:
+    """How much there is of everything that the stages of a run count."""
+    stages = (*plan.stages, plan.measuring)
+    return {PARTS_SHARDED: plan.parts} | {work.what: work.total for stage in stages for work in stage.work}
+
+
+class ProgressGauges:
+    """The gauges of one run, set by its driver."""
+
+    def __init__(
+        self,
+        release: str,
+        totals: Mapping[str, int],
+        clock: Callable[[], float] = time.monotonic,
+        shown: bool = True,
+        tell: Tell = lambda what, done, total: None,
+    ) -> None:
+        """Nothing is exported before the first figure.
+
+        Args:
+            release: the release id.
+            totals: what may be counted, and how much there is of each; public numbers.
+            clock: seconds, for rates.
+            shown: whether anything is exported; a trial of a selection must not be seen.
+            tell: told each count and its total, for the run's own console and log.
+        """
+        self._release, self._totals, self._clock, self._shown = release, dict(totals), clock, shown
+        self._gauges: dict[str, Gauge] = {}
+        self._values: dict[tuple[str, str], float] = {}
+        self._tell = tell
+
+    def show(self, what: str, done: int) -> None:
+        """Set one count.
+
+        Args:
+            what: a count of the plan.
+            done: how many are finished; a public number.
+
+        Raises:
+            KeyError: the plan has no such count.
+        """
+        total = self._totals[what]
+        self._set("progress", what, done)
+        self._set("progress_total", what, total)
+        self._tell(what, done, total)
+
+    def steps(self, nominal_tokens: float) -> Callable[[int], None]:
+        """A function that is told now and then how many steps of DP-SGD are done.
+
+        Told that all are done, it sets the rates to 0: nothing runs any more.
+
+        Args:
+            nominal_tokens: of one step.
+        """
+        pace, total = _Pace(), self._totals[STEPS_DONE]
+
+        def told(done: int) -> None:
+            rate = pace.after(done, self._clock()) if done < total else 0.0
+            self.show(STEPS_DONE, done)
+            self._set("rate", "steps_per_second", rate)
+            self._set("rate", "tokens_per_second", rate * nominal_tokens)
+
+        return told
+
+    def close(self) -> None:
+        """Export nothing more; the run's console and log are told on."""
+        self._shown = False
+
+    def repeat(self) -> None:
+        """Say again what was said last."""
+        for (gauge, what), value in list(self._values.items()):
+            self._export(gauge, what, value)
+
+    def _set(self, gauge: str, what: str, value: float) -> None:
+        self._values[gauge, what] = value
+        self._export(gauge, what, value)
+
+    def _export(self, gauge: str, what: str, value: float) -> None:
+        if not self._shown:
+            return
+        with suppress(Exception):  # no gauge is worth a run
+            self._gauges = self._gauges or {name: _gauge(name) for name in _GAUGES}
+            self._gauges[gauge].set(float(value), tags={"release": self._release, "what": what})
+
+
+@contextmanager
+def progress_gauges(
+    release: str, totals: Mapping[str, int], shown: bool = True, tell: Tell = lambda what, done, total: None
+) -> Iterator[ProgressGauges]:
+    """The gauges of a run, kept alive until the block ends."""
+    gauges = ProgressGauges(release, totals, shown=shown, tell=tell)
+    with repeating(REPEAT_SECONDS, gauges.repeat):
+        yield gauges
+    gauges.repeat()
+    gauges.close()
+
+
+class _Pace:
+    """Steps per second over the last WINDOW_SECONDS, from now and then a look at how many are done."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int]] = deque()
+        self._last: int | None = None
+
+    def after(self, done: int, now: float) -> float:
+        """The pace after one more look; 0 until two steps were seen to end."""
+        last, self._last = self._last, done
+        if last is None or done < last:  # a start, or a restart that does some steps again
+            self._looks.clear()
+            return 0.0
+        if done > last or self._looks:  # the clock starts when a step ends: workers take a while to come up
+            self._looks.append((now, done))
+        while len(self._looks) > 2 and self._looks[1][0] <= now - WINDOW_SECONDS:
+            self._looks.popleft()
+        began, before = self._looks[0] if self._looks else (now, done)
+        return (done - before) / (now - began) if now > began else 0.0
+
+
+def _gauge(name: str) -> Gauge:
+    return Gauge(f"rayprivacy_{name}", _GAUGES[name], _TAGS)

@@ -1,0 +1,103 @@
+"""What all methods with steps of DP-SGD share: part files, the rules of composition, the learning rate, and the noise.
+
+Imports neither torch nor Ray: a plan needs it.
+"""
+
+from functools import lru_cache
+from typing import Literal
+
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
+
+from rayprivacy.accounting.events import to_json
+from rayprivacy.core.units import Budget
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.ledger.least_noise import least_noise
+from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.size import size_of
+from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.runs.calibration import kept
+from rayprivacy.runs.effort import Effort
+
+PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
+LEARNING_RATES = {"lora": 2e-3, "full": 3e-4}
+
+
+class SampledPrivacyConfig(PrivacyConfig):
+    """The `privacy` block: only some rules of composition know sampled steps.
+
+    Attributes:
+        composition: `rdp` admits any later release too; `pld` is tighter, and admits this recipe's plan alone.
+    """
+
+    composition: Literal["rdp", "weighted", "pld"] = "rdp"
+
+
+def with_learning_rate(training: DpSgdConfig, adapter: AdapterConfig) -> DpSgdConfig:
+    """The training block with a learning rate: by default one that suits what is trained."""
+    optimizer = training.optimizer
+    rate = optimizer.learning_rate or LEARNING_RATES[adapter.kind]
+    return training.model_copy(update={"optimizer": optimizer.model_copy(update={"learning_rate": rate})})
+
+
+def sampled_steps(training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent | None = None) -> SampledGaussian:
+    """The steps: with the noise multiplier of the training block, or the least that fits the budget.
+
+    Args:
+        training: the steps.
+        privacy: the budget, and the rule of composition.
+        before: what the run charges besides.
+
+    Raises:
+        ConfigError: no noise is enough.
+    """
+    noise = training.noise_multiplier or _least_noise(
+        training.sampling_rate, training.steps, before, privacy.budget, privacy.composition
+    )
+    return SampledGaussian(training.sampling_rate, noise, training.clipping_norm, training.steps, privacy.unit)
+
+
+def noise_line(mechanism: SampledGaussian, training: DpSgdConfig) -> str:
+    """The noise in one line, for people."""
+    mean = mechanism.noise_std(step=0) / training.expected_batch
+    return (
+        f"noise multiplier {mechanism.noise_multiplier:.4g} on clipping norm {mechanism.clipping_norm:g},"
+        f" sampling rate {mechanism.sampling_rate:g} per {mechanism.unit} (Poisson), noise on a mean gradient"
+        f" {mean:.3g} per coordinate"
+    )
+
+
+def guessed_users(training: DpSgdConfig) -> float:
+    """How many users a batch of the expected size says there are: a public guess."""
+    return training.expected_batch / training.sampling_rate
+
+
+def steps_efforts(base: str, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...] | None:
+    """How much all steps compute, padding included; None where the model's size is not known, or a GPU does it.
+
+    Args:
+        base: of the model block.
+        training: the steps.
+        engine: its workers.
+    """
+    size = size_of(base)
+    if size is None or engine.gpu:
+        return None
+    tokens = training.expected_batch * training.max_records * training.max_tokens
+    return (Effort("train", size.trained(training.steps * tokens), processes=engine.workers),)
+
+
+@lru_cache(maxsize=64)
+def _least_noise(q: float, steps: int, before: DpEvent | None, budget: Budget, composition: str) -> float:
+    def event(sigma: float) -> DpEvent:
+        of_steps = SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
+        return ComposedDpEvent([before, of_steps]) if before else of_steps
+
+    inputs = [q, steps, to_json(before) if before else None, budget.epsilon, budget.delta, composition]
+    return kept(lambda: least_noise(event, budget, composition), "sampled steps", *inputs)

@@ -1,0 +1,53 @@
+"""Ray for the length of a run: a private local cluster by default, or one to join."""
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from rayprivacy.core.errors import ClusterError
+from rayprivacy.runs.directory import R, Run
+from rayprivacy.runs.ledger_service import ledger_service
+from rayprivacy.runs.plan import Plan
+from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
+
+
+@contextmanager
+def ray_session(address: str) -> Iterator[None]:
+    """Start Ray here (`local`) or join a cluster; leave it again at the end. A running session is used as it is.
+
+    Logs stay on the workers: nothing that private code prints reaches the driver's terminal.
+
+    Raises:
+        ClusterError: Ray did not start, or there is none at the address.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == "local":  # one machine has no node that could be taken away
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what failed is said once, in our own words
+    try:
+        ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # Ray raises bare exceptions here, and nothing private has been read yet
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise ClusterError(
+            f"resources.address is '{address}' and Ray did not start there ({reason}): check the address, or how busy"
+            " this machine is, and run the same command again."
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def run_session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
+    """Ray, the ledger service, and the counts of one run; a quiet run shows no gauges either."""
+    recipe, shown = run.recipe, not run.console.quiet
+    gauges = progress_gauges(recipe.release_id, totals(plan), shown, run.meter.count)
+    with ray_session(recipe.resources.address), ledger_service(recipe.privacy, shown), gauges as progress:
+        yield progress

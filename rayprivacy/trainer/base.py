@@ -1,0 +1,83 @@
+"""A model that was handed over as an object: its digest, and the copy from which workers load it.
+
+The copy is public, like every base model, and is saved once into the storage of the run.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.quiet import no_progress_bars
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A public causal language model with its tokenizer, as objects.
+
+    Attributes:
+        model: the model.
+        tokenizer: its tokenizer.
+        digest: of configuration, weights and tokenizer as they were when they were handed over.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    digest: str
+
+    @staticmethod
+    def of(model: PreTrainedModel, tokenizer: Any) -> "GivenModel":
+        """Name a model.
+
+        Raises:
+            ConfigError: there is no tokenizer.
+        """
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise ConfigError("a model was given without its tokenizer: give tokenizer=..., a Hugging Face tokenizer.")
+        return GivenModel(model, tokenizer, _digest(model, tokenizer))
+
+    @property
+    def dtype(self) -> str:
+        """The number format of its weights."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    def folder(self, storage: Path) -> Path:
+        """Where its copy is."""
+        return storage / f"base-{self.digest[:16]}"
+
+    def save(self, storage: Path) -> None:
+        """Save the copy, unless it is there; the folder appears whole.
+
+        Raises:
+            ConfigError: the model is not the one that was handed over any more.
+        """
+        folder = self.folder(storage)
+        if folder.is_dir():
+            return
+        if _digest(self.model, self.tokenizer) != self.digest:
+            raise ConfigError("the model was changed after it was given to the trainer: make the trainer anew.")
+        scratch = folder.with_name(f".{folder.name}")
+        shutil.rmtree(scratch, ignore_errors=True)
+        with no_progress_bars():
+            self.model.save_pretrained(scratch)
+            self.tokenizer.save_pretrained(scratch)
+        scratch.rename(folder)
+
+
+def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    return digest_json([Backbone(tokenizer, 0, 0, model=model).digest, _rules(tokenizer)])
+
+
+def _rules(tokenizer: Any) -> list[Any]:
+    """What a tokenizer does, as JSON values; padding and truncation, which calls change, are left out."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    rules = json.loads(inner.to_str()) if inner is not None else {}
+    kept = {name: value for name, value in rules.items() if name not in ("padding", "truncation")}
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return [sorted(tokenizer.get_vocab().items()), special, kept]

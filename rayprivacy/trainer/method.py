@@ -1,0 +1,117 @@
+"""The training of the user's own model as a method: its plan, and its algorithm of one charged stage.
+
+dataset -> users -> coins -> clipped gradients of the user's loss                    (private)
+their noisy sums, step by step, charged in chunks before they run -> the model       (released)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayprivacy.dpsgd.losses import RowLoss
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.method import Card, Method, Output
+from rayprivacy.runs.plan import Plan, training_stage
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    guessed_users,
+    noise_line,
+    sampled_steps,
+    steps_efforts,
+    with_learning_rate,
+)
+from rayprivacy.runs.training import RayTrain, Training, save_trained, train
+from rayprivacy.trainer.recipe import TrainerRecipe
+
+STEPS = "DP-SGD"
+HOW = "A language model fine-tuned with DP-SGD on private text."
+OWN_LOSS = (
+    "The loss is a function of the weights and of the rows of one {unit} alone, and keeps nothing between calls. That "
+    "was tried on public tokens before the first step, and is not proved."
+)
+LABEL_CHARS = 64  # of a label's value; a longer one is cut, as texts are
+CARD = Card(
+    citation="DP-SGD (Abadi et al., CCS 2016)",
+    sentence="a model was fine-tuned with clipped, noisy gradients of keyed samples of private text.",
+    private=(
+        ("corpus", "the dataset"),
+        ("users", "one id each"),
+        ("sample", "by keyed coin"),
+        ("gradients", "clipped"),
+    ),
+    released=(("model", "noisy steps"),),
+)
+
+
+def trainer_method(loss: RowLoss | None, ray_train: RayTrain) -> Method:
+    """The method of one trainer.
+
+    Args:
+        loss: the user's own; None is the model's negative log-likelihood.
+        ray_train: Ray Train's own settings.
+    """
+
+    def run(context: RunContext[TrainerRecipe]) -> Output:
+        recipe = context.recipe
+        context.shard()
+        context.load_model()
+        mechanism = sampled_steps(recipe.training, recipe.privacy)
+        settings = with_learning_rate(recipe.training, recipe.adapter)
+        training = Training(mechanism, reading_of(recipe), recipe.adapter, settings, recipe.resources, loss)
+        trained = train(context, STEPS, training, ray_train)
+        save_trained(context, trained, recipe.adapter, HOW)
+        return Output()
+
+    return Method(recipe=TrainerRecipe, card=CARD, plan=plan_training, run=run, reading=reading_of)
+
+
+def plan_training(recipe: TrainerRecipe) -> Plan:
+    """The plan of a training: one charged stage.
+
+    Raises:
+        ConfigError: no noise is enough for the budget.
+    """
+    training, mechanism = recipe.training, sampled_steps(recipe.training, recipe.privacy)
+    detail = f"{mechanism.steps} steps, {recipe.adapter.kind}"
+    efforts = steps_efforts(recipe.model.base, training, recipe.resources)
+    return Plan(
+        stages=(training_stage(STEPS, detail, mechanism, training.chunk, efforts),),
+        protection=mechanism.protection,
+        noise=noise_line(mechanism, training),
+        assumptions=_assumptions(recipe),
+        shards=PART_FILES,
+        users=guessed_users(training),
+    )
+
+
+def reading_of(recipe: TrainerRecipe) -> Reading:
+    """How a row is read: its text behind a line for each of its labels, which carries no loss."""
+    labels = recipe.corpus.labels
+    return Reading(recipe.privacy.unit, labels, LabelLines(labels), recipe.training.max_tokens)
+
+
+class LabelLines:
+    """A row's labels as lines `name: value`; goes to the workers."""
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        self._labels = labels
+
+    def __call__(self, row: Mapping[str, Any]) -> str:
+        """The text in front of a row's own."""
+        values = {name: row[name] for name in self._labels if row[name] is not None}
+        return "".join(f"{name}: {str(value)[:LABEL_CHARS]}\n" for name, value in values.items())
+
+
+def _assumptions(recipe: TrainerRecipe) -> tuple[str, ...]:
+    unit = recipe.privacy.unit
+    own = (OWN_LOSS.format(unit=unit),) if recipe.loss else ()
+    return (
+        *OF_UNIT[unit],
+        "Sampling rate, batch size, steps, clipping norm and loss are public, and so is the base model; none was "
+        "chosen by looking at the corpus.",
+        "The model left the private side, and nothing else.",
+        *own,
+        *of_training(unit),
+        TIMING,
+    )

@@ -1,0 +1,216 @@
+"""`DPTorchTrainer`: a trainer of Ray Train whose steps are private by user, and paid for by an account of the ledger.
+
+    trainer = DPTorchTrainer(
+        model,
+        tokenizer=tokenizer,
+        dataset=ray.data.read_parquet("chats/"),
+        corpus={"user": "author", "text": "message"},
+        privacy={"epsilon": 8.0, "delta": 1e-6, "account": "chats", "ledger": "sqlite:///ledger.db"},
+        training={"sampling_rate": 0.05, "expected_batch": 100, "steps": 200},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(name="mine", storage_path="/data/runs"),
+    )
+    print(trainer.plan())        # noise and cost; touches no data
+    result = trainer.fit()       # result.metrics["certificate"], result.checkpoint
+
+What is charged, drawn, saved and resumed is the same as in every other run. Losses and norms of gradients are private:
+no metric, callback, log or checkpoint has them.
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray.train import Checkpoint, Result, RunConfig, ScalingConfig
+from rich.console import Console
+from transformers import PreTrainedModel
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.core.mirror.uris import is_uri
+from rayprivacy.dpsgd.losses import RowLoss
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.models.settings import AdapterConfig, ModelConfig
+from rayprivacy.runs.account import open_account
+from rayprivacy.runs.decide import decided
+from rayprivacy.runs.directory import MODEL, RECIPE, Run
+from rayprivacy.runs.drive import drive
+from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.outline import Outline
+from rayprivacy.runs.source import write_dataset
+from rayprivacy.runs.training import RayTrain
+from rayprivacy.trainer.base import GivenModel
+from rayprivacy.trainer.method import plan_training, trainer_method
+from rayprivacy.trainer.recipe import TrainerRecipe, name_of_loss
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Keys = Mapping[str, Any]
+
+
+class DPTorchTrainer:
+    """Trains a causal language model of Hugging Face with DP-SGD by user, or by record, on Ray Train.
+
+    Attributes:
+        recipe: the resolved settings; `recipe.release_id` names the release. Equal settings are the same release, and
+            are paid for once.
+        path: the run directory, `storage_path/name`; of its owner alone. `private/` holds everything that was computed
+            from the dataset, until `rayprivacy clean`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel | str | ModelConfig | Keys,
+        *,
+        dataset: "Dataset",
+        privacy: PrivacyConfig | Keys,
+        tokenizer: Any = None,
+        loss: RowLoss | None = None,
+        corpus: Keys | None = None,
+        training: DpSgdConfig | Keys | None = None,
+        adapter: AdapterConfig | Keys | None = None,
+        engine: EngineConfig | Keys | None = None,
+        seed: int = 0,
+        ledger: str | Ledger | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        console: Console | None = None,
+    ) -> None:
+        """Check the settings; nothing is read, written or charged.
+
+        Args:
+            model: a public model, or where one is: the name, path or hub id of a `ModelConfig`.
+            dataset: the private rows.
+            privacy: unit, epsilon, delta, account, ledger and key file, as in a recipe.
+            tokenizer: of a model that is given as an object.
+            loss: loss of each row, [rows], from model and batch: a function that Ray can pickle, of the weights and of
+                each row alone. By default the negative log-likelihood of the row's text.
+            corpus: names of the columns `user`, `text` and `labels`, and bounds on one user, as in a recipe. Labels
+                stand before the text as lines `name: value`, and carry no loss.
+            training: the steps and the optimizer.
+            adapter: what of the model is trained.
+            engine: how the steps are computed; performance only. Workers and GPUs are those of `scaling_config`.
+            seed: public; another seed is another release, and another charge.
+            ledger: instead of `privacy.ledger`: a URL or an open ledger.
+            scaling_config: of Ray Train.
+            run_config: of Ray Train. A run is resumed by its name; without a run config this is the release id.
+            console: where progress is shown; standard error when left out.
+
+        Raises:
+            ConfigError: a setting is wrong; the message names it and the remedy.
+        """
+        scaling = scaling_config or ScalingConfig()
+        storage = _storage(run_config or RunConfig())
+        self._given = GivenModel.of(model, tokenizer) if isinstance(model, PreTrainedModel) else None
+        self._dataset, self._loss = dataset, loss
+        self._console = console or Console(stderr=True)
+        recipe = TrainerRecipe.parse(
+            {
+                "seed": seed,
+                "corpus": _keys(corpus),
+                "privacy": _keys(privacy) | _of_ledger(ledger),
+                "model": self._model(model, storage),
+                "weights": self._given.digest if self._given else "",
+                "adapter": _keys(adapter),
+                "training": _keys(training),
+                "loss": name_of_loss(loss) if loss else "",
+                "resources": _keys(engine) | {"workers": _most_workers(scaling), "gpu": scaling.use_gpu},
+            }
+        )
+        begun = storage / str(run_config.name if run_config else "") / RECIPE
+        self.recipe = decided(recipe, read_mapping(begun, "recipe") if begun.is_file() else None)
+        named = run_config or RunConfig(name=self.recipe.release_id)
+        self._ray_train = RayTrain(scaling, replace(named, storage_path=str(storage)))
+        self._storage = storage
+        self.path = storage / str(named.name)
+
+    def plan(self) -> Outline:
+        """The stage, the noise and what it costs; prints as a table.
+
+        Raises:
+            ConfigError: no noise is enough for the budget.
+        """
+        return Outline(self.recipe, plan_training(self.recipe), measured=False)
+
+    def fit(self) -> Result:
+        """Train, or finish what an earlier `fit` of the same name began; nothing is charged or drawn twice.
+
+        Returns:
+            `metrics` with `certificate` (JSON values), its `epsilon` and the `release_id`; `checkpoint`, a folder for
+            `AutoModelForCausalLM.from_pretrained(result.checkpoint.path)`; `path`, the run directory.
+
+        Raises:
+            BudgetRefusedError: the account has less left than the run asks for; what was charged before stays charged.
+            RayPrivacyError: whatever else stopped the run, in one sentence without private text.
+        """
+        method, recipe = trainer_method(self._loss, self._ray_train), self.recipe
+        with closing(open_account(recipe, method.planned(recipe))) as ledger:
+            if ledger.news:
+                self._console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
+        self._storage.mkdir(parents=True, exist_ok=True)
+        if self._given:
+            self._given.save(self._storage)
+        run = Run.open(self.path, recipe, resume=True, console=self._console, measured=False)
+        with run.stage("dataset"):
+            write_dataset(run, self._dataset, load_or_create_key(Path(recipe.privacy.key).absolute()))
+        certificate = drive(method, run)
+        return Result(
+            metrics={
+                "certificate": certificate,
+                "epsilon": certificate["epsilon"],
+                "release_id": certificate["release_id"],
+            },
+            checkpoint=Checkpoint.from_directory(str(self.path / MODEL)),
+            error=None,
+            path=str(self.path),
+        )
+
+    def _model(self, model: Any, storage: Path) -> dict[str, Any]:
+        """The `model` block."""
+        if self._given:
+            return {"base": str(self._given.folder(storage)), "dtype": self._given.dtype}
+        if isinstance(model, str):
+            return {"base": model}
+        if isinstance(model, ModelConfig | Mapping):
+            return _keys(model)
+        raise ConfigError(
+            f"the model is a {type(model).__name__}: give a transformers PreTrainedModel, or the name, path or hub id"
+            " of one."
+        )
+
+
+def _most_workers(scaling: ScalingConfig) -> Any:
+    wanted: Any = scaling.num_workers  # a pair, from least to most, for a number that changes
+    return wanted[-1] if isinstance(wanted, tuple) else wanted
+
+
+def _storage(run_config: RunConfig) -> Path:
+    """The folder of all runs.
+
+    Raises:
+        ConfigError: it is not a folder that this process and the workers see.
+    """
+    place = str(run_config.storage_path)
+    if is_uri(place) or run_config.storage_filesystem is not None:
+        raise ConfigError(
+            "run_config.storage_path is not a path of a file system that driver and workers mount: give one. The shards"
+            " of the private dataset lie there too."
+        )
+    return Path(place).expanduser().absolute()
+
+
+def _keys(block: Config | Keys | None) -> dict[str, Any]:
+    """The keys that were set; all others take the defaults of a trainer."""
+    return block.model_dump(exclude_unset=True) if isinstance(block, Config) else dict(block or {})
+
+
+def _of_ledger(ledger: str | Ledger | None) -> dict[str, str]:
+    if ledger is None:
+        return {}
+    return {"ledger": ledger if isinstance(ledger, str) else ledger.url}

@@ -1,0 +1,191 @@
+"""The charged metric `heldout_loss`: the mean loss on held-out users, released with noise and paid before it is seen.
+
+    model of a trial (released) -> loss of each held-out unit (private) -> RELEASE GATE: one charge, one draw -> figure
+
+The mechanism is the label histogram of `release.histogram` with two cells, and draws no noise of its own. A unit (user,
+or record) whose loss is l nats per token, between 0 and the public bound L (`metric.most`), brings GRID counts:
+
+    a = floor(GRID * l / L) in cell 0,     GRID - a in cell 1
+
+so that the released share of cell 0, times L, is the mean loss. What is not finite counts as L.
+
+Privacy argument. The histogram divides what a unit brings by GRID: its sums move by at most 2^20 in L2, its declared
+sensitivity, when a unit is added or removed; a lies between 0 and GRID whatever the loss is. That needs the loss of a
+unit to be a function of this unit and of the released model alone, to the last bit. So each unit is scored by itself
+(in a common batch the padding, hence the rounding, of one would depend on the others), and of a user's texts the first
+`metric.records` count, in a keyed order of their own. All held-out units take part: the first n of them would be
+another set when one joins, and move the sums twice. A keyed coin of each user, with a
+public rate, decides whether the user is held out: lower `corpus.holdout` to thin them.
+
+Held-out users are no training users. So one unit changes the trainings, which their own charges cover, or the inputs of
+these releases, and never both. Both are charged to the same account, one after the other: an upper bound.
+
+The gate hands out shares: a cell below two standard deviations of its noise is empty. A share that is 0, 1 or exactly a
+half (both cells empty) therefore says that there is more noise than signal, and would look like the best or worst of
+all trials. Such a report is an error. It is computed from what was released, so it tells nothing more.
+
+>>> counts_of(np.array([2.5, 99.0, -1.0, np.nan]), most=10.0).tolist()
+[[16384, 49152], [65536, 0], [0, 65536], [65536, 0]]
+>>> figure_of(0.25, most=10.0)
+2.5
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.core.artifacts import Private, digest_json
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.manifest import read_manifest
+from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.methods.registry import method_of
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.release.gate import Gate
+from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.recipe import Recipe
+from rayprivacy.tuning.affordability import Owed
+from rayprivacy.tuning.metric import MetricConfig
+
+GRID = 2**16  # counts of a unit: its loss is rounded down to a multiple of L / GRID
+_STORED = np.dtype("<i8")
+Sums = npt.NDArray[np.int64]
+Losses = npt.NDArray[np.float64]
+Row = Mapping[str, Any]
+
+
+def report_mechanism(config: MetricConfig, recipe: Recipe) -> HistogramMechanism:
+    """Noise and charge of one report of a trial.
+
+    Raises:
+        ConfigError: the recipe holds no users out, or protects phrases.
+    """
+    assert config.noise_multiplier is not None
+    unit = recipe.privacy.unit
+    if unit is PrivacyUnit.PHRASE:
+        raise ConfigError(
+            f"privacy.unit is 'phrase' and metric.name is '{config.name}', which protects users or records: use"
+            " public_perplexity."
+        )
+    if recipe.corpus.holdout == 0:
+        raise ConfigError(
+            f"corpus.holdout is 0 and metric.name is '{config.name}', which is measured on held-out users: set"
+            " fixed.corpus.holdout, e.g. to 0.1, or use public_perplexity."
+        )
+    return HistogramMechanism(cells=2, sigma=config.noise_multiplier, unit=unit)
+
+
+def report_release(config: MetricConfig, recipe: Recipe, chunk: int) -> str:
+    """Name of the release that measures the model as it is after some chunks of a trial.
+
+    Each report is a release of its own: all chunks of one release must share one input digest, and each report is
+    computed from a different model.
+    """
+    return f"{recipe.release_id}-metric-{digest_json(config.model_dump(mode='json'))[:8]}-{chunk}"
+
+
+def with_reports(charges: Sequence[Owed], reports: Sequence[Owed]) -> list[Owed]:
+    """The charges of a trial in the order in which they are made: each report follows its chunk, the last ones there.
+
+    >>> with_reports([("run", "histogram"), ("run", "1"), ("run", "2")], [("metric-1", ""), ("metric-2", "")])
+    [('run', 'histogram'), ('run', '1'), ('metric-1', ''), ('run', '2'), ('metric-2', '')]
+    """
+    first = len(charges) - len(reports)
+    pairs = zip(charges[first:], reports, strict=True)
+    return [*charges[:first], *(charge for pair in pairs for charge in pair)]
+
+
+def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
+    """The mean loss of a trial's released model, charged before its noise is drawn, and served from the ledger after.
+
+    Args:
+        run: the trial, with `model/` and its shards.
+        config: the metric.
+        chunk: how many chunks have made the model.
+
+    Raises:
+        BudgetRefusedError: the account cannot pay the report; nothing was charged for it.
+        ReleaseError: the noise hides the figure.
+    """
+    recipe, privacy = run.recipe, run.recipe.privacy
+    mechanism, release = report_mechanism(config, recipe), report_release(config, recipe, chunk)
+    key = load_key(Path(privacy.key))
+    with closing(privacy.open_ledger(run.ledger_head())) as ledger:
+        if not ledger.charges_of(privacy.account, release):  # before private text is read for nothing
+            ledger.check(privacy.account, mechanism.event, mechanism.protection)
+        # Of no other ledger and no other corpus, as the noise of the trial's own steps.
+        corpus = read_manifest(run.private("shards")).corpus_digest(key)
+        name = key.digest("metric-sums", ledger.entries(privacy.account)[0].hash, corpus, release)
+        kept = private_directory(run.private("metric")) / name[:16]
+        sums = Private(_kept(kept, lambda: _sums(run, config, mechanism)))
+        shares = Gate(ledger, privacy.account, key).release_histogram(release, mechanism, sums)
+        run.keep_ledger_head(ledger.head())
+    return figure_of(float(shares.value[0]), config.most)
+
+
+def counts_of(losses: Losses, most: float) -> Sums:
+    """What units bring, [units, 2]: their losses as whole numbers of cell 0, and what is missing to GRID in cell 1."""
+    bounded = np.clip(np.where(np.isfinite(losses), losses, most), 0.0, most)
+    above = np.minimum(np.floor(GRID * (bounded / most)), GRID).astype(np.int64)
+    return np.stack([above, GRID - above], axis=1)
+
+
+def figure_of(share: float, most: float) -> float:
+    """The mean loss, in nats per token, from the released share of cell 0.
+
+    Raises:
+        ReleaseError: a cell is empty; see the module.
+    """
+    if share in (0.0, 0.5, 1.0):
+        raise ReleaseError(
+            "the noise of 'heldout_loss' hides its figure: hold out more users (fixed.corpus.holdout), bring"
+            " metric.most nearer to the losses, or lower metric.noise_multiplier."
+        )
+    return share * most
+
+
+def heldout_units(rows: pa.Table, unit: PrivacyUnit, records: int) -> list[list[Row]]:
+    """The texts of each held-out unit: one record, or the first `records` of a user.
+
+    Args:
+        rows: of the hold-out file, sorted by user and record.
+        unit: user or record.
+        records: the bound for a user.
+    """
+    if unit is PrivacyUnit.RECORD:
+        return [[row] for row in rows.to_pylist()]
+    kept = rows.filter(pc.less(rows["record"], records)).to_pylist()
+    return [list(own) for _, own in groupby(kept, key=lambda row: row["user"])]
+
+
+def unit_losses(units: Sequence[Sequence[Row]], loss: ModelLoss, prefix: Callable[[Row], str]) -> Losses:
+    """The mean over each unit's texts of their loss per token; no unit changes a bit of another one's."""
+    own = [([str(row["text"]) for row in unit], [prefix(row) for row in unit]) for unit in units]
+    return np.array([loss.per_token(texts, prefixes).mean() for texts, prefixes in own], dtype=np.float64)
+
+
+def _kept(path: Path, make: Callable[[], Sums]) -> Sums:
+    """Sums of an earlier attempt: another machine, whose last bits differ, would make another charge of them."""
+    if not path.exists():
+        write_atomic(path, make().astype(_STORED).tobytes())
+    return np.frombuffer(path.read_bytes(), dtype=_STORED).astype(np.int64)
+
+
+def _sums(run: Run[Any], config: MetricConfig, mechanism: HistogramMechanism) -> Sums:
+    model = ModelConfig(base=str(run.root / "model"), dtype=run.recipe.model.dtype)
+    units = heldout_units(read_holdout(run.private("shards")), mechanism.unit, config.records)
+    prefix = method_of(run.recipe).reads(run.recipe).context
+    losses = unit_losses(units, ModelLoss(load_backbone(model), config.max_tokens), prefix)
+    return mechanism.contribution(counts_of(losses, config.most))

@@ -1,0 +1,74 @@
+"""Calls that repeat beside a block: they begin, they end with it, and what they raise stays with them."""
+
+import threading
+import time
+
+import pytest
+
+from rayprivacy.core.threads import repeating
+
+PATIENCE = 30.0
+
+
+def test_calls_repeat_until_the_block_ends() -> None:
+    calls: list[threading.Thread] = []
+    three = threading.Event()
+
+    def call() -> None:
+        calls.append(threading.current_thread())
+        if len(calls) == 3:
+            three.set()
+
+    with repeating(0.001, call):
+        assert three.wait(PATIENCE)
+    (thread,) = set(calls)
+    assert thread.daemon
+    assert not thread.is_alive()
+    assert thread is not threading.current_thread()
+    told = len(calls)
+    time.sleep(0.05)
+    assert len(calls) == told
+
+
+def test_a_short_block_does_not_wait_for_the_first_call() -> None:
+    calls: list[int] = []
+    began = time.monotonic()
+    with repeating(60.0, lambda: calls.append(1)):
+        pass
+    assert time.monotonic() - began < 10
+    assert calls == []
+
+
+def test_the_block_ends_after_the_call_that_is_under_way() -> None:
+    begun, done = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        time.sleep(0.05)
+        done.set()
+
+    with repeating(0.001, slow):
+        assert begun.wait(PATIENCE)
+    assert done.is_set()
+
+
+def test_a_call_that_raises_is_the_last_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    calls: list[int] = []
+    raised = threading.Event()
+
+    def call() -> None:
+        calls.append(1)
+        raised.set()
+        raise ValueError("private text")
+
+    with repeating(0.001, call):
+        assert raised.wait(PATIENCE)
+        time.sleep(0.05)
+    assert calls == [1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_block_raises_passes() -> None:
+    with pytest.raises(KeyError, match="of the block"), repeating(0.001, lambda: None):
+        raise KeyError("of the block")
+    assert not [thread for thread in threading.enumerate() if thread.name == "repeating"]

@@ -1,0 +1,262 @@
+"""CTranslate2 draws from the distribution of the model itself: logits, next tokens, whole continuations, ends."""
+
+import copy
+import shutil
+import socket
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.generation.decode import sample
+from rayprivacy.generation.engines import BEST, PRECISIONS, best_engine, converts, require_engine
+from rayprivacy.generation.fast import Decoder, convert, sampler_of
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.models.backbone import Documents
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PROMPTS = ["could you tell me", "it", "she went to the market to buy apples"]
+DRAWS = 15_000
+PASSES, FAILS = 1e-4, 1e-8  # p-values; seeds are fixed, so that a test which passed passes again
+
+
+def _llama(tokenizer: Any, **settings: Any) -> Any:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, initializer_range=0.2, **sizes, **settings)
+    return LlamaForCausalLM(config)
+
+
+def _saved(model: Any, folder: Path) -> Any:
+    model.save_pretrained(folder)
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+
+
+def _gpt2(tokenizer: Any) -> Any:
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2
+    )
+    return GPT2LMHeadModel(config)
+
+
+@pytest.fixture(scope="module", params=["tied", "untied", "bfloat16", "gpt2"])
+def model(request: pytest.FixtureRequest, tiny_backbone: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A base as it comes, one with a head of its own as students have, one in bfloat16, and another architecture."""
+    torch.manual_seed(1)
+    tokenizer = tiny_backbone.tokenizer
+    made = {
+        "tied": lambda: _llama(tokenizer, tie_word_embeddings=True),
+        "untied": lambda: _llama(tokenizer, tie_word_embeddings=False, rope_theta=1e5),
+        "bfloat16": lambda: _saved(_llama(tokenizer).to(torch.bfloat16), tmp_path_factory.mktemp("saved")),
+        "gpt2": lambda: _gpt2(tokenizer),
+    }
+    return made[request.param]().eval()
+
+
+@pytest.fixture(scope="module", params=PRECISIONS)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def decoder(engine: str, model: Any, tiny_backbone: Documents, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return Decoder(convert(engine, model, tiny_backbone, tmp_path_factory.mktemp("converted")), tiny_backbone)
+
+
+@torch.no_grad()
+def _logits(model: Any, ids: list[int]) -> torch.Tensor:
+    found: torch.Tensor = model(torch.tensor([ids])).logits[0].float()
+    return found
+
+
+def test_the_converted_model_has_the_logits_of_the_model(
+    engine: str, model: Any, decoder: Decoder, tiny_backbone: Documents
+) -> None:
+    exact = copy.deepcopy(model).float()
+    for prompt in PROMPTS:
+        ids = tiny_backbone.prefix(prompt)
+        expected, found = _logits(exact, ids), decoder.logits(ids)
+        assert found.shape == expected.shape
+        if engine == "ctranslate2_float32":
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        apart = (torch.softmax(expected, -1) - torch.softmax(found, -1)).abs().sum(1) / 2
+        assert apart.max() < (
+            0.25 if engine == "ctranslate2" else 1e-3
+        )  # int8 on random weights, without VNNI, is the worst case
+
+
+CONFIG = SamplingConfig(max_tokens=3, temperature=0.6, top_k=4, top_p=0.9, seed=5)
+
+
+def _filtered(logits: torch.Tensor, config: SamplingConfig) -> torch.Tensor:
+    """Next-token probabilities as transformers filters them."""
+    filters = LogitsProcessorList(
+        [TemperatureLogitsWarper(config.temperature), TopKLogitsWarper(config.top_k), TopPLogitsWarper(config.top_p)]
+    )
+    return torch.softmax(filters(None, logits[None].clone()), -1)[0]
+
+
+def _expected(
+    decoder: Decoder, documents: Documents, prefix: list[int], config: SamplingConfig
+) -> dict[tuple[int, ...], float]:
+    """The probability of every continuation of up to `max_tokens` tokens, one forward pass for each of its tokens."""
+    open_, found = {(): 1.0}, Counter[tuple[int, ...]]()
+    for _ in range(config.max_tokens):
+        longer: dict[tuple[int, ...], float] = {}
+        for new, share in open_.items():
+            following = _filtered(decoder.logits([*prefix, *new])[-1], config)
+            for token in following.nonzero().flatten().tolist():
+                probability = share * float(following[token])
+                if token in (documents.start, documents.end):
+                    found[(*new, documents.end)] += probability
+                else:
+                    longer[*new, token] = probability
+        open_ = longer
+    return {**found, **open_}
+
+
+def _p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    if counts.keys() - expected.keys():
+        return 0.0
+    total = counts.total()
+    cells = sorted(expected, key=lambda cell: expected[cell])
+    rare = [cell for cell in cells if expected[cell] * total < 10]
+    kept = [cell for cell in cells if expected[cell] * total >= 10]
+    observed = [counts[cell] for cell in kept] + [sum(counts[cell] for cell in rare)] * bool(rare)
+    wanted = [expected[cell] * total for cell in kept] + [sum(expected[cell] for cell in rare) * total] * bool(rare)
+    if rare and wanted[-1] < 5:
+        observed, wanted = [*observed[:-2], sum(observed[-2:])], [*wanted[:-2], sum(wanted[-2:])]
+    scaled = np.array(wanted) * sum(observed) / sum(wanted)
+    return float(chisquare(observed, scaled).pvalue)
+
+
+def test_continuations_have_the_frequencies_of_the_filtered_distribution(
+    decoder: Decoder, tiny_backbone: Documents
+) -> None:
+    """Joint frequencies of three tokens, of prompts of three lengths in one batch; another filter is told apart."""
+    asked = PROMPTS * (DRAWS // len(PROMPTS))
+    drawn = decoder.sample(asked, CONFIG)
+    for place, prompt in enumerate(PROMPTS):
+        prefix = tiny_backbone.prefix(prompt)
+        counts = Counter(tuple(document[len(prefix) :]) for document in drawn[place :: len(PROMPTS)])
+        assert _p_value(counts, _expected(decoder, tiny_backbone, prefix, CONFIG)) > PASSES
+        for wrong in ({"temperature": 0.78}, {"top_k": 5, "top_p": 1.0}, {"top_k": 3}):
+            other = CONFIG.model_copy(update=wrong)
+            assert _p_value(counts, _expected(decoder, tiny_backbone, prefix, other)) < FAILS, wrong
+
+
+def test_sampling_repeats_with_its_seed_whatever_was_drawn_before(decoder: Decoder) -> None:
+    config = SamplingConfig(max_tokens=12, seed=1)
+    first = decoder.sample(PROMPTS, config)
+    assert decoder.sample(PROMPTS, config) == first
+    other = config.model_copy(update={"seed": 2})
+    assert decoder.sample(PROMPTS, other) != first
+    assert decoder.sample(PROMPTS, config) == first
+    many = decoder.sample(PROMPTS * 60, config)
+    assert len({tuple(each) for each in many}) > 100
+
+
+def test_documents_are_those_of_transformers_in_shape(model: Any, decoder: Decoder, tiny_backbone: Documents) -> None:
+    config, asked = SamplingConfig(max_tokens=60, seed=4), PROMPTS * 100
+    ended = []
+    for documents in (decoder.sample(asked, config), sample(model, tiny_backbone, asked, config)):
+        for prompt, document in zip(asked, documents, strict=True):
+            prefix = tiny_backbone.prefix(prompt)
+            new = document[len(prefix) :]
+            assert document[: len(prefix)] == prefix
+            assert 0 < len(new) <= 60
+            assert not {tiny_backbone.start, tiny_backbone.end} & set(new[:-1])
+            assert len(new) == 60 or new[-1] == tiny_backbone.end
+            assert new[-1] != tiny_backbone.start
+        ended.append(sum(document[-1] == tiny_backbone.end for document in documents))
+    assert abs(ended[0] - ended[1]) < 5 * (sum(ended) / 2) ** 0.5 + 5
+
+
+def test_no_prompts_no_texts(decoder: Decoder) -> None:
+    assert decoder.sample([], CONFIG) == []
+
+
+def test_a_model_is_converted_once_and_stays_as_it_is(
+    tiny_backbone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("something was asked for over a network")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    before = {name: tensor.clone() for name, tensor in tiny_backbone.model.state_dict().items()}
+    folder = convert(BEST, tiny_backbone.model, tiny_backbone, tmp_path)
+    assert list(tmp_path.iterdir()) == [folder]
+    assert all(torch.equal(before[name], tensor) for name, tensor in tiny_backbone.model.state_dict().items())
+    made = (folder / "model.bin").stat()
+    assert convert(BEST, tiny_backbone.model, tiny_backbone, tmp_path) == folder
+    assert (folder / "model.bin").stat().st_mtime_ns == made.st_mtime_ns
+    changed = copy.deepcopy(tiny_backbone.model)
+    changed.get_output_embeddings().weight.data[7] += 1
+    assert convert(BEST, changed, tiny_backbone, tmp_path) != folder
+    assert convert("ctranslate2", tiny_backbone.model, tiny_backbone, tmp_path) != folder
+
+
+def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backbone: Any, tmp_path: Path) -> None:
+    def written() -> list[list[int]]:
+        with sampler_of(BEST, tiny_backbone.model, tiny_backbone, tmp_path) as sampler:
+            found = sampler(PROMPTS, SamplingConfig(seed=3))
+        assert list(tmp_path.iterdir()) == []
+        return found
+
+    first = written()
+    with pytest.raises(KeyboardInterrupt), sampler_of(BEST, tiny_backbone.model, tiny_backbone, tmp_path):
+        raise KeyboardInterrupt
+    assert len(list(tmp_path.iterdir())) == 1
+    assert written() == first
+
+
+def test_the_first_engine_samples_as_ever(tiny_backbone: Any, tmp_path: Path) -> None:
+    config = SamplingConfig(max_tokens=6)
+    with sampler_of("transformers", tiny_backbone.model, tiny_backbone, tmp_path) as sampler:
+        assert sampler(PROMPTS, config) == sample(tiny_backbone.model, tiny_backbone, PROMPTS, config)
+
+
+def test_a_model_that_would_come_out_wrong_is_refused(tiny_backbone: Any, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    wide = _llama(tiny_backbone.tokenizer, head_dim=32).eval()
+    assert not converts(wide.config)
+    with pytest.raises(ConfigError, match=r"^the engine 'ctranslate2_float32' .* use 'transformers'\.$"):
+        convert(BEST, wide, tiny_backbone, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_auto_takes_the_fast_engine_where_it_is_and_takes_the_model(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert best_engine(model.config) == BEST
+    other = copy.deepcopy(model.config)
+    other.model_type = "opt"
+    assert best_engine(other) == "transformers"
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert best_engine(model.config) == "transformers"
+    with pytest.raises(
+        ConfigError,
+        match=r"^generation.engine is 'ctranslate2', which is not installed: run pip install 'rayprivacy\[fast\]', or"
+        r" use 'transformers'\.$",
+    ):
+        require_engine("generation.engine", "ctranslate2")
+    require_engine("generation.engine", "transformers")
+
+
+def test_damage_to_a_converted_model_is_no_text(tiny_backbone: Any, tmp_path: Path) -> None:
+    folder = convert(BEST, tiny_backbone.model, tiny_backbone, tmp_path)
+    shutil.copy(folder / "config.json", folder / "model.bin")
+    with pytest.raises(RuntimeError):
+        Decoder(folder, tiny_backbone).sample(PROMPTS, CONFIG)

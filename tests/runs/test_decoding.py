@@ -1,0 +1,104 @@
+"""The engine of a run: decided when it begins, kept when it goes on, and no part of the release."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.methods.registry import method_of
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.runs.checks import check_recipe
+from rayprivacy.runs.directory import RECIPE, Run
+from rayprivacy.runs.recipe import Recipe
+
+METHODS: tuple[type[Recipe], ...] = (SeqPateRecipe, GeneratorRecipe)
+
+
+def _recipe(kind: type[Recipe], base: Path | str, engine: str | None = None) -> Recipe:
+    written = {"generation": {"engine": engine}} if engine else {}
+    return kind.parse({"model": {"base": str(base)}, **written})
+
+
+def _engine(root: Path, recipe: Recipe) -> str:
+    run = Run.open(root, recipe, resume=True)
+    stored = yaml.safe_load((root / RECIPE).read_text())["generation"]["engine"]
+    assert run.recipe.generation.engine == stored
+    return str(stored)
+
+
+@pytest.fixture
+def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_auto_is_decided_when_a_run_begins_and_kept(
+    kind: type[Recipe], tiny_base: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    recipe = _recipe(kind, tiny_base)
+    assert _engine(tmp_path / "fast", recipe) == "ctranslate2_float32"
+    request.getfixturevalue("not_installed")
+    assert _engine(tmp_path / "first", recipe) == "transformers"
+    with pytest.raises(ConfigError, match=r"^generation.engine is 'ctranslate2_float32', which is not installed: "):
+        Run.open(tmp_path / "fast", recipe, resume=True)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_run_that_began_without_the_fast_engine_goes_on_without_it(
+    kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = _recipe(kind, tiny_base)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ctranslate2", None)
+        Run.open(tmp_path, recipe, resume=True)
+    assert _engine(tmp_path, recipe) == "transformers"
+    assert _engine(tmp_path, _recipe(kind, tiny_base, "transformers")) == "transformers"
+    with pytest.raises(ConfigError, match="holds a run of another recipe"):
+        Run.open(tmp_path, _recipe(kind, tiny_base, "ctranslate2"), resume=True)
+
+
+def test_a_run_of_a_version_that_knew_one_engine_goes_on_with_it(tiny_base: Path, tmp_path: Path) -> None:
+    recipe = _recipe(SeqPateRecipe, tiny_base)
+    Run.open(tmp_path, recipe, resume=True)
+    written = yaml.safe_load((tmp_path / RECIPE).read_text())
+    assert "engine" not in written["pseudo"]
+    del written["generation"]["engine"]
+    (tmp_path / RECIPE).write_text(yaml.safe_dump(written))
+    assert _engine(tmp_path, recipe) == "transformers"
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_base_that_cannot_be_read_is_no_reason_to_guess(kind: type[Recipe], tmp_path: Path) -> None:
+    assert _engine(tmp_path / "run", _recipe(kind, tmp_path / "nowhere")) == "transformers"
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_the_engine_of_written_text_names_no_release(kind: type[Recipe], tiny_base: Path) -> None:
+    names = {_recipe(kind, tiny_base, engine).release_id for engine in (None, "transformers", "ctranslate2")}
+    assert len(names) == 1
+
+
+def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
+    def named(pseudo: dict[str, str]) -> str:
+        return SeqPateRecipe.parse({"pseudo": pseudo}).release_id
+
+    assert (
+        SeqPateRecipe.parse({"model": {"dtype": "bfloat16"}}).release_id == "seqpate-00efb525ab86e1e2"
+    )  # of version 0.3.0
+    assert named({}) == named({"engine": "transformers"})
+    assert len({named({}), named({"engine": "ctranslate2"}), named({"engine": "ctranslate2_float32"})}) == 3
+
+
+@pytest.mark.usefixtures("not_installed")
+def test_an_engine_of_pseudo_sentences_that_is_not_installed_is_refused_first() -> None:
+    recipe = SeqPateRecipe.parse({"pseudo": {"engine": "ctranslate2"}})
+    with pytest.raises(ConfigError, match=r"^pseudo.engine is 'ctranslate2', which is not installed: "):
+        check_recipe(method_of(recipe), recipe)
+
+
+def test_seqpate_does_not_sample_on_gpus() -> None:
+    with pytest.raises(ConfigError, match="which the generator alone can use: choose 'auto'"):
+        SeqPateRecipe.parse({"generation": {"engine": "vllm"}})

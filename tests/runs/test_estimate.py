@@ -1,0 +1,191 @@
+"""Estimates of time: from the plan and the machine alone, without torch, and better after a run."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from toy_bench import QUIET, Bench
+from toy_method import CHUNKS
+
+import rayprivacy as rp
+from rayprivacy.core.files import user_cache
+from rayprivacy.methods.registry import method_named, method_names, method_of, parse_recipe
+from rayprivacy.runs import machine, pace
+from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.estimate import RAY_SECONDS, START_SECONDS, estimated
+from rayprivacy.runs.machine import Machine, machine_name, this_machine
+from rayprivacy.runs.plan import Plan, Stage
+
+ROOT = Path(__file__).parents[2]
+FLOPS = {"product": 1e9, "batched": 1e9} | {
+    f"{kernel} {dtype}": speed
+    for kernel in ("encode", "decode", "train")
+    for dtype, speed in (("float32", 1e9), ("bfloat16", 4e9))
+}
+OURS = Machine(4, FLOPS)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, with a machine that was measured."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = user_cache() / "machine"
+    folder.mkdir(parents=True)
+    (folder / f"{machine_name()}.json").write_text(json.dumps({"cpus": 4, "flops": FLOPS}))
+    return folder
+
+
+def _plan(*efforts: Effort) -> Plan:
+    plan = method_named("toy").planned(parse_recipe({"method": "toy"}))
+    return replace(plan, stages=(Stage("work", "public text", efforts=efforts),), users=10.0)
+
+
+def _seconds(*efforts: Effort, dtype: str = "float32", **more: Any) -> float | None:
+    recipe = parse_recipe({"method": "toy", "model": {"dtype": dtype}})
+    return estimated(recipe, _plan(*efforts), OURS, **more).seconds["work"]
+
+
+def test_work_is_divided_by_what_the_machine_does() -> None:
+    assert _seconds(Effort("product", 31e9)) == pytest.approx(10)  # 4 threads: 1 + 3 * 0.7 of a core
+    assert _seconds(Effort("encode", 31e9), dtype="bfloat16") == pytest.approx(2.5)
+    assert _seconds(Effort("product", 31e9), dtype="bfloat16") == pytest.approx(10), "float32 whatever the model has"
+    spread = Effort("encode", 400e9, processes=100, threads=False)
+    assert _seconds(spread) == pytest.approx(START_SECONDS + 100)
+    assert _seconds(spread, nodes=4) == pytest.approx(START_SECONDS + 25)
+    assert _seconds(spread, nodes=1000) == pytest.approx(START_SECONDS + 4), "a process is not divided"
+    assert _seconds(Effort("product", 31e9), nodes=4) == pytest.approx(10), "nor is the driver"
+
+
+def test_what_grows_with_the_corpus_follows_the_public_guess() -> None:
+    each = Effort("product", 3.1e9, users=True)
+    assert _seconds(each) == pytest.approx(10)
+    assert _seconds(each, users=30) == pytest.approx(30)
+    estimate = estimated(parse_recipe({"method": "toy"}), _plan(each), OURS, users=30)
+    assert estimate.users == 30
+    assert estimated(parse_recipe({"method": "toy"}), _plan(), OURS).users is None
+    assert estimated(parse_recipe({"method": "toy"}), _plan(), OURS).total == RAY_SECONDS
+
+
+@pytest.mark.parametrize("name", [name for name in method_names() if not name.startswith("toy")])
+def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
+    (path,) = (ROOT / "jobs" / name).glob("chat.yaml")
+    outline = rp.plan(rp.load_recipe(path), timed=True)
+    assert outline.estimate is not None
+    assert None not in outline.estimate.seconds.values()
+    assert 60 < outline.estimate.total < 24 * 3600
+    more = rp.plan(rp.load_recipe(path), timed=True, nodes=8).estimate
+    assert more is not None
+    assert more.total <= outline.estimate.total
+    assert (more.total < outline.estimate.total) == (name == "seqpate"), "one trains"
+    unknown = rp.plan(rp.load_recipe(path, ["model.base=hub/model"]), timed=True)
+    assert "not known" in str(unknown)
+    assert "at least" in str(unknown)
+
+
+def test_a_guess_is_a_whole_number() -> None:
+    recipe = rp.load_recipe(ROOT / "jobs" / "seqpate" / "chat.yaml")
+    for given in ({"nodes": 0}, {"users": 0}):
+        with pytest.raises(rp.ConfigError, match="is 0: give a whole number of at least 1"):
+            rp.plan(recipe, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["seqpate", "generator"])
+def test_a_plan_with_times_imports_neither_torch_nor_ray(name: str) -> None:
+    code = (
+        "import sys\nfrom rayprivacy.cli import app\n"
+        f"app(['plan', {str(ROOT / 'jobs' / name / 'chat.yaml')!r}, '--nodes', '2'], standalone_mode=False)\n"
+        "print([name for name in ('torch', 'transformers', 'ray', 'sklearn') if name in sys.modules])\n"
+    )
+    wide = os.environ | {"COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=wide)
+    assert done.stdout.endswith("[]\n")
+    assert "2 such machines" in " ".join(done.stdout.split())
+    assert "times are estimates" in done.stdout
+    assert "measuring" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{}", "[1]", '{"cpus": 0, "flops": {}}', '{"cpus": 1, "flops": {"product": -1}}']
+)
+def test_a_damaged_measurement_is_made_again(cache: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = cache.iterdir()
+    path.write_text(damage)
+    answer = json.dumps({"cpus": 7, "flops": FLOPS}).encode()
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, answer))
+    said: list[str] = []
+    found = this_machine(said.append)
+    assert found == Machine(7, FLOPS)
+    assert len(said) == 1
+    assert this_machine(said.append) == found
+    assert len(said) == 1
+
+
+def test_a_measurement_that_fails_leaves_the_times_out(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = cache.iterdir()
+    path.unlink()
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    outline = rp.plan(rp.load_recipe(ROOT / "jobs" / "seqpate" / "chat.yaml"), timed=True, console=QUIET)
+    assert outline.estimate is None
+    assert "time" not in str(outline).splitlines()[2]
+
+
+def test_another_instruction_set_is_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = machine_name()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    assert machine_name() != before
+
+
+@pytest.mark.slow
+def test_the_kernels_measure_this_machine(cache: Path) -> None:
+    (path,) = cache.iterdir()
+    path.unlink()
+    found = this_machine()
+    assert found is not None
+    assert found.flops.keys() == FLOPS.keys()
+    assert all(1e7 < rate < 1e14 for rate in found.flops.values())
+    assert found.rate("encode", "auto") == max(found.flops["encode float32"], found.flops["encode bfloat16"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_earlier_run_is_the_best_estimate(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = (Effort("product", 31e9),)
+    toy = method_named("toy").planned
+
+    def planned(self: Any, recipe: Any) -> Plan:
+        plan = toy(recipe)
+        stages = [replace(stage, efforts=declared) if stage.name == CHUNKS else stage for stage in plan.stages]
+        return replace(plan, stages=tuple(stages))
+
+    monkeypatch.setattr(type(method_named("toy")), "planned", planned)
+
+    def guess() -> Any:
+        recipe = bench.load()
+        return estimated(recipe, method_of(recipe).planned(recipe), OURS)
+
+    assert guess().measured == frozenset()
+    bench.run("quiet")  # on a quiet console, as trials of a search are
+    assert not (user_cache() / "pace").exists()
+    result = rp.run(bench.load(), bench.folder / "out", console=Console(file=io.StringIO()))
+    took = [json.loads(line) for line in (result.path / "run.log").read_text().splitlines()]
+    (seconds,) = [line["seconds"] for line in took if line["stage"] == CHUNKS and line["event"] == "done"]
+    assert guess().seconds[CHUNKS] == seconds
+    assert guess().measured == {CHUNKS}
+    (path,) = (user_cache() / "pace").iterdir()
+    assert json.loads(path.read_text()).keys() == {"seconds", "efforts", "users"}
+    path.write_text(path.read_text().replace(str(seconds), "20.0"))
+    declared = (Effort("product", 62e9),)
+    assert guess().seconds[CHUNKS] == pytest.approx(40), "twice the work, at half the speed that was guessed"
+    rp.run(bench.load(), bench.folder / "out", console=Console(file=io.StringIO()))
+    assert json.loads(path.read_text())["seconds"] == 20.0, "a run that was resumed found its work done"
+    for damage in ("", "[]", '{"seconds": -1, "efforts": [], "users": 1}'):
+        path.write_text(damage)
+        assert pace.kept_pace(bench.load(), rp.plan(bench.load()).plan.stage(CHUNKS)) is None
+        assert guess().seconds[CHUNKS] == pytest.approx(20)

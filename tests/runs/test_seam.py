@@ -1,0 +1,122 @@
+"""What methods may need beyond the toy fits without a change to `runs`: each is shown by a small one."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from toy_bench import QUIET, Bench
+from toy_sanitised import STAGE
+from toy_twice import DECAYING, FIRST, SECOND
+
+import rayprivacy as rp
+from rayprivacy.core.units import AccountKind
+from rayprivacy.methods.registry import method_named
+from rayprivacy.release import files
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.drive import drive
+
+
+def test_a_sanitiser_needs_no_model_and_has_a_metric_local_account(bench: Bench) -> None:
+    result = bench.run(overrides={"method": "toy_sanitised"})
+    assert not (result.path / "model").exists()
+    assert result.certificate.kind is AccountKind.METRIC_LOCAL
+    assert result.certificate.composition == "metric"
+    assert [line["name"] for line in result.certificate.stages] == [STAGE, "all stages together"]
+    assert result.certificate.stages[0]["epsilon"] == 2.0  # 4 words at 0.5
+    assert result.texts().count() > 0
+    card = (result.path / "README.md").read_text()
+    assert "Private text with other words." in card
+    assert "sanitized.parquet" in card
+    assert "model/" not in card.replace("base model", "")
+    assert "Swap" not in card
+    assert not (result.path / "synthetic.parquet").exists()
+    assert [path.name for path in result.path.glob("report*.html")] == ["report.html"]
+    with pytest.raises(rp.ConfigError, match="releases no model"):
+        rp.audit(result.path, console=QUIET)
+    with pytest.raises(rp.ConfigError, match="holds no model"):
+        result.model()
+    rp.clean(result.path)
+    assert list((result.path / "private").iterdir()) == []
+
+
+def test_an_audit_of_a_sanitiser_is_refused_before_an_account_is_opened(bench: Bench) -> None:
+    with pytest.raises(rp.ConfigError, match="'audit' is set and method 'toy_sanitised' releases no model"):
+        bench.run(overrides={"method": "toy_sanitised", "audit.users": 10})
+    assert not (bench.folder / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("crash", ["before the commit", "after the commit"])
+def test_a_file_is_released_once_whatever_dies(bench: Bench, monkeypatch: pytest.MonkeyPatch, crash: str) -> None:
+    real = files.digest_file
+    calls: Counter[str] = Counter()
+
+    def dying(path: Path) -> str:
+        calls[path.name] += 1
+        if calls.total() == (1 if crash == "before the commit" else 2):
+            raise KeyboardInterrupt
+        return real(path)
+
+    monkeypatch.setattr(files, "digest_file", dying)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(overrides={"method": "toy_sanitised"})
+    monkeypatch.undo()
+    assert not (bench.folder / "out" / "sanitized.parquet").exists()
+    first = (bench.folder / "out" / "private" / "unreleased-sanitized.parquet").read_bytes()
+    result = bench.run(overrides={"method": "toy_sanitised"})
+    released = (result.path / "sanitized.parquet").read_bytes()
+    assert (released == first) == (crash == "after the commit")
+    assert len(bench.charges()) == 1
+    (result.path / "sanitized.parquet").unlink()
+    with pytest.raises(rp.ReleaseError, match="its file is not here"):
+        bench.run(overrides={"method": "toy_sanitised"})
+
+
+def test_a_selective_method_has_an_account_of_its_policy(bench: Bench) -> None:
+    result = bench.run(overrides={"method": "toy_selective"})
+    assert result.certificate.kind is AccountKind.SELECTIVE
+    assert result.certificate.parameters["policy"] == "digits"
+    assert "selectively differentially private" in (result.path / "report.html").read_text()
+    assert "selective, unit: user" in rp.plan(bench.load({"method": "toy_selective"})).note
+    with pytest.raises(rp.LedgerError, match="policy is 'names' and account 'talk' was created with 'digits'"):
+        bench.run("names", {"method": "toy_selective", "policy": "names"})
+    with pytest.raises(rp.LedgerError, match=r"privacy\.kind is 'central' and account 'talk'"):
+        bench.run("central")
+
+
+TWICE = {"method": "toy_twice", "privacy.composition": "rdp", "privacy.epsilon": 20.0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(bench: Bench) -> None:
+    """And a third has noise and documents that change by step."""
+    _check_three_trainings(bench)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_search_stops_the_last_training_alone(bench: Bench) -> None:
+    """And what it began is finished as if nobody had stopped it."""
+    stopped = Run.open(bench.folder / "out", bench.load(TWICE), resume=True, console=QUIET, measured=False)
+    assert drive(method_named("toy_twice"), stopped, until=1) == {}
+    assert len(bench.charges()) == 5
+    _check_three_trainings(bench)
+
+
+def _check_three_trainings(bench: Bench) -> None:
+    result = bench.run(overrides=TWICE)
+    lines = bench.charges()
+    assert len(lines) == 6, "three trainings in two chunks each"
+    assert {state for _, _, state in lines} == {"committed"}
+    weights = {name: (result.path / "public" / f"weights of {name}").read_bytes() for name in (FIRST, SECOND, DECAYING)}
+    assert len(set(weights.values())) == 3
+    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
+        charges = ledger.charges_of("talk", result.certificate.release_id)
+        assert [charge.event for charge in charges] == rp.plan(result.recipe).plan.charges
+        assert len({charge.input_digest for charge in charges}) == 3
+    names = [line["name"] for line in result.certificate.stages]
+    assert names == [FIRST, SECOND, DECAYING, "all stages together"]
+    before = result.certificate
+    assert bench.run(overrides=TWICE).certificate == before
+    assert bench.charges() == lines

@@ -1,0 +1,222 @@
+"""What every method has without code of its own, shown on one that is registered by a line and otherwise unknown."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_bench import QUIET, SPOKEN, Bench
+from toy_method import CHUNKS, LENGTHS, TEXT
+
+import rayprivacy as rp
+from rayprivacy.accounting import renyi
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.plan import epsilon_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ORDER = 8.0
+STAGES = ["corpus by user", "base model", LENGTHS, CHUNKS, TEXT, "evaluation", "report"]
+
+
+class _KilledError(BaseException):
+    """Ends a run as nothing that the package catches does."""
+
+
+@contextmanager
+def killed(stage: str, *, before: bool) -> Iterator[None]:
+    """Within this, a run ends when it enters a stage, or when the work of the stage is done."""
+    real = Run.stage
+
+    @contextmanager
+    def dying(self: Any, name: str) -> Iterator[None]:
+        if before and name == stage:
+            raise _KilledError
+        with real(self, name):
+            yield
+            if name == stage:
+                raise _KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "stage", dying)
+        with pytest.raises(_KilledError):
+            yield
+
+
+def kept(root: Path) -> dict[str, bytes]:
+    """What a run leaves that does not depend on time; the names of folders differ."""
+    names = ("certificate.json", "certificate.md", "synthetic.parquet", "model/model.safetensors", "README.md")
+    return {name: (root / name).read_bytes() for name in names}
+
+
+def test_the_plan_shows_every_stage_with_its_cost(bench: Bench) -> None:
+    outline = rp.plan(bench.load())
+    assert [stage for stage, _, _ in outline.rows()][:3] == [f"{LENGTHS}: 4 bins", CHUNKS, f"{TEXT}: 8 texts"]
+    assert len(outline.plan.charges) == 4
+    assert outline.epsilons[LENGTHS] < outline.epsilons[CHUNKS] < outline.epsilon
+    assert f"{outline.epsilon:.4g}" in " ".join(str(outline).split())
+
+
+@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "weighted", "pld"])
+def test_the_plan_names_the_accountant_of_its_account(bench: Bench, composition: str) -> None:
+    outline = rp.plan(bench.load({"privacy.composition": composition}))
+    assert f"composition {composition}" in outline.note
+    assert outline.rule.claim in outline.note
+    assert len({rp.plan(bench.load({"privacy.composition": other})).rule.claim for other in ("gdp", composition)}) <= 2
+    assert composition == "gdp" or outline.rule.claim != rp.plan(bench.load()).rule.claim
+
+
+def test_a_run_leaves_a_release(bench: Bench) -> None:
+    result = bench.run()
+    assert result.texts().count() == 8
+    assert result.model().config.model_type == "llama"
+    assert result.tokenizer()("hello")["input_ids"]
+    certificate = result.certificate
+    assert certificate.release_id == result.recipe.release_id
+    assert (result.path / "report.html").read_text().count(LENGTHS) >= 1
+    card = (result.path / "README.md").read_text()
+    assert "the toy of the tests: how long private texts are was counted with noise" in card
+    assert result.metrics["synthetic"]["bins"] == 4
+    assert SPOKEN not in "".join(path.read_text(errors="replace") for path in result.path.glob("*.*"))
+
+
+def test_a_certificate_shows_epsilon_by_stage_and_their_composition(bench: Bench) -> None:
+    """Two lines whose composition is the total."""
+    result = bench.run()
+    *alone, together = result.certificate.stages
+    assert [line["name"] for line in alone] == [LENGTHS, CHUNKS]
+    assert together["name"] == "all stages together"
+    assert max(line["epsilon"] for line in alone) < together["epsilon"] < sum(line["epsilon"] for line in alone)
+    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
+        rule = ledger.terms("talk").rule
+        plan = rp.plan(result.recipe).plan
+        assert together["epsilon"] == epsilon_of(rule, plan.charges) == result.certificate.spent_diagnostic.epsilon
+    text = (result.path / "certificate.md").read_text()
+    assert all(line["name"] in text for line in result.certificate.stages)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["entering", "leaving"])
+def test_a_run_killed_at_each_stage_resumes_with_the_same_charges(bench: Bench, before: bool) -> None:
+    """One run dies at every stage, and each attempt is finished by one that dies later."""
+    for stage in STAGES:
+        with killed(stage, before=before):
+            bench.run("killed")
+    finished = bench.run("killed")
+    assert len(bench.charges()) == 4
+    assert {state for _, _, state in bench.charges()} == {"committed"}
+    again = kept(finished.path)
+    bench.run("killed")
+    assert kept(finished.path) == again
+    other = bench.run("other")  # from what the ledger holds: nothing is charged or drawn again
+    assert kept(other.path) == again
+    assert len(bench.charges()) == 4
+
+
+def test_cleaning_leaves_nothing_private(bench: Bench) -> None:
+    result = bench.run()
+    assert (result.path / "private" / "notes").exists()
+    done = rp.clean(result.path)
+    assert done.left == ()
+    assert list((result.path / "private").iterdir()) == []
+    assert {path.name for path in done.deleted} == {"shards", "notes"}
+    assert result.texts().count() == 8
+
+
+def test_audits_and_shadows_read_it_as_it_says(bench: Bench) -> None:
+    result = bench.run()
+    plain = rp.audit(result.path, users=10, console=QUIET)
+    assert set(plain["membership"]) == {"loss", "calibrated"}
+    found = rp.audit(result.path, users=10, shadows=4, console=QUIET)
+    assert set(found["membership"]) > {"loss", "calibrated"}
+    assert found["sample"]["shadows"] == 4
+    assert len(bench.charges()) == 4, "shadow models have a ledger of their own"
+
+
+def test_a_recipe_may_plant_canaries(bench: Bench) -> None:
+    result = bench.run(overrides={"audit.users": 10, "audit.canaries.repetitions": [1, 2]})
+    assert json.loads((result.path / "audit.json").read_text())["canaries"]
+    assert any("audit run" in warning for warning in result.certificate.warnings)
+    rp.clean(result.path)
+    assert list((result.path / "private").iterdir()) == []
+
+
+def test_a_search_pays_for_every_trial(bench: Bench) -> None:
+    out = bench.folder / "search"
+    begun: Any = rp.tune(bench.space(trials=2), out=out, console=QUIET)
+    with pytest.raises(rp.ConfigError, match="--resume"):
+        rp.tune(bench.space(trials=2), out=out, resume=False, console=QUIET)
+    with pytest.raises(rp.ConfigError, match="another space"):
+        rp.tune(bench.space(search={"toy.sharpness": {"uniform": [0.1, 1.0]}}), out=out, console=QUIET)
+    assert len(bench.charges("search")) == 8
+    found: Any = rp.tune(bench.space(trials=3), out=out, console=QUIET)
+    assert found.rows[:2] == begun.rows
+    assert [row.state for row in found.rows] == ["finished"] * 3
+    assert len(bench.charges("search")) == 12
+    assert found.spent == pytest.approx(sum(row.share for row in found.rows), rel=1e-6)
+    best = rp.load_recipe(bench.folder / "search" / "best.yaml")
+    rp.run(best, bench.folder / "best", console=QUIET)
+    assert len(bench.charges("search")) == 12, "the best trial is a release that was paid for"
+
+
+def test_a_search_prunes_after_chunks(bench: Bench) -> None:
+    space = bench.space(pruning={"grace": 1, "reduction": 2}, trials=4)
+    found: Any = rp.tune(space, out=bench.folder / "search", console=QUIET)
+    states = [row.state for row in found.rows]
+    assert "pruned" in states
+    assert "finished" in states
+    made = [row.charges for row in found.rows]
+    assert sum(made) == len(bench.charges("search"))
+    assert min(made) < 4 == max(made)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_a_budget_for_seven_of_twelve_trials_stops_after_seven(bench: Bench) -> None:
+    plan = rp.plan(bench.load()).plan
+    each = sum(renyi.rdp(event, (ORDER,))[0] for event in plan.charges)
+    cap = renyi.epsilon_at(7.5 * each, ORDER, 1e-6)
+    space = bench.space(
+        trials=12,
+        concurrent=4,
+        budget={"account": "search", "epsilon": cap, "delta": 1e-6},
+        fixed={"privacy": {"composition": "rdp"}},
+    )
+    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
+        terms = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(cap, 1e-6), "rdp")
+        ledger.create_account("search", *terms, order=ORDER)
+    found: Any = rp.tune(space, out=bench.folder / "search", console=QUIET)
+    assert [row.state for row in found.rows].count("finished") == 7
+    assert sum(row.charges for row in found.rows) == len(bench.charges("search")) == 7 * 4
+    assert found.exhausted == "the account has too little left for another trial"
+    assert 0.9 < found.spent <= 1
+
+
+def test_a_search_on_public_text_charges_nothing(bench: Bench) -> None:
+    bench.talk("public.parquet", 20, "stranger")
+    public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
+    space = bench.space(charging="public", public=public, budget=None, trials=2)
+    found: Any = rp.tune(space, out=bench.folder / "search", console=QUIET)
+    assert [row.state for row in found.rows] == ["finished"] * 2
+    assert not (bench.folder / "ledger.db").exists()
+
+
+def test_the_winner_of_a_selection_is_published_and_reported(bench: Bench) -> None:
+    selection = {"mean": 3.0, "distribution": "geometric"}
+    space = bench.space(
+        charging="select",
+        select=selection,
+        searcher="random",
+        trials=None,
+        recipe="toy.yaml",
+        fixed={"privacy": {"composition": "rdp"}},
+        budget={"account": "search", "epsilon": 8.0, "delta": 1e-6},
+    )
+    winner: Any = rp.tune(space, out=bench.folder / "search", console=QUIET)
+    assert winner is not None
+    assert winner.texts().count() == 8
+    assert "the winner of a secret number of trials" in (winner.path / "report.html").read_text()
+    page = Path(rp.report(winner.path, public=True))
+    assert page.name == "report-public.html"
+    assert winner.certificate.tuning_charge is not None

@@ -1,0 +1,45 @@
+"""Tests that name themselves: those that were running when the session was told to end, and those that took long."""
+
+import signal
+import time
+from types import FrameType
+from typing import Any
+
+import pytest
+
+LONG_SECONDS = 60.0  # make test is meant to have no such test
+
+_begun: dict[str, float] = {}
+_long: dict[str, float] = {}
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Be told of the end, in the process that sees all tests."""
+    if not hasattr(session.config, "workerinput"):
+        signal.signal(signal.SIGTERM, _end)
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    now = time.monotonic()
+    running = [f"{name} (for {now - begun:.0f} s)" for name, begun in _begun.items()]
+    pytest.exit(f"killed while running: {', '.join(running) or 'no test'}", 128 + signal.SIGTERM)
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """A test begins, in this process or in one of xdist's."""
+    _begun[nodeid] = time.monotonic()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """It has ended."""
+    took = time.monotonic() - _begun.pop(nodeid, time.monotonic())
+    if took > LONG_SECONDS:
+        _long[nodeid] = took
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Slow tests by name, the slowest first."""
+    if _long:
+        terminalreporter.section(f"longer than {LONG_SECONDS:.0f} s")
+    for name, took in sorted(_long.items(), key=lambda each: -each[1]):
+        terminalreporter.line(f"{took:6.0f} s  {name}")

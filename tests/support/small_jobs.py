@@ -1,0 +1,55 @@
+"""Small recipes on the tiny model, with the command line to run them: in this process, or in one that may be killed."""
+
+import json
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from commands import command
+from zygote import fork_command
+
+WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
+USERS, SENTENCES = 30, 4
+
+
+def sentence(user: int, number: int) -> str:
+    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
+
+
+@dataclass(frozen=True)
+class Job:
+    """A small recipe on the tiny model, and the command line to run it."""
+
+    folder: Path
+    recipe: Path
+
+    def run(self, out: str, *args: str) -> subprocess.CompletedProcess[str]:
+        """`rayprivacy run`, in this process and on its Ray."""
+        return self.call(*self._run(out, *args))
+
+    def killed(self, out: str, patch: str, *args: str) -> subprocess.CompletedProcess[str]:
+        """The same in a process and on a Ray of its own, with `patch` executed first: it kills where it says."""
+        words = self._run(out, *args)
+        process = fork_command(words, self.folder, patch, os.environ | {"COLUMNS": "200"})
+        try:
+            code = process.wait(timeout=600)  # the test's own timeout comes first
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(words, code, *said)
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command of `rayprivacy`: its exit code, and what it said."""
+        return command(words, self.folder)
+
+    def _run(self, out: str, *args: str) -> list[str]:
+        place = out if "://" in out else str(self.folder / out)
+        return ["run", str(self.recipe), "--out", place, *args]
+
+    def certificate(self, out: str) -> dict[str, Any]:
+        return dict(json.loads((self.folder / out / "certificate.json").read_text()))

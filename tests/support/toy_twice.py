@@ -1,0 +1,166 @@
+"""A method with two trainings of equal settings in one release.
+
+The noise of the second falls from step to step, and so does what it hides of a text: its first steps read a version of
+each row without its last word.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+
+from rayprivacy.core.units import PrivacyUnit, Protection
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
+from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
+from rayprivacy.runs.method import Card, Method, Output
+from rayprivacy.runs.plan import Plan, Stage, training_stage
+from rayprivacy.runs.recipe import Recipe, Resources
+
+FIRST, SECOND, DECAYING, TEXT = "first training", "second training", "decaying training", "synthetic text"
+
+
+class TwicePrivacy(PrivacyConfig):
+    """The `privacy` block: sampled steps."""
+
+    composition: Literal["rdp", "weighted", "pld"] = "rdp"
+
+
+class TwiceResources(EngineConfig, Resources):
+    """The `resources` block."""
+
+
+class TwiceRecipe(Recipe):
+    """A recipe with two equal trainings, and a third whose noise and documents change by step."""
+
+    method: Literal["toy_twice"] = "toy_twice"
+    privacy: TwicePrivacy = TwicePrivacy(epsilon=20.0)
+    adapter: AdapterConfig = AdapterConfig()
+    training: DpSgdConfig = DpSgdConfig(
+        sampling_rate=0.4, expected_batch=10, steps=4, chunk=2, max_records=2, max_tokens=12, noise_multiplier=2.0
+    )
+    generation: SamplingConfig = SamplingConfig(texts=8)
+    resources: TwiceResources = TwiceResources(cpus=1)
+
+
+@dataclass(frozen=True)
+class DecayingGaussian:
+    """Steps whose noise multiplier falls by a tenth from one to the next."""
+
+    sampling_rate: float
+    noise_multiplier: float
+    clipping_norm: float
+    steps: int
+    unit: PrivacyUnit = PrivacyUnit.USER
+
+    def noise_std(self, step: int) -> float:
+        return self._multiplier(step) * self.clipping_norm
+
+    def event_of(self, steps: range) -> DpEvent:
+        return ComposedDpEvent(
+            [PoissonSampledDpEvent(self.sampling_rate, GaussianDpEvent(self._multiplier(step))) for step in steps]
+        )
+
+    @property
+    def event(self) -> DpEvent:
+        return self.event_of(range(self.steps))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {"mechanism": "decaying-gaussian", **asdict(self)}
+
+    @property
+    def protection(self) -> Protection:
+        return Protection(self.unit)
+
+    def _multiplier(self, step: int) -> float:
+        return self.noise_multiplier * 0.9**step
+
+
+def mechanisms(recipe: TwiceRecipe) -> dict[str, StepMechanism]:
+    training = recipe.training
+    assert training.noise_multiplier is not None
+    shape = (training.sampling_rate, training.noise_multiplier, training.clipping_norm, training.steps)
+    same = SampledGaussian(*shape, recipe.privacy.unit)
+    return {FIRST: same, SECOND: same, DECAYING: DecayingGaussian(*shape, recipe.privacy.unit)}
+
+
+def plan(recipe: TwiceRecipe) -> Plan:
+    trainings = [training_stage(name, "", each, recipe.training.chunk) for name, each in mechanisms(recipe).items()]
+    return Plan(
+        stages=(*trainings, Stage(TEXT, "the released models")),
+        protection=Protection(recipe.privacy.unit),
+        noise="2, 2 and from 2 down",
+        assumptions=(*OF_UNIT[recipe.privacy.unit], *of_training(recipe.privacy.unit), TIMING),
+        shards=2,
+    )
+
+
+def run(context: Any) -> Output | None:
+    from rayprivacy.models.save import save_model
+    from rayprivacy.models.trainable import merged, trainable
+    from rayprivacy.runs.training import Training, train
+
+    recipe = context.recipe
+    context.shard()
+    backbone = context.load_model()
+    optimizer = recipe.training.optimizer.model_copy(update={"learning_rate": 1e-3})
+    settings = recipe.training.model_copy(update={"optimizer": optimizer})
+    for name, mechanism in mechanisms(recipe).items():
+        read = by_step(recipe) if name == DECAYING else reading(recipe)
+        trained = train(context, name, Training(mechanism, read, recipe.adapter, settings, recipe.resources))
+        context.run.public(f"weights of {name}").write_bytes(b"".join(map(_bytes, trained.weights.value.values())))
+    if context.stops_early:
+        return None
+    with context.stage(TEXT):
+        model = trainable(backbone, recipe.adapter)
+        model.load_state_dict(trained.weights.value, strict=False)
+        save_model(merged(model, backbone), backbone.tokenizer, context.run.root / "model", recipe.release_id, "Twice.")
+        pq.write_table(pa.table({"text": ["a text"] * recipe.generation.texts}), context.run.root / METHOD.card.texts)
+    return Output()
+
+
+def _bytes(tensor: Any) -> bytes:
+    return bytes(tensor.numpy().tobytes())
+
+
+def reading(recipe: TwiceRecipe) -> Reading:
+    return Reading(recipe.privacy.unit, (), nothing, recipe.training.max_tokens)
+
+
+def by_step(recipe: TwiceRecipe) -> Reading:
+    """The same, but the first two steps read a row without its last word."""
+    return Reading(recipe.privacy.unit, (), nothing, recipe.training.max_tokens, text=less, versions=2, version_of=late)
+
+
+def nothing(row: Any) -> str:
+    return ""
+
+
+def less(row: Any, version: int) -> str:
+    words = str(row["text"]).split()
+    return " ".join(words if version else words[:-1])
+
+
+def late(step: int) -> int:
+    return int(step >= 2)
+
+
+METHOD = Method(
+    recipe=TwiceRecipe,
+    card=Card(
+        citation="the twice trained of the tests",
+        sentence="a model was trained three times.",
+        private=(("corpus", "the raw text"), ("users", "one id each")),
+        released=(("models", "noisy steps"), ("synthetic text", "new writing")),
+    ),
+    plan=plan,
+    run=run,
+    reading=reading,
+)

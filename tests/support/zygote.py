@@ -1,0 +1,234 @@
+"""A warm process from which the processes of tests are forked: drivers that may be killed, and Ray's workers.
+
+A Python process that imports torch, transformers and this package takes eight seconds of CPU before it does anything,
+and the tests start hundreds of them. One server imports once; each process is a fork of it, with the arguments, the
+environment, the folder and the output that it would have had. Whoever asked for it waits until it ends, and if that one
+is killed, it is killed too: a tree of processes ends as it would otherwise.
+
+Ray itself is imported after the fork: it reads the environment of its process then, and seeds the generator of its
+ids, which would be the same in all that were forked later.
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+SOCKET = "RAYPRIVACY_TEST_ZYGOTE"
+WORKER = Path(__file__).with_name("forked_worker.py")
+WORD = 16
+WARM = """
+torch torch.func torch.utils.checkpoint transformers transformers.models.llama.modeling_llama peft accelerate tokenizers
+safetensors.torch gguf numpy pandas polars pyarrow.parquet pyarrow.csv pyarrow.json pyarrow.dataset scipy.stats
+scipy.optimize sklearn sqlalchemy.dialects.sqlite alembic requests jsonschema google.protobuf fsspec optuna pydantic
+yaml typer rich.console cryptography jinja2 dp_accounting opendp.prelude
+rayprivacy.models.backbone rayprivacy.models.trainable rayprivacy.models.features rayprivacy.models.adapters
+rayprivacy.models.store rayprivacy.ledger.store rayprivacy.release.gate rayprivacy.release.steps
+rayprivacy.evaluation.language rayprivacy.generation.decode rayprivacy.auditing.scoring
+""".split()  # noqa: SIM905
+
+
+class Forked:
+    """A process that was forked from the server, for which whoever holds this waits.
+
+    Attributes:
+        pid: of the process, which leads a session of its own.
+        returncode: as in `subprocess`; None while it runs.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.returncode: int | None = None
+        self.pid = int(connection.recv(WORD))
+
+    def poll(self) -> int | None:
+        """The exit code, if it has ended."""
+        return self.wait(0) if select.select([self._connection], [], [], 0)[0] else self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, as soon as there is one.
+
+        Raises:
+            TimeoutExpired: it runs on.
+        """
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
+            self.returncode = int(self._connection.recv(WORD) or -signal.SIGKILL)
+            self._connection.close()
+        return self.returncode
+
+
+def fork(
+    argv: Sequence[str], code: str | None, env: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
+) -> Forked:
+    """Fork a process.
+
+    Args:
+        argv: what it finds in `sys.argv`; the first is the script that it runs, if there is no code.
+        code: source that it runs instead.
+        env: its whole environment.
+        cwd: its folder.
+        streams: file descriptors of its standard output and its standard error.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ[SOCKET])
+    order = json.dumps({"argv": [*argv], "code": code, "env": {**env}, "cwd": str(cwd)}).encode()
+    socket.send_fds(connection, [str(len(order)).encode().ljust(WORD)], [*streams])
+    connection.sendall(order)
+    return Forked(connection)
+
+
+def fork_command(words: Sequence[str], cwd: Path, patch: str = "", env: Mapping[str, str] | None = None) -> Forked:
+    """Fork a process of the command line, whose output goes to the files `stdout` and `stderr` of its folder.
+
+    Args:
+        words: after the program's name.
+        cwd: its folder.
+        patch: source that is executed first.
+        env: its whole environment.
+    """
+    code = f"import os, signal, sys\n{patch}\nfrom rayprivacy.cli import main\nsys.exit(main())\n"
+    # Files, not pipes: what Ray leaves behind for a moment after SIGKILL would hold a pipe open.
+    with (cwd / "stdout").open("w") as out, (cwd / "stderr").open("w") as err:
+        return fork(["rayprivacy", *words], code, env or os.environ, cwd, [out.fileno(), err.fileno()])
+
+
+@contextmanager
+def zygote() -> Iterator[None]:
+    """Start a server; until the end, a Ray that this process starts has its workers forked there."""
+    with tempfile.TemporaryDirectory(prefix="zygote-") as folder:
+        address = f"{folder}/socket"
+        command = [sys.executable, str(Path(__file__)), address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
+            assert server.stdout
+            server.stdout.readline()  # it listens
+            os.environ[SOCKET] = address
+            fork_workers()
+            yield
+            del os.environ[SOCKET]
+            server.terminate()
+
+
+def fork_workers() -> None:
+    """Ray starts what it finds at `worker_path`."""
+    from ray._private.parameter import RayParams
+
+    real = RayParams.update_if_absent
+
+    def update(self: Any, **known: Any) -> None:
+        if SOCKET in os.environ and "worker_path" in known:
+            known["worker_path"] = str(WORKER)
+        real(self, **known)
+
+    RayParams.update_if_absent = update
+
+
+def _serve(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen(128)
+        print(flush=True)
+        for name in WARM:
+            __import__(name)
+        assert "ray" not in sys.modules, "its workers would share an environment and a generator of ids"
+        gc.freeze()  # collections of those who are forked leave the server's memory as it is
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for others
+        server.settimeout(1.0)
+        parent = os.getppid()
+        while parent == os.getppid():  # a killed test leaves no server behind
+            with suppress(TimeoutError):
+                _answer(server)
+
+
+def _answer(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    if os.fork() == 0:
+        try:
+            server.close()
+            _attend(connection)
+        finally:
+            os._exit(0)
+    connection.close()
+
+
+def _attend(connection: socket.socket) -> None:
+    """Fork what is asked for, and wait until it ends or nobody waits for it any more."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    head, streams, _, _ = socket.recv_fds(connection, WORD, 2)
+    with connection.makefile("rb") as file:
+        order = json.loads(file.read(int(head)))
+    child = os.fork()
+    if child == 0:
+        connection.close()
+        _become(streams, **order)
+    for stream in streams:
+        os.close(stream)
+    connection.sendall(str(child).encode().ljust(WORD))
+    handle = os.pidfd_open(child)
+    if handle not in select.select([handle, connection], [], [])[0]:
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with suppress(OSError):
+        connection.sendall(str(code).encode().ljust(WORD))
+
+
+def _become(streams: list[int], argv: list[str], code: str | None, env: dict[str, str], cwd: str) -> None:
+    status = 1
+    try:
+        os.setsid()
+        for stream, place in zip(streams, (1, 2), strict=True):
+            os.dup2(stream, place)
+            os.close(stream)
+        os.environ.clear()
+        os.environ.update(env)
+        os.chdir(cwd)
+        more = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+        sys.argv, sys.path[:1] = argv, [os.path.dirname(argv[0]) if code is None else "", *more]
+        _run(argv[0], code)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - as an interpreter does
+        traceback.print_exc()
+    finally:
+        _leave(status)
+
+
+def _run(script: str, code: str | None) -> None:
+    import numpy
+
+    numpy.random.seed()  # Python's own generator is seeded anew by every fork
+    if code is None:
+        runpy.run_path(script, run_name="__main__")
+    else:
+        fork_workers()
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def _leave(status: int) -> None:
+    """End as an interpreter does, and free nothing that belongs to the server."""
+    with suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BaseException):
+            stream.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -1,0 +1,121 @@
+"""Losses of the user's own: what may be one, and which are refused because they mix the rows of a batch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.batches import Batch, dummy_batch
+from rayprivacy.dpsgd.independence import check_independence
+from rayprivacy.dpsgd.losses import own_losses, row_losses
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import trainable
+
+Loss = Callable[[Any, Batch], Any]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_backbone: Backbone) -> Any:
+    found = trainable(tiny_backbone, AdapterConfig())
+    for name, parameter in found.named_parameters():
+        if "lora_B" in name:  # zero at the start, and the gradients of A with them
+            parameter.data.normal_(0, 0.05)
+    return found
+
+
+def _check(model: Any, loss: Loss, tokens: int = 12, batch_tokens: int = 64) -> None:
+    check_independence(model, lambda model, batch: own_losses(model, batch, loss), tokens, batch_tokens)
+
+
+def _twice_the_second_half(model: Any, batch: Batch) -> torch.Tensor:
+    weights = batch.weights.clone()
+    weights[:, weights.shape[1] // 2 :] *= 2
+    return row_losses(model, replace(batch, weights=weights))
+
+
+def _squared(model: Any, batch: Batch) -> torch.Tensor:
+    return row_losses(model, batch) ** 2
+
+
+def _of_all_tokens(model: Any, batch: Batch) -> torch.Tensor:
+    """Its rows of padding would add gradients, whose number is that of the units that were not sampled."""
+    logits = model(input_ids=batch.ids, use_cache=False).logits
+    found: torch.Tensor = logits.logsumexp(-1).mean(1)
+    return found
+
+
+@pytest.mark.parametrize("loss", [row_losses, _twice_the_second_half, _squared, _of_all_tokens])
+def test_a_loss_of_each_row_alone_is_taken(model: Any, loss: Loss) -> None:
+    _check(model, loss)
+
+
+def _mean_over_the_batch(model: Any, batch: Batch) -> torch.Tensor:
+    return row_losses(model, batch) / (batch.weights > 0).sum()
+
+
+def _mean_over_the_rows_with_text(model: Any, batch: Batch) -> torch.Tensor:
+    return row_losses(model, batch) / batch.weights.any(1).sum()
+
+
+def _contrast(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return own - own.mean()
+
+
+class _Running:
+    """A loss that is scaled by what it saw before."""
+
+    def __init__(self) -> None:
+        self.seen = 1.0
+
+    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
+        own = row_losses(model, batch)
+        self.seen = 0.9 * self.seen + 0.1 * own.sum().item()
+        return own / self.seen
+
+
+def _with_chance(model: Any, batch: Batch) -> torch.Tensor:
+    return row_losses(model, batch) * torch.rand(len(batch.ids))
+
+
+@pytest.mark.parametrize(
+    "loss", [_mean_over_the_batch, _mean_over_the_rows_with_text, _contrast, _Running(), _with_chance]
+)
+def test_a_loss_that_mixes_rows_is_refused(model: Any, loss: Loss) -> None:
+    with pytest.raises(ConfigError, match=r"depends on the others in the batch.*a loss of your own must"):
+        _check(model, loss)
+
+
+def test_a_loss_that_looks_at_other_lengths_is_refused(model: Any) -> None:
+    """Units of other lengths may share a batch with a unit, if they are padded to the same width."""
+    with pytest.raises(ConfigError, match="depends on the others in the batch"):
+        _check(model, lambda model, batch: row_losses(model, batch) * (batch.weights > 0).sum(1).float().var())
+
+
+def test_units_that_are_computed_alone_cannot_be_mixed(model: Any) -> None:
+    _check(model, _mean_over_the_batch, batch_tokens=8)
+
+
+@pytest.mark.parametrize("loss", [lambda model, batch: row_losses(model, batch).mean(), lambda model, batch: 1.0])
+def test_a_loss_is_one_number_per_row(model: Any, loss: Loss) -> None:
+    with pytest.raises(ConfigError, match="one number per row"):
+        _check(model, loss)
+
+
+def test_padding_has_no_loss(model: Any) -> None:
+    assert own_losses(model, dummy_batch(0), _of_all_tokens).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_the_models_own_loss_is_the_same_as_the_users(tiny_backbone: Backbone, low: bool) -> None:
+    half = replace(tiny_backbone, model=tiny_backbone.model.to(torch.bfloat16)) if low else tiny_backbone
+    adapted = trainable(half, AdapterConfig())
+    ids = torch.arange(24).reshape(2, 12)
+    batch = Batch(ids, torch.full((2, 12), 0.1).index_fill(1, torch.tensor([0]), 0.0), 1)
+    ours = row_losses(adapted, batch, low_precision=low)
+    assert torch.equal(own_losses(adapted, batch, row_losses, low), ours)
+    assert ours.dtype == torch.float32

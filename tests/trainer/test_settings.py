@@ -1,0 +1,159 @@
+"""The settings of a trainer: what names a release, what the plan shows, and what is refused at once."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ray.train import RunConfig, ScalingConfig
+from trainer_bench import QUIET, TRAINING, TrainerBench
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import rayprivacy as rp
+from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.trainer.method import LABEL_CHARS, LabelLines
+from rayprivacy.trainer.recipe import name_of_loss
+
+
+class _NoData(TrainerBench):
+    """Settings need no rows, hence no Ray."""
+
+    def dataset(self) -> Any:
+        return None
+
+
+@pytest.fixture
+def settings(tmp_path: Path, tiny_base: Path) -> TrainerBench:
+    return _NoData(tmp_path, tiny_base)
+
+
+def _loss(model: Any, batch: Any, factor: float = 1.0) -> torch.Tensor:
+    return factor * row_losses(model, batch)
+
+
+class _Loss:
+    def __call__(self, model: Any, batch: Any) -> torch.Tensor:
+        return row_losses(model, batch)
+
+
+def test_the_plan_shows_noise_and_cost(settings: TrainerBench) -> None:
+    outline = settings.trainer().plan()
+    text = " ".join(str(outline).split())
+    assert f"trainer: release {outline.recipe.release_id}" in text
+    assert "DP-SGD: 6 steps, lora" in text
+    assert "held-out" not in text
+    assert 7.9 < outline.epsilon <= 8.0
+    assert not (settings.folder / "ledger.db").exists()
+    assert not settings.storage.exists()
+
+
+def test_equal_settings_are_the_same_release(settings: TrainerBench) -> None:
+    def release(**changed: Any) -> str:
+        return settings.trainer(**changed).recipe.release_id
+
+    ours = release()
+    assert ours == release(workers=2, name="other", engine={"batch_tokens": 64})
+    others = [
+        release(seed=1),
+        release(training=TRAINING | {"steps": 8}),
+        release(adapter={"kind": "full"}),
+        release(loss=_loss),
+        release(loss=_Loss()),
+        release(given=True),
+        release(privacy={"epsilon": 4.0, "account": "talk"}),
+        release(privacy={"epsilon": 8.0, "delta": 1e-5, "account": "talk"}),
+    ]
+    assert len({ours, *others}) == len(others) + 1
+    assert release(adapter=AdapterConfig()) == ours, "blocks may be objects"
+    assert release(privacy=PrivacyConfig(epsilon=8.0, account="talk", key="elsewhere")) == ours
+
+
+def test_a_model_is_named_by_what_it_is(settings: TrainerBench) -> None:
+    first = settings.trainer(given=True)
+    elsewhere = settings.trainer(given=True, run_config=RunConfig(storage_path=str(settings.folder / "elsewhere")))
+    assert first.recipe.release_id == elsewhere.recipe.release_id
+    assert first.recipe.model.base != elsewhere.recipe.model.base
+    changed = settings.model()
+    with torch.no_grad():
+        changed["model"].get_output_embeddings().weight[0, 0] += 1
+    assert settings.trainer(**changed).recipe.release_id != first.recipe.release_id
+    wider = settings.model()
+    wider["tokenizer"].add_special_tokens({"pad_token": "<|pad|>"})
+    assert settings.trainer(**wider).recipe.release_id != first.recipe.release_id
+    used = settings.model()
+    used["tokenizer"](["hello", "hello you"], max_length=4, truncation=True)
+    assert settings.trainer(**used).recipe.release_id == first.recipe.release_id
+
+
+def test_a_given_model_is_saved_as_it_is(settings: TrainerBench) -> None:
+    trainer = settings.trainer(given=True)
+    assert trainer._given is not None
+    settings.storage.mkdir()
+    trainer._given.save(settings.storage)
+    folder = Path(trainer.recipe.model.base)
+    before = folder.stat().st_mtime_ns
+    trainer._given.save(settings.storage)
+    assert folder.stat().st_mtime_ns == before
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    again = settings.trainer(model=loaded, tokenizer=AutoTokenizer.from_pretrained(folder))
+    assert again.recipe.release_id == trainer.recipe.release_id
+    other = settings.trainer(model=loaded, tokenizer=AutoTokenizer.from_pretrained(folder), seed=2)
+    with torch.no_grad():
+        loaded.get_output_embeddings().weight.mul_(2)
+    with pytest.raises(rp.ConfigError, match="was changed after it was given"):
+        other._given.save(settings.folder)  # type: ignore[union-attr]
+
+
+def test_a_loss_is_named_by_its_source() -> None:
+    name = name_of_loss(_loss)
+    assert name.startswith("_loss-")
+    assert name_of_loss(partial(_loss, factor=2.0)) == name
+    assert name_of_loss(_Loss()).startswith("_Loss-")
+    assert name_of_loss(row_losses) != name
+    assert name_of_loss(eval("lambda model, batch: 0")).startswith("<lambda>-")
+
+
+def test_labels_stand_before_the_text() -> None:
+    lines = LabelLines(("topic", "stars"))
+    assert lines({"topic": "food", "stars": "5", "text": "hi"}) == "topic: food\nstars: 5\n"
+    assert lines({"topic": None, "stars": "x" * 99, "text": "hi"}) == f"stars: {'x' * LABEL_CHARS}\n"
+    assert LabelLines(())({"text": "hi"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"training": {"step": 3}}, "'training.step' is not a key .* did you mean 'training.steps'"),
+        ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
+        ({"privacy": {"unit": "record"}}, "corpus.max_records_per_user is 100"),
+        ({"privacy": {"composition": "gdp"}}, "'privacy.composition' is 'gdp'"),
+        ({"corpus": {"source": "chats.parquet"}}, "'corpus.source' is 'chats.parquet'"),
+        ({"ledger": "postgresql://me:secret@host/ledger"}, "privacy.ledger holds a password"),
+        ({"model": 3}, "the model is a int"),
+        ({"scaling_config": ScalingConfig(num_workers=0)}, "'resources.workers' is 0"),
+        ({"loss": _loss, "engine": {"gradients": "opacus"}}, "under which a loss of your own cannot be checked"),
+        ({"run_config": RunConfig(storage_path="s3://bucket/runs")}, "run_config.storage_path is not a path"),
+    ],
+)
+def test_wrong_settings_are_refused_at_once(settings: TrainerBench, changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(rp.ConfigError, match=says):
+        settings.trainer(**changed)
+
+
+def test_a_model_needs_its_tokenizer(settings: TrainerBench) -> None:
+    with pytest.raises(rp.ConfigError, match="without its tokenizer"):
+        settings.trainer(model=settings.model()["model"])
+
+
+def test_workers_may_change_in_number(settings: TrainerBench) -> None:
+    trainer = settings.trainer(scaling_config=ScalingConfig(num_workers=(1, 3)))
+    assert trainer.recipe.resources.workers == 3
+
+
+def test_the_release_id_is_the_name_where_there_is_none(settings: TrainerBench) -> None:
+    trainer = settings.trainer(run_config=None)
+    assert trainer.path.name == trainer.recipe.release_id
+    assert trainer._console is QUIET

@@ -1,0 +1,184 @@
+"""A search by Ray Tune itself, of a trainable that is none of ours: the account pays for the trials that ran."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from optuna.samplers import RandomSampler
+from ray import cloudpickle, tune
+from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
+
+import rayprivacy as rp
+from rayprivacy.accounting import renyi
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.tuning.wrapped import NO_BUDGET
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SIGMA, ORDER, CHUNKS = 2.0, 8.0, 2
+SPACE = {"x": tune.uniform(0.0, 1.0), "sigma": SIGMA}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+def open_account(url: str, trials: float) -> None:
+    (each,) = renyi.rdp(GaussianDpEvent(SIGMA), (ORDER,))
+    budget = Budget(renyi.epsilon_at(trials * each, ORDER, 1e-6), 1e-6)
+    with Ledger.open(url) as ledger:
+        unit, relation = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE
+        ledger.create_account("chat", unit, relation, budget, "rdp", order=ORDER)
+
+
+def lines(url: str, account: str = "chat") -> list[tuple[str, int, str]]:
+    with Ledger.open(url) as ledger:
+        ledger.verify()
+        assert ledger.status(account).share <= 1
+        return [(line.release_id, line.rung, line.state) for line in ledger.lines(account)]
+
+
+def price(config: dict[str, Any]) -> list[DpEvent]:
+    return [GaussianDpEvent(config["sigma"])]
+
+
+def price_of_chunks(config: dict[str, Any]) -> list[DpEvent]:
+    return [GaussianDpEvent(config["sigma"])] * CHUNKS
+
+
+def trainable(config: dict[str, Any]) -> None:
+    if config["x"] > 0.9:
+        raise RuntimeError("diverged")
+    for step in range(2):
+        tune.report({"loss": (config["x"] - 0.3) ** 2 + 0.1 / (step + 1)})
+
+
+def charging(config: dict[str, Any], url: str) -> None:
+    """Charges itself chunk by chunk, as a training behind the release gate does."""
+    release = rp.trial_release("mine", config)
+    with Ledger.open(url) as ledger:
+        for chunk in range(1, CHUNKS + 1):
+            charge = ledger.reserve("chat", release, "d", GaussianDpEvent(config["sigma"]), rung=chunk)
+            ledger.commit_output(ledger.start(charge), b"noisy")
+            tune.report({"loss": config["x"]})
+
+
+def random_search(seed: int) -> OptunaSearch:
+    return OptunaSearch(sampler=RandomSampler(seed))
+
+
+def tuner(function: Any, search: Any, path: Path, samples: int, name: str = "search", **config: Any) -> tune.Tuner:
+    return tune.Tuner(
+        tune.with_resources(function, {"cpu": 0.5}),
+        param_space=SPACE,
+        tune_config=tune.TuneConfig(metric="loss", mode="min", search_alg=search, num_samples=samples, **config),
+        run_config=tune.RunConfig(storage_path=str(path / "tune"), name=name, verbose=0),
+    )
+
+
+def test_the_account_pays_for_the_trials_that_ran_and_then_the_search_ends(
+    url: str, tmp_path: Path, local_ray: Path
+) -> None:
+    open_account(url, 5.5)
+    search = rp.BudgetedSearcher(OptunaSearch(seed=1), price, url, "chat", name="mine")
+    grid = tuner(trainable, search, tmp_path, 12, max_concurrent_trials=2).fit()
+    assert len(grid) == 5
+    assert search.exhausted == NO_BUDGET
+    assert sorted(release for release, *_ in lines(url)) == sorted(
+        rp.trial_release("mine", result.config) for result in grid
+    )
+    failed = {rp.trial_release("mine", result.config) for result in grid if result.error}
+    assert {release for release, _, state in lines(url) if state == "started"} == failed
+    assert search.searcher._ot_study.best_value == grid.get_best_result().metrics["loss"]
+
+
+def test_trials_that_charge_themselves_cannot_overdraw_together(url: str, tmp_path: Path, local_ray: Path) -> None:
+    open_account(url, 3 * CHUNKS + CHUNKS / 2)
+    inner = rp.BudgetedSearcher(random_search(3), price_of_chunks, url, "chat", name="mine", charges="trial")
+    search = ConcurrencyLimiter(inner, 2)
+    grid = tuner(tune.with_parameters(charging, url=url), search, tmp_path, 8).fit()
+    assert not grid.errors, "no trial began that was refused on its way"
+    assert len(grid) == 3
+    assert inner.exhausted == NO_BUDGET
+    found = lines(url)
+    assert len(found) == 3 * CHUNKS
+    assert {state for *_, state in found} == {"committed"}
+
+
+def test_a_search_that_is_begun_again_pays_nothing_twice(url: str, tmp_path: Path, local_ray: Path) -> None:
+    """With the same seed it is suggested the same: what came to its end is served, and what failed is paid for anew."""
+    open_account(url, 20)
+    first = tuner(trainable, _budgeted(url), tmp_path, 3, "first").fit()
+    before = lines(url)
+    assert len(before) == len(first) == 3
+    search = _budgeted(url)
+    second = tuner(trainable, search, tmp_path, 2, "second").fit()
+    after = lines(url)
+    assert after[:3] == before
+    assert len(after) == 5
+    done = [result.config for result in first if not result.error]
+    assert not [result for result in second if result.config in done]
+    known = [trial.value for trial in search.searcher._ot_study.trials][: len(first)]
+    served = [result.metrics["loss"] for result in first if not result.error]
+    assert set(served) <= set(known)
+
+
+def test_a_search_is_restored_by_ray_tune(
+    url: str, tmp_path: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver dies when the second trial reports; the restored search knows the charges, and pays for the rerun."""
+    monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
+    open_account(url, 20)
+    dying = tuner(trainable, _budgeted(url), tmp_path, 4, max_concurrent_trials=1)
+    dying._local_tuner._run_config.callbacks = [_Dies()]
+    with pytest.raises(_Killed):
+        dying.fit()
+    before = lines(url)
+    assert [state for *_, state in before] == ["committed", "started"]
+    grid = tune.Tuner.restore(str(tmp_path / "tune" / "search"), trainable=tune.with_resources(trainable, {"cpu": 0.5}))
+    results = grid.fit()
+    assert len(results) == 4
+    after = lines(url)
+    assert after[0] == before[0]
+    again = before[1][0]
+    assert [release for release, *_ in after].count(f"{again}-2") == 1
+    assert len(after) == 4 + 1
+    assert {rp.trial_release("mine", result.config) for result in results} == {
+        release.removesuffix("-2") for release, *_ in after
+    }
+
+
+def test_the_example_of_the_documentation_runs(
+    tmp_path: Path, local_ray: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    code = page.partition("## Your own trainable")[2].partition("```python")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {"__name__": "__main__"}
+    exec(code, scope)
+    ran = len(lines(f"sqlite:///{tmp_path}/clipping.db", "numbers"))
+    assert 2 <= ran < 20
+    assert f"{ran} trials; {NO_BUDGET}" in capsys.readouterr().out
+
+
+def _budgeted(url: str) -> rp.BudgetedSearcher:
+    return rp.BudgetedSearcher(random_search(5), price, url, "chat", name="mine")
+
+
+class _Killed(BaseException):
+    """Nothing catches it."""
+
+
+class _Dies(tune.Callback):
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+        self.seen.add(trial.trial_id)
+        if len(self.seen) == 2:
+            raise _Killed
