@@ -62,11 +62,11 @@ def _row(user: int, number: int) -> Row:
 
 def text_mark(user: int, number: int) -> str:
     """Eight letters that this text alone holds; no figure and no digest looks like them."""
-    digest = hashlib.sha256(f"{user} {number}".encode()).digest()[:8]
-    return "".join(chr(ord("a") + byte % 26) for byte in digest)
+    digest = hashlib.sha256(f"{user} {number}".encode()).digest()[:6]
+    return "qx" + "".join(chr(ord("a") + byte % 26) for byte in digest)
 
 
-MARKS = re.compile("|".join([MARK, *(text_mark(user, number) for user in range(USERS) for number in range(SENTENCES))]))
+TEXT_MARKS = {text_mark(user, number) for user in range(USERS) for number in range(SENTENCES)}
 
 
 def write_corpus(folder: Path, own: list[Row]) -> Path:
@@ -275,7 +275,8 @@ def marked_places(world: World, watch: Watch) -> list[str]:
 
 def is_marked(text: str) -> bool:
     """Whether a text holds the mark of all private things, or that of one text."""
-    return MARKS.search(text.lower()) is not None
+    text = text.lower()
+    return MARK in text or any(text[at.start() : at.start() + 8] in TEXT_MARKS for at in re.finditer("qx", text))
 
 
 def _content(path: Path) -> str:

@@ -195,4 +195,4 @@ def _check_counts(watch: Watch) -> None:
     figures = {line.rpartition(" ")[2] for line in tuple(watch.lines) if line.startswith("ray_data")}
     assert figures, "nothing of Ray Data was seen"
     assert not figures & {f"{count + more:.1f}" for more in range(9)}
-    assert not [page for page in tuple(watch.pages) if re.search(rf'"total_rows": ?{count}\\b', page)]
+    assert not [page for page in tuple(watch.pages) if re.search(rf'"total_rows": ?{count}\b', page)]
