@@ -2,12 +2,14 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.evaluation import fluency
 from rayprivacy.evaluation.evaluate import FEW_USERS, NO_HALVES, NO_HOLDOUT, NO_USERS, evaluate
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.summary import markdown
@@ -19,6 +21,14 @@ DOES = ["walks to", "looks at", "talks about", "comes from", "dreams of", "waits
 WHERE = ["the station", "a green park", "the small shop", "our school", "the harbour", "the market", "the bridge"]
 WHEN = ["every morning", "on sundays", "after work", "in the rain", "at night", "all summer", "now and then"]
 LSA_ONLY = EvaluationConfig(embeddings=("tfidf",), base=None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fewer_texts_for_bleu() -> Iterator[None]:
+    """It compares every text with every other, and takes nine tenths of an evaluation so small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fluency, "BLEU_TEXTS", 40)
+        yield
 
 
 def sentence(draw: random.Random) -> str:

@@ -280,6 +280,7 @@ def test_a_run_of_few_texts_is_refused_before_there_is_an_account(recipe: Path, 
     assert not (recipe.parent / "ledger.db").exists()
 
 
+@pytest.mark.usefixtures("local_ray")  # a run would start a Ray of its own
 @pytest.mark.parametrize("method", ["seqpate", "generator"])
 def test_a_search_is_not_asked_for_what_it_does_not_measure(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, method: str

@@ -24,6 +24,7 @@ from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.progress import RATES, ProgressGauges, progress_gauges, totals
 
+pytestmark = pytest.mark.usefixtures("local_ray")  # gauges would start a Ray of their own
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # the tags of every metric, beside otel_*
 OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
 RUNS = {

@@ -22,14 +22,14 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import encoding_job
-from rayprivacy.teachers.actor_pool import ActorPool
 from rayprivacy.teachers.encoding import encode_part, is_cached, shards_of, store_recipe
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
+pytestmark = pytest.mark.slow
+with_ray = pytest.mark.usefixtures("local_ray")
 TEACHERS = TeachersConfig(count=12, stack=2, max_tokens=20, row_tokens=32, max_rows=32)
 RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5)
 USERS = {f"user-{n}": [f"hello {n} how are you today, take the early train {m}" for m in range(20)] for n in range(36)}
@@ -106,6 +106,7 @@ def gone(within: float = 20) -> bool:
     return not encoders()
 
 
+@with_ray
 def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any]) -> None:
     finished: list[int] = []
     killed = set()
@@ -121,6 +122,7 @@ def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any])
     assert gone()
 
 
+@with_ray
 def test_a_second_job_computes_nothing_and_starts_nothing(spec: GroupSpec, monkeypatch: Any) -> None:
     list(cache_features(spec, RESOURCES))
     before = stamps(spec)
@@ -134,6 +136,7 @@ def test_a_second_job_computes_nothing_and_starts_nothing(spec: GroupSpec, monke
     assert stamps(spec) == before
 
 
+@with_ray
 def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
     spec: GroupSpec, expected: dict[str, Any], tiny_backbone: Backbone
 ) -> None:
@@ -150,14 +153,23 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
     assert len(content(spec).keys() - expected.keys()) == 1
 
 
-def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, monkeypatch: Any) -> None:
+def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: None, monkeypatch: Any) -> None:
     """It shows how many calls an actor had: how many parts hold users is private."""
     given: list[int] = []
 
-    class Counted(ActorPool):
-        def work(self, step: str, method: str, pieces: Any, *shared: Any, **more: Any) -> Iterator[Any]:
+    class Counted:
+        """In place of actors: what they would be asked is done here."""
+
+        def __init__(self, start: Any, places: int) -> None:
+            self.actor = encoding_job._Encoder(spec)
+
+        def work(self, step: str, method: str, pieces: Any) -> Iterator[Any]:
             given.append(len(pieces))
-            return super().work(step, method, pieces, *shared, **more)
+            for piece in pieces:
+                yield piece, getattr(self.actor, method)(piece)
+
+        def close(self) -> None:
+            pass
 
     monkeypatch.setattr(encoding_job, "ActorPool", Counted)
     write_parts(spec, {"user-7": ["one user, one part"]})
@@ -167,6 +179,7 @@ def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, monkeypatch: 
     assert given == [TEACHERS.parts] * 2
 
 
+@with_ray
 def test_an_encrypted_job_gives_the_same_states(spec: GroupSpec, expected: dict[str, Any]) -> None:
     sealed = replace(spec, store=replace(spec.store, encrypt=True))
     list(cache_features(sealed, ResourcesConfig(actors=1, cpus_per_actor=0.5)))
@@ -174,6 +187,7 @@ def test_an_encrypted_job_gives_the_same_states(spec: GroupSpec, expected: dict[
     assert not any(path.suffix == ".safetensors" for path in sealed.store.folder.iterdir())
 
 
+@with_ray
 def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_ray: Path, monkeypatch: Any) -> None:
     secret = "Xq7-private-words"
     part_path(spec.shards, 1).write_bytes(secret.encode())
@@ -192,6 +206,7 @@ def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_r
     assert "how are you today" not in logs
 
 
+@with_ray
 def test_a_base_that_does_not_load_is_one_sentence(spec: GroupSpec) -> None:
     broken = replace(spec, model=ModelConfig(base="./nowhere"))
     with pytest.raises(ConfigError, match="there is no such directory") as caught:

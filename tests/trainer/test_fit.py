@@ -19,6 +19,7 @@ from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.ledger.certificate import Certificate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+FULL = {"adapter": {"kind": "full"}}
 
 
 def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench, fitted: Any) -> None:
@@ -88,15 +89,6 @@ def test_a_budget_that_is_spent_is_refused_before_training(shared_bench: Trainer
     assert not other.path.exists()
 
 
-def test_it_can_be_cleaned(bench: TrainerBench) -> None:
-    """All weights are trained, and the ledger is given as an open one."""
-    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
-        result = bench.trainer(name="whole", ledger=ledger, adapter={"kind": "full"}).fit()
-    assert rp.clean(result.path).left == ()
-    assert list((Path(result.path) / "private").iterdir()) == []
-    assert Path(result.checkpoint.path).is_dir()
-
-
 def _scaled(factor: float) -> Any:
     def loss(model: Any, batch: Any) -> torch.Tensor:
         return factor * row_losses(model, batch)
@@ -104,14 +96,29 @@ def _scaled(factor: float) -> Any:
     return loss
 
 
-def test_a_loss_of_the_users_own_is_what_is_trained(bench: TrainerBench) -> None:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> tuple[TrainerBench, Any]:
+    """All weights are trained, on a loss of the user's own, and the ledger is given as an open one."""
+    bench = TrainerBench(tmp_path_factory.mktemp("whole"), tiny_base)
+    with rp.Ledger.open(f"sqlite:///{bench.folder}/ledger.db") as ledger:
+        return bench, bench.trainer(name="down", ledger=ledger, loss=_scaled(1.0), **FULL).fit()
+
+
+def test_a_loss_of_the_users_own_is_what_is_trained(whole: tuple[TrainerBench, Any]) -> None:
     """Two losses of one name are one release, with the same coins and noise: only the loss can tell their models."""
-    first = bench.trainer(name="down", loss=_scaled(1.0)).fit()
-    assert any("The loss is a function" in sentence for sentence in first.metrics["certificate"]["assumptions"])
+    bench, result = whole
+    assert any("The loss is a function" in sentence for sentence in result.metrics["certificate"]["assumptions"])
     assert len(bench.charges()) == 3
     with pytest.raises(rp.ReleaseError, match="was made before, and chunk 1 ended in another model"):
-        bench.trainer(name="up", loss=_scaled(-1.0)).fit()
+        bench.trainer(name="up", loss=_scaled(-1.0), **FULL).fit()
     assert len(bench.charges()) == 3
+
+
+def test_it_can_be_cleaned(whole: tuple[TrainerBench, Any]) -> None:
+    _, result = whole
+    assert rp.clean(result.path).left == ()
+    assert list((Path(result.path) / "private").iterdir()) == []
+    assert Path(result.checkpoint.path).is_dir()
 
 
 def _mixing() -> Any:
@@ -158,6 +165,7 @@ bench.trainer(training=TRAINING | {{"steps": 20}}).fit()
 """
 
 
+@pytest.mark.exhaustive
 def test_killed_in_the_middle_and_fitted_again_it_pays_once(bench: TrainerBench) -> None:
     script = SCRIPT.format(folder=str(bench.folder), base=str(bench.base))
     with (bench.folder / "said").open("w") as said:
