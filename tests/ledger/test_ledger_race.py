@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+from effort import EFFORT
 from processes import forkserver
 from timeouts import patience
 
@@ -19,7 +20,7 @@ from rayprivacy.ledger.store import Ledger
 QUERIES = 10
 CAP = Budget(3.0, 1e-6)
 FEW = (8, 3)
-MANY = (64, 20)
+MANY = (32, 10) if EFFORT == 1 else (64, 20)
 
 
 def _event(fit: int) -> SelfComposedDpEvent:

@@ -152,7 +152,7 @@ def _seen(mechanism: HistogramMechanism, sums: Array, runs: int) -> int:
     return sum(int(mechanism.draw(sums)[0]) > SCALE // 2 for _ in range(runs))
 
 
-def _exceeds_the_claim(mechanism: HistogramMechanism, claimed: float, runs: int = 6000) -> bool:
+def _exceeds_the_claim(mechanism: HistogramMechanism, claimed: float, runs: int = 3000) -> bool:
     """Two worlds, with a canary and without: Clopper-Pearson bounds of the attack against the Gaussian's curve."""
     unit = mechanism.contribution(np.array([[5]]))
     hits, false = _seen(mechanism, unit, runs), _seen(mechanism, unit * 0, runs)

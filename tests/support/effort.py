@@ -11,10 +11,10 @@ from hypothesis import Phase, settings
 
 EFFORT = int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
 
-settings.register_profile("quick", max_examples=100, deadline=None, print_blob=True)
+settings.register_profile("quick", max_examples=50, deadline=None, print_blob=True)
 settings.register_profile("thorough", max_examples=100 * max(EFFORT, 4), deadline=None, print_blob=True)
 settings.register_profile(
-    "failing", max_examples=100, deadline=None, database=None, phases=(Phase.explicit, Phase.generate)
+    "failing", max_examples=50, deadline=None, database=None, phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile("quick" if EFFORT == 1 else "thorough")
 
