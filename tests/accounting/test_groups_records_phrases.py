@@ -16,6 +16,7 @@ from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 
 
+@pytest.mark.exhaustive  # test_epsilon_calculators.py asks the command line for the same figures
 def test_one_record_is_the_sampled_gaussian_and_five_cost_far_more() -> None:
     one, five = (record_sampling_event(0.01, 1.0, k, 1000) for k in (1, 5))
     alone = epsilon([one], 1e-5, "pld")

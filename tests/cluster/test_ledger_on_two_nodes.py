@@ -40,7 +40,7 @@ def nodes(zygotes: None) -> Iterator[set[str]]:
     cluster.shutdown()
 
 
-@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.exhaustive), "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/ledger.db"
@@ -60,6 +60,7 @@ def _pay(url: str, number: int) -> tuple[str, str]:
     return node, "paid"
 
 
+@pytest.mark.exhaustive
 def test_tasks_on_two_nodes_cannot_overspend(url: str, nodes: set[str]) -> None:
     assert len(nodes) == 2
     ledger = Ledger.open(url)

@@ -74,8 +74,8 @@ def test_a_run_goes_on_with_other_ranks_and_another_stage(
 def test_four_steps_on_two_ranks_are_four_steps_on_one(
     pair: Ranks, undisturbed: dict[str, dict[str, np.ndarray]]
 ) -> None:
-    for optimizer in ("adamw", "momentum"):
-        for zero in (None, 0, 1, 2, 3):
+    for optimizer, engines in (("adamw", (None, 0, 1, 2, 3)), ("momentum", (None, 3))):
+        for zero in engines:
             _same(pair.run(taken, _case(zero, False, "all", optimizer))[0], undisturbed[optimizer])
 
 

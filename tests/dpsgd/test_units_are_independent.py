@@ -39,8 +39,8 @@ def _company(most: int = VOCABULARY) -> list[Unit]:
     """Users who all wrote the same, and users of all lengths with one to three texts."""
     random = np.random.default_rng(5)
     same = _unit(random, 7, most=most)
-    others = [_unit(random, *random.integers(4, 30, 1 + at % 3), most=most) for at in range(7)]
-    return [same] * 9 + others
+    others = [_unit(random, *random.integers(4, 30, 1 + at % 3), most=most) for at in range(5)]
+    return [same] * 4 + others
 
 
 def _newcomers(most: int = VOCABULARY) -> list[Unit]:
@@ -168,8 +168,17 @@ def step_with(case: Case, units: list[list[Unit]]) -> Counter[int]:
 
 
 @pytest.mark.parametrize("newcomers", [[7], pytest.param([2, 5], marks=pytest.mark.exhaustive)], ids=["one", "more"])
-@pytest.mark.parametrize(("kind", "half"), [("gpt2", False), ("llama_lora", True)], ids=["full", "lora-bfloat16"])
-@pytest.mark.parametrize("zero", [None, 0, 1, 2, 3], ids=["plain", "zero0", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize(
+    ("zero", "kind", "half"),
+    [
+        pytest.param(zero, kind, half, id=f"{engine}-{name}", marks=[] if now else pytest.mark.exhaustive)
+        for zero, engine in ((None, "plain"), (0, "zero0"), (1, "zero1"), (2, "zero2"), (3, "zero3"))
+        for kind, half, name, now in (
+            ("gpt2", False, "full", zero in (0, 2, 3)),
+            ("llama_lora", True, "lora-bfloat16", zero in (None, 1, 3)),
+        )
+    ],
+)
 def test_two_ranks_of_every_engine(pair: Ranks, zero: int | None, kind: str, half: bool, newcomers: list[int]) -> None:
     company, case = _company(PAD), Case(kind, zero, tokens=(64, 64), optimizer=SGD, half=half)
     spread = [company[::2], company[1::2]]

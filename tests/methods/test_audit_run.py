@@ -42,6 +42,7 @@ def _charges(job: Job) -> int:
         return ledger.verify().charges
 
 
+@pytest.mark.exhaustive
 def test_an_audit_run_plants_attacks_and_is_marked(generator: Job) -> None:
     plain_id = load_recipe(generator.recipe).release_id
     _with_audit(generator)

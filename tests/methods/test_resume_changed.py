@@ -78,12 +78,13 @@ def _same_as_fresh(job: Any, before: list[tuple[str, int]]) -> None:
     assert len({json.loads(resumed["certificate.json"])["corpus_digest"]}) == 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "until",
     [
         pytest.param(1, id="after one chunk"),
-        pytest.param(2, id="after two chunks", marks=pytest.mark.exhaustive),
-        pytest.param(None, id="finished", marks=pytest.mark.exhaustive),
+        pytest.param(2, id="after two chunks"),
+        pytest.param(None, id="finished"),
     ],
 )
 def test_a_generator(generator: Any, until: int | None) -> None:

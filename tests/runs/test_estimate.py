@@ -96,7 +96,7 @@ def test_a_guess_is_a_whole_number() -> None:
             rp.plan(recipe, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["seqpate", "generator"])
+@pytest.mark.parametrize("name", ["seqpate", pytest.param("generator", marks=pytest.mark.exhaustive)])
 def test_a_plan_with_times_imports_neither_torch_nor_ray(name: str) -> None:
     code = (
         "import sys\nfrom rayprivacy.cli import app\n"

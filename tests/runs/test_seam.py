@@ -86,6 +86,7 @@ def test_a_selective_method_has_an_account_of_its_policy(bench: Bench) -> None:
 TWICE = {"method": "toy_twice", "privacy.composition": "rdp", "privacy.epsilon": 20.0}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(bench: Bench) -> None:

@@ -110,6 +110,7 @@ def test_trials_that_charge_themselves_cannot_overdraw_together(url: str, tmp_pa
     assert {state for *_, state in found} == {"committed"}
 
 
+@pytest.mark.exhaustive
 def test_a_search_that_is_begun_again_pays_nothing_twice(url: str, tmp_path: Path, local_ray: Path) -> None:
     """With the same seed it is suggested the same: what came to its end is served, and what failed is paid for anew."""
     open_account(url, 20)

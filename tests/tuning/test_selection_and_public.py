@@ -35,6 +35,7 @@ class _Killed(BaseException):
     """Nothing catches it."""
 
 
+@pytest.mark.exhaustive
 def test_a_selection_charges_once_and_only_its_winner_leaves(
     bench: Any, local_ray: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
