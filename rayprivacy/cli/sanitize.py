@@ -25,6 +25,7 @@ def sanitize(
     label: Annotated[list[str] | None, typer.Option(help="Column that is copied, unprotected; may be repeated.")] = None,
     max_records: Annotated[int, typer.Option(help="Most records of a user.")] = 8,
     max_tokens: Annotated[int, typer.Option(help="Texts are cut to so many words.")] = 64,
+    words: Annotated[int, typer.Option(help="Most frequent words of English that are told apart.")] = 30_000,
     plus: Annotated[bool, typer.Option("--plus", help="SanText+: protect the less frequent words alone.")] = False,
     account: Annotated[str, typer.Option(help="Account that pays: one private corpus.")] = "sanitize",
     ledger: Annotated[str, typer.Option(help="URL of the ledger.")] = "sqlite:///ledger.db",
@@ -43,7 +44,7 @@ def sanitize(
         "method": "santext",
         "corpus": {"source": str(source), **columns},
         "privacy": {"account": account, "ledger": ledger, "key": key, "epsilon": epsilon or 1e9},
-        "sanitize": {"keep": keep, "max_tokens": max_tokens, "plus": {} if plus else None},
+        "sanitize": {"words": words, "keep": keep, "max_tokens": max_tokens, "plus": {} if plus else None},
     }
     if keep is not None:  # it costs what it costs
         data["privacy"]["epsilon"] = float(f"{api.plan(api.load_recipe(data)).epsilon * 1.0001:.5g}")

@@ -2,9 +2,10 @@
 
 The privacy of a sanitised word rests on a draw that nobody can predict and nobody sees twice. If a retry, a resumed run
 or another machine drew anew, whoever saw both texts could average the noise away. So a draw is two 64-bit numbers of an
-AES stream (`core.streams`) under a key made of the secret and of what names the release: its account and the digest of
-its inputs, which covers the corpus, the recipe and the mechanism. Another epsilon or another corpus has other coins, and
-a charge of its own. Within a release every block of 16 bytes is another word:
+AES stream (`core.streams`) under a key made of the secret and of what names the release: its account, the digest of
+its inputs, and its release id, which together cover the corpus, the recipe and the mechanism. Another recipe or another
+corpus has other coins, and a charge of its own: two draws from one coin would be worth more than two charges. Within a
+release every block of 16 bytes is another word:
 
     64-bit tag of the document | 32-bit position in it | 32-bit attempt and purpose
 
@@ -30,7 +31,7 @@ class Coins:
 
     Args:
         key: the run's secret.
-        release: what names the release: account and digest of its inputs.
+        release: what names the release: account, release id and digest of its inputs.
     """
 
     __slots__ = ("_key", "_release", "_secret")

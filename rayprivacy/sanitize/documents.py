@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rayprivacy.sanitize.coins import Coins, Tags
+from rayprivacy.sanitize.coins import Coins, Positions, Tags
 from rayprivacy.sanitize.entities import Detector
 from rayprivacy.sanitize.mechanism import Mechanism
 from rayprivacy.sanitize.surrogates import Surrogates
@@ -55,13 +55,14 @@ class Sanitizer:
         """
         bare, values = self._without_values(texts)
         ids, lengths = self.words.ids(bare, self.most)
-        owners, starts = np.repeat(np.arange(len(texts)), lengths), np.cumsum(lengths) - lengths
-        positions = (np.arange(len(ids)) - starts[owners]).astype(np.uint32)
-        place = np.flatnonzero(ids != self.words.entity)
-        drawn = ids.copy()
-        drawn[place] = self.mechanism.draw(ids[place], tags[owners[place]], positions[place], self.coins)
+        positions = places_in(lengths)
+        # A typed value is drawn for as an unknown word would be, and its outcome is not used.
+        is_value = np.flatnonzero(ids == self.words.entity)
+        ids[is_value] = self.words.unknown
+        drawn = self.mechanism.draw(ids, np.repeat(tags, lengths), positions, self.coins)
+        drawn[is_value] = self.words.entity
         written = self._written(bare, drawn, lengths)
-        made = self._made(values, ids, owners, positions, tags)
+        made = self._made(values, is_value, lengths, positions, tags)
         return [_filled(text, made.get(at, [])) for at, text in enumerate(written)]
 
     def _without_values(self, texts: Sequence[str]) -> tuple[list[str], dict[int, list[Value]]]:
@@ -77,12 +78,13 @@ class Sanitizer:
         return bare, values
 
     def _made(
-        self, values: dict[int, list[Value]], ids: Ids, owners: Ids, positions: np.ndarray, tags: Tags
+        self, values: dict[int, list[Value]], is_value: Ids, lengths: Ids, positions: Positions, tags: Tags
     ) -> dict[int, list[str]]:
         """Made-up values for the marks that are left after texts were cut."""
         made: dict[int, list[str]] = {}
-        for at in np.flatnonzero(ids == self.words.entity).tolist():
-            owner, mine = int(owners[at]), made.setdefault(int(owners[at]), [])
+        owners = np.searchsorted(np.cumsum(lengths), is_value, side="right")
+        for at, owner in zip(is_value.tolist(), owners.tolist(), strict=True):
+            mine = made.setdefault(owner, [])
             kind, value = values[owner][len(mine)]
             mine.append(self.surrogates.make(kind, value, int(tags[owner]), int(positions[at])))
         return made
@@ -106,6 +108,14 @@ class Sanitizer:
     @cached_property
     def _spelling(self) -> list[str]:
         return [*self.words.words, "", ENTITY]
+
+
+def places_in(lengths: Ids) -> Positions:
+    """The place of every word in its text, from 0, for texts of these lengths one behind the other."""
+    starts = np.cumsum(lengths) - lengths
+    places = np.arange(int(lengths.sum()), dtype=np.int64)
+    places -= np.repeat(starts, lengths)
+    return places.astype(np.uint32)
 
 
 def _filled(text: str, made: list[str]) -> str:

@@ -22,8 +22,9 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.sealing import Seal
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import read_part
-from rayprivacy.sanitize.coins import Coins
+from rayprivacy.sanitize.coins import Coins, Tags
 from rayprivacy.sanitize.documents import Sanitizer
 from rayprivacy.sanitize.entities import detector_of
 from rayprivacy.sanitize.labels import Labels
@@ -46,9 +47,10 @@ class Job:
         words: the public vocabulary.
         mechanism: what replaces words.
         labels: what happens to labels.
+        unit: of privacy.
         shards: folder of the part files.
         key_path: file of the secret.
-        release: what names the release: account and keyed digest of its inputs.
+        release: what names the release: account, release id and keyed digest of its inputs.
         folder: where blocks are written.
     """
 
@@ -56,6 +58,7 @@ class Job:
     words: tuple[str, ...]
     mechanism: Mechanism
     labels: Labels
+    unit: PrivacyUnit
     shards: Path
     key_path: Path
     release: tuple[str, ...]
@@ -120,11 +123,22 @@ def _sanitise_part(job: Job, part: int) -> None:
 
 def sanitise_table(rows: pa.Table, job: Job, key: Key, coins: Coins) -> pa.Table:
     """Rows of a part, sanitised: keyed document id, text and labels."""
-    places = zip(*(rows[name].to_pylist() for name in ("shard", "user", "record")), strict=True)
-    tags = np.array([coins.tag(*place) for place in places], dtype=np.uint64)
+    tags = tags_of(rows, job.unit, coins)
     texts = job.sanitizer(key, coins).sanitise(rows["text"].to_pylist(), tags)
     columns = {DOCUMENT: pa.array([f"{tag:016x}" for tag in tags.tolist()]), "text": pa.array(texts, pa.large_string())}
     return pa.table(columns | job.labels.released(rows, tags, coins))
+
+
+def tags_of(rows: pa.Table, unit: PrivacyUnit, coins: Coins) -> Tags:
+    """The tags of the documents of a part, [rows]: keyed names that do not depend on the number of parts.
+
+    A user's documents are numbered. With unit 'record' they are spread over the shards and numbered in each, so there
+    a document is named by its content, which no other one of this user has.
+    """
+    content = [name for name in rows.column_names if name not in ("shard", "record")]
+    names = ["user", "record"] if unit is PrivacyUnit.USER else content
+    places = zip(*(map(str, rows[name].to_pylist()) for name in names), strict=True)
+    return np.array([coins.tag(*place) for place in places], dtype=np.uint64)
 
 
 def write_release(job: Job, parts: int, path: Path) -> None:

@@ -78,24 +78,21 @@ class SanText:
 
     def draw(self, ids: Ids, tags: Tags, positions: Positions, coins: Coins) -> Ids:
         """An outcome for every word, [words]; tags and positions as of `Coins.words`."""
-        found = ids.copy()
-        drawn = np.flatnonzero(self._replaced(ids, tags, positions, coins))
-        if len(drawn):
-            found[drawn] = self._outcomes(ids[drawn], tags[drawn], positions[drawn], coins)
-        return found
-
-    def _replaced(self, ids: Ids, tags: Tags, positions: Positions, coins: Coins) -> np.ndarray:
         if self.replaced is None:
-            return np.ones(len(ids), dtype=bool)
+            return self._outcomes(ids, tags, positions, coins)
         coin = coins.words(KEEP, tags, positions)[:, 0] >> np.uint64(64 - _HALF)
-        return np.asarray((ids >= self.table.first) | (coin < self.replaced))
+        drawn = np.flatnonzero((ids >= self.table.first) | (coin < self.replaced))
+        found = ids.copy()
+        found[drawn] = self._outcomes(ids[drawn], tags[drawn], positions[drawn], coins)
+        return found
 
     def _outcomes(self, ids: Ids, tags: Tags, positions: Positions, coins: Coins) -> Ids:
         """Words of one source after the other, so that each row of the table is made once."""
-        order = np.argsort(ids, kind="stable")
-        words, starts = np.unique(ids[order], return_index=True)
-        ends = np.append(starts[1:], len(ids))
-        found = np.empty(len(ids), dtype=np.int64)
+        order = np.argsort(ids, kind="stable").astype(np.int32)
+        words, counted = np.unique(ids, return_counts=True)
+        ends = np.cumsum(counted)
+        starts = ends - counted
+        found = np.empty(len(ids), dtype=ids.dtype)
         for at in range(0, len(words), _ROWS):
             rows = np.cumsum(self.table.weights(words[at : at + _ROWS]), axis=1)
             places = order[starts[at] : ends[min(at + _ROWS, len(words)) - 1]]
@@ -104,7 +101,8 @@ class SanText:
             numbers = below(coins, WORD, tags[places], positions[places], totals).astype(np.int64)
             for row, mine in zip(rows, np.split(np.arange(len(places)), np.cumsum(counts)[:-1]), strict=True):
                 found[places[mine]] = np.searchsorted(row, numbers[mine], side="right")
-        return found + self.table.first
+        found += self.table.first
+        return found
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ import numpy.typing as npt
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.sanitize.vocabulary import Matrix, Vocabulary
 
-Ids = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.integer]
 Weights = npt.NDArray[np.int64]
 ROUNDING = 4e-6  # of the log-ratio of a token, and of any distance in float64
 _SCALE, _FLOOR = 2.0**52, 2**20

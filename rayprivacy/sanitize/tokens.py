@@ -64,8 +64,8 @@ class Words:
             encoded = self._tokenizer.encode_batch_fast(list(texts[start : start + _AT_ONCE]))
             each = [one.ids[:most] for one in encoded]
             lengths += list(map(len, each))
-            found.append(np.fromiter(chain.from_iterable(each), dtype=np.int64))
-        every = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+            found.append(np.fromiter(chain.from_iterable(each), dtype=np.int32))
+        every = np.concatenate(found) if found else np.empty(0, dtype=np.int32)
         return every, np.array(lengths, dtype=np.int64)
 
     def write(self, words: Sequence[str]) -> str:
@@ -75,10 +75,9 @@ class Words:
 
     def join(self, ids: Ids, lengths: Ids) -> Iterator[str]:
         """Texts of words with one space between them, and none before a comma or a contraction; `ids` undone."""
-        pieces = self._pieces
-        every, at = list(map(pieces.__getitem__, ids.tolist())), 0
+        pieces, at = self._pieces, 0
         for length in lengths.tolist():
-            text = "".join(every[at : at + length]).removeprefix(" ")
+            text = "".join(map(pieces.__getitem__, ids[at : at + length].tolist())).removeprefix(" ")
             yield _OPENS.sub(r"\1", text) if any(map(text.__contains__, "([{")) else text
             at += length
 

@@ -1,19 +1,21 @@
 """The plan of SanText: one charge for all words of a user, and the figures that say what it means."""
 
+from collections.abc import Mapping
+
 from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, Protection
 from rayprivacy.methods.santext.mechanisms import Planned, planned
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING
-from rayprivacy.runs.plan import PARTS_SHARDED, Plan, Stage, Work
+from rayprivacy.runs.plan import Plan, Stage, Work
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
 WORDS = "sanitised text"
 PARTS_SANITISED = "parts_sanitised"
 MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
-NO_GUARANTEE = "no meaningful guarantee: a document's epsilon is {:.4g}, above 50; it slows down an attack, and no more"
+NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"
 PUBLIC = (
     "The vocabulary, its order by frequency and its vectors are public and were not learnt from the corpus.",
     "All words that are not on the list are one symbol: they cannot be told from each other, and none is released.",
@@ -35,6 +37,7 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
     charges += [event for event in (labels.event(recipe.records),) if event is not None]
     _check(recipe, charges)
     document = document_epsilon(found.mechanism.event(recipe.sanitize.max_tokens))
+    everything = sum(map(document_epsilon, charges))
     work = (Work(PARTS_SANITISED, recipe.resources.parts),)
     detail = f"{len(found.vocabulary)} words of {found.vocabulary.name}, {recipe.sanitize.mechanism}"
     return Plan(
@@ -44,7 +47,7 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
         assumptions=(*OF_UNIT[recipe.privacy.unit], *PUBLIC, *_not_protected(recipe, found), TIMING),
         shards=recipe.resources.parts,
         figures=_figures(recipe, found, charges, document),
-        warnings=(NO_GUARANTEE.format(document),) if document > MEANINGFUL else (),
+        warnings=_warnings({"document": document, str(recipe.privacy.unit): everything}),
         as_published=_as_published(found),
     )
 
@@ -57,6 +60,12 @@ def _check(recipe: SanTextRecipe, charges: list[MetricLocalDpEvent]) -> None:
             f" raise it to {cost * 1.0001:.5g}, lower sanitize.keep or sanitize.epsilon (without both, what fits is"
             " found), or sanitize.max_tokens or corpus.max_records_per_user."
         )
+
+
+def _warnings(epsilons: Mapping[str, float]) -> tuple[str, ...]:
+    """One at most, of the smallest unit whose guarantee says nothing."""
+    large = [NO_GUARANTEE.format(unit, epsilon) for unit, epsilon in epsilons.items() if epsilon > MEANINGFUL]
+    return tuple(large[:1])
 
 
 def _figures(
@@ -123,5 +132,3 @@ def _as_published(found: Planned) -> dict[str, float]:
         return {}
     return {"SanText (2021), as published: epsilon per token and unit of distance only": found.mechanism.table.epsilon}
 
-
-__all__ = ["PARTS_SANITISED", "PARTS_SHARDED", "WORDS", "plan_run"]

@@ -72,9 +72,9 @@ class SanTextRecipe(Recipe):
     def _can_run(self) -> "SanTextRecipe":
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and SanText sanitises every word: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, self.resources.parts)
         if self.corpus.user is None and self.privacy.unit is not PrivacyUnit.RECORD:
             raise ValueError("corpus.user is null, so every row is its own author's: set privacy.unit to record")
+        check_unit(self.corpus, self.privacy.unit, self.resources.parts)
         if self.audit:
             raise ValueError("'audit' asks who took part, which a local method does not hide: use evaluation.attacked")
         Labels(self.sanitize.labels, self.corpus.labels)
