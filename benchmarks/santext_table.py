@@ -4,10 +4,10 @@
     python benchmarks/santext_table.py --data DIR --attacks 2000 --json
 
 Training and test text are both sanitised, as in the paper. Mechanisms: Random, FBDD (Feyisetan et al., 2020), k-ary
-randomised response that keeps as many words as SanText does, SanText and SanText+ (w 0.9, p 0.3), on GloVe 50d with raw
-vectors as in the paper. Tasks: domain of a query (CLINC150), intent of a banking query (BANKING77), rating of a drug
-review (DrugLib), and whether a sentence answers a question. `DIR` holds their Parquet files. Classifiers are TF-IDF with
-logistic regression; for pairs logistic regression on overlap and mean vectors.
+randomised response that keeps as many words as SanText does, SanText and SanText+ (w 0.9, p 0.3), on GloVe 50d with
+raw vectors as in the paper. Tasks: domain of a query (CLINC150), intent of a banking query (BANKING77), rating of a
+drug review (DrugLib), and whether a sentence answers a question. `DIR` holds their Parquet files. Classifiers are
+TF-IDF with logistic regression; for pairs logistic regression on overlap and mean vectors.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,13 @@ def banking(data: Path, dice: np.random.Generator) -> Task:
 
 
 def reviews(data: Path, dice: np.random.Generator) -> Task:
-    rows = [(f"{row['benefitsReview']} {row['commentsReview']}", int(row["rating"])) for row in _rows(data, "reviews_druglib")]
-    return _drawn([(text, "high" if rating >= 7 else "low") for text, rating in rows if rating >= 7 or rating <= 4], 4_200, dice)
+    rows = [
+        (f"{row['benefitsReview']} {row['commentsReview']}", int(row["rating"]))
+        for row in _rows(data, "reviews_druglib")
+    ]
+    return _drawn(
+        [(text, "high" if rating >= 7 else "low") for text, rating in rows if rating >= 7 or rating <= 4], 4_200, dice
+    )
 
 
 def answers(data: Path, dice: np.random.Generator) -> Task:
@@ -132,13 +138,18 @@ def accuracy(task: Task, ids: np.ndarray, lengths: np.ndarray) -> float:
     train = np.arange(count) % 5 > 0
     labels = np.array(task.labels)
     if task.pairs:
-        features, model = _pair_features(texts, ids, lengths, count), make_pipeline(StandardScaler(), LogisticRegression())
+        features, model = (
+            _pair_features(texts, ids, lengths, count),
+            make_pipeline(StandardScaler(), LogisticRegression()),
+        )
         model.fit(features[train], labels[train])
         return float((model.predict(features[~train]) == labels[~train]).mean())
     seen = TfidfVectorizer(token_pattern=PATTERN, ngram_range=(1, 2), sublinear_tf=True, min_df=2, dtype=np.float32)
     model = make_pipeline(seen, LogisticRegression(max_iter=60, tol=1e-3, C=10.0))
     model.fit([text for text, one in zip(texts, train, strict=True) if one], labels[train])
-    return float((model.predict([text for text, one in zip(texts, train, strict=True) if not one]) == labels[~train]).mean())
+    return float(
+        (model.predict([text for text, one in zip(texts, train, strict=True) if not one]) == labels[~train]).mean()
+    )
 
 
 def _pair_features(texts: list[str], ids: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
@@ -179,7 +190,11 @@ def grid(data: Path, seed: int) -> list[dict[str, Any]]:
     ids, lengths = words.ids([tidy(text) for text in task.texts], MOST)
     ids = np.minimum(ids, words.unknown)
     return [
-        {"w": w, "p": p, "accuracy": accuracy(task, sanitised(ids, lengths, mechanism("santext+", 3.0, w, p).draw, seed), lengths)}
+        {
+            "w": w,
+            "p": p,
+            "accuracy": accuracy(task, sanitised(ids, lengths, mechanism("santext+", 3.0, w, p).draw, seed), lengths),
+        }
         for w in (0.8, 0.9, 0.97)
         for p in (0.1, 0.3, 0.6)
     ]
@@ -204,12 +219,16 @@ def public_figures() -> list[dict[str, Any]]:
     return found
 
 
-def summary(rows: list[dict[str, Any]], figures: list[dict[str, Any]], by_share: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(
+    rows: list[dict[str, Any]], figures: list[dict[str, Any]], by_share: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Means over seeds, and the orderings S1 to S6 as far as they hold."""
     means: dict[tuple[str, str, float | None], float] = {}
     for row in rows:
         key = (row["task"], row["mechanism"], row["epsilon"])
-        means[key] = float(np.mean([each["accuracy"] for each in rows if (each["task"], each["mechanism"], each["epsilon"]) == key]))
+        means[key] = float(
+            np.mean([each["accuracy"] for each in rows if (each["task"], each["mechanism"], each["epsilon"]) == key])
+        )
     orderings: dict[str, Any] = {}
     for task in sorted({row["task"] for row in rows}):
         at = partial(_at, means, task)
@@ -218,27 +237,51 @@ def summary(rows: list[dict[str, Any]], figures: list[dict[str, Any]], by_share:
             "S1_santext_beats_fbdd_by_5": {e: at("santext", e) > at("fbdd", e) + 0.05 for e in (3.0, 4.0)},
             "S1_fbdd_within_3_of_random": {e: abs(at("fbdd", e) - at("random", None)) <= 0.03 for e in (3.0, 4.0)},
             "S2_rises": {
-                kind: all(at(kind, low) <= at(kind, high) + 0.01 for low, high in zip(EPSILONS, EPSILONS[1:], strict=False))
+                kind: all(at(kind, low) <= at(kind, high) + 0.01 for low, high in pairwise(EPSILONS))
                 for kind in ("santext", "santext+")
             },
-            "unsanitised_is_best": at("unsanitised", None) >= max(at(kind, e) for kind in MECHANISMS[1:] for e in EPSILONS),
+            "unsanitised_is_best": at("unsanitised", None)
+            >= max(at(kind, e) for kind in MECHANISMS[1:] for e in EPSILONS),
             "santext_within_2_of_randomised_response": {
                 e: round(at("santext", e) - at("randomised_response", e), 4) for e in EPSILONS
             },
         }
     plain = [row for row in figures if row["mechanism"] == "santext"]
-    rising = all(low["kept"] < high["kept"] and low["distinct_outcomes"] > high["distinct_outcomes"] and low["distinct_inputs"] > high["distinct_inputs"] for low, high in zip(plain, plain[1:], strict=False))
+    rising = all(
+        low["kept"] < high["kept"]
+        and low["distinct_outcomes"] > high["distinct_outcomes"]
+        and low["distinct_inputs"] > high["distinct_inputs"]
+        for low, high in pairwise(plain)
+    )
     cell = {(row["w"], row["p"]): row["accuracy"] for row in by_share}
-    falls = {
-        "p": all(cell[w, 0.1] >= cell[w, 0.3] >= cell[w, 0.6] for w in (0.8, 0.9, 0.97)),
-        "w": all(cell[0.8, p] >= cell[0.9, p] >= cell[0.97, p] for p in (0.1, 0.3, 0.6)),
-    } if by_share else None
+    falls = (
+        {
+            "p": all(cell[w, 0.1] >= cell[w, 0.3] >= cell[w, 0.6] for w in (0.8, 0.9, 0.97)),
+            "w": all(cell[0.8, p] >= cell[0.9, p] >= cell[0.97, p] for p in (0.1, 0.3, 0.6)),
+        }
+        if by_share
+        else None
+    )
     table_rows = [
         {"task": task, "mechanism": kind, "epsilon": epsilon, "accuracy": round(value, 4)}
-        | next(({k: row[k] for k in ("kept", "document_epsilon")} for row in figures if (row["mechanism"], row["epsilon"]) == (kind, epsilon)), {})
+        | next(
+            (
+                {k: row[k] for k in ("kept", "document_epsilon")}
+                for row in figures
+                if (row["mechanism"], row["epsilon"]) == (kind, epsilon)
+            ),
+            {},
+        )
         for (task, kind, epsilon), value in means.items()
     ]
-    return {"rows": table_rows, "public": figures, "orderings": orderings, "S5_exact": rising, "S6_falls": falls, "grid": by_share}
+    return {
+        "rows": table_rows,
+        "public": figures,
+        "orderings": orderings,
+        "S5_exact": rising,
+        "S6_falls": falls,
+        "grid": by_share,
+    }
 
 
 def _at(means: dict[tuple[str, str, float | None], float], task: str, kind: str, epsilon: float | None) -> float:
@@ -288,7 +331,9 @@ def main() -> None:
         with ProcessPoolExecutor(arguments.processes) as pool:
             public = pool.submit(public_figures)
             shares = pool.submit(grid, arguments.data, arguments.seeds[0])
-            each = [pool.submit(cells, arguments.data, name, seed) for seed in arguments.seeds for name in arguments.tasks]
+            each = [
+                pool.submit(cells, arguments.data, name, seed) for seed in arguments.seeds for name in arguments.tasks
+            ]
             rows = [row for future in each for row in future.result()]
             found = summary(rows, public.result(), shares.result())
     found |= {"minutes": round((time.monotonic() - began) / 60, 1)}

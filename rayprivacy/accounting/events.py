@@ -152,10 +152,11 @@ def _decode(obj: Any, depth: int) -> DpEvent:
     if kind.startswith("metric-local"):
         epsilon = fields.number(obj, "epsilon", 0, 1e9)
         diameter = fields.number(obj, "diameter", 0, 1e9)
-        tokens, protected = fields.whole(obj, "tokens"), ()
-        if kind == "metric-local-sensitive":
-            protected = (fields.number(obj, "keep_cost", 0, 1e9), fields.digest(obj, "sensitive"))
-        return MetricLocalDpEvent(epsilon, diameter, tokens, *protected)
+        tokens = fields.whole(obj, "tokens")
+        if kind == "metric-local":
+            return MetricLocalDpEvent(epsilon, diameter, tokens)
+        keep_cost = fields.number(obj, "keep_cost", 0, 1e9)
+        return MetricLocalDpEvent(epsilon, diameter, tokens, keep_cost, fields.digest(obj, "sensitive"))
     return NonPrivateDpEvent()
 
 

@@ -1,11 +1,9 @@
 """Guessing the original words of a sanitised text: four attacks, the strongest last.
 
-| attack | what it knows | source |
-|---|---|---|
-| `mask` | the sanitised words before; the word itself is masked | Yue et al. (2021), with a causal model in place of BERT |
-| `identity` | the sanitised word: it is guessed to be the original | N_x of the paper |
-| `bayes` | the sanitised word, the public table and a public prior of words | exact |
-| `context` | all of that; the prior is in part a language model's after the sanitised words before | Tong et al. (2025) |
+- `mask` knows the sanitised words before; the word itself is masked (Yue et al., 2021, with a causal model for BERT).
+- `identity` guesses that the sanitised word is the original: N_x of the paper.
+- `bayes` knows the sanitised word, the public table and public frequencies; exact.
+- `context` knows all of that and reads the sanitised words before with a language model (Tong et al., NAACL 2025).
 
 The paper reports the first one, which throws the best evidence away: its defence rates flatter. Success is the share of
 words that are on the public list and are guessed; unknown words are never guessed.
@@ -29,7 +27,7 @@ from scipy import stats
 
 from rayprivacy.models.backbone import Backbone
 
-Ids = npt.NDArray[np.int64]
+Ids = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
 Likelihoods = Callable[[Ids], Matrix]
 ATTACKS = ("mask", "identity", "bayes", "context")

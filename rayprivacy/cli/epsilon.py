@@ -312,7 +312,7 @@ def epsilon_santext(
         relation="any two documents of the same length",
         unit="document (local model)",
         assumptions=(
-            "accountant: tokens * (epsilon * diameter + keep cost), metric local privacy; never added to a central epsilon",
+            "accountant: tokens * (epsilon * diameter + keep cost), metric local privacy, never added to a central one",
             "vocabulary, embeddings and list of sensitive tokens are public; labels and lengths are not protected",
         ),
         published=(published.santext(per_token),),

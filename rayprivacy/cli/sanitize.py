@@ -22,7 +22,9 @@ def sanitize(
     ] = None,
     text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
     user: Annotated[str, typer.Option(help="Column that names the author.")] = "user",
-    label: Annotated[list[str] | None, typer.Option(help="Column that is copied, unprotected; may be repeated.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Column that is copied, unprotected; may be repeated.")
+    ] = None,
     max_records: Annotated[int, typer.Option(help="Most records of a user.")] = 8,
     max_tokens: Annotated[int, typer.Option(help="Texts are cut to so many words.")] = 64,
     words: Annotated[int, typer.Option(help="Most frequent words of English that are told apart.")] = 30_000,

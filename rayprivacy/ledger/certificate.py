@@ -113,7 +113,7 @@ class Certificate(Config):
     other_accounts: list[Neighbour]
     assumptions: list[str]
     as_published: dict[str, Any] | None = None
-    figures: dict[str, str] = {}
+    figures: dict[str, str] = Field(default_factory=dict)
     audit: dict[str, Any] | None = None
     ledger_head: str
     ledger_keyed: bool

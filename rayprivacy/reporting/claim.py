@@ -78,7 +78,7 @@ def limits(certificate: Certificate) -> tuple[str, str]:
 
 
 def warnings(certificate: Certificate) -> list[str]:
-    """The certificate's warnings, and ours when the cap is too large to mean anything; local methods say so themselves."""
+    """The certificate's warnings, and ours when the cap is too large to mean anything; local methods say so alone."""
     weak = f"no meaningful guarantee: epsilon = {number(certificate.epsilon)} is above {number(NO_MEANING)}"
     large = certificate.epsilon > NO_MEANING and certificate.kind is not AccountKind.METRIC_LOCAL
     return certificate.warnings + [weak] * large

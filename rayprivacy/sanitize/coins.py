@@ -13,6 +13,8 @@ Equal texts of two users have different tags, hence independent coins. Tags are 
 documents share one has probability n^2 / 2^65.
 """
 
+from typing import NoReturn
+
 import numpy as np
 import numpy.typing as npt
 
@@ -63,7 +65,7 @@ class Coins:
     def __repr__(self) -> str:
         return "Coins(<sealed>)"
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> NoReturn:
         raise TypeError("Coins are never pickled: pass the path of the key file and make them where they are needed")
 
 

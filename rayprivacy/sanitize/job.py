@@ -10,6 +10,7 @@ file are in the order of their keyed ids, which says nothing about users, parts 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -102,7 +103,7 @@ def sanitise_parts(job: Job, parts: int) -> Iterator[int]:
         yield running.pop(done)
 
 
-def _finish(done: ray.ObjectRef) -> None:
+def _finish(done: Any) -> None:
     try:
         ray.get(done)
         return
@@ -126,7 +127,7 @@ def sanitise_table(rows: pa.Table, job: Job, key: Key, coins: Coins) -> pa.Table
     tags = tags_of(rows, job.unit, coins)
     texts = job.sanitizer(key, coins).sanitise(rows["text"].to_pylist(), tags)
     columns = {DOCUMENT: pa.array([f"{tag:016x}" for tag in tags.tolist()]), "text": pa.array(texts, pa.large_string())}
-    return pa.table(columns | job.labels.released(rows, tags, coins))
+    return pa.table({**columns, **job.labels.released(rows, tags, coins)})
 
 
 def tags_of(rows: pa.Table, unit: PrivacyUnit, coins: Coins) -> Tags:

@@ -3,8 +3,8 @@
 - `SanText` (Yue et al., 2021, algorithm 1): the law of a `Table`.
 - `SanText` with `keep` (SanText+, algorithm 2): a word that is not sensitive is released as it is with probability
   1 - p; sensitive words, and words that are not on the list, never are. The claim is about sensitive words alone.
-- `RandomizedResponse`: a word is kept with a probability, else any other word comes out, all with the same chance. It is
-  the honest competitor: it bounds all pairs of words by one epsilon and needs no vectors.
+- `RandomizedResponse`: a word is kept with a probability, else any other word comes out, all with the same chance. It
+  is the honest competitor: it bounds all pairs of words by one epsilon and needs no vectors.
 
 A word is an id of the public vocabulary, one more id standing for every other word. Outcomes are ids of words.
 """
@@ -107,13 +107,13 @@ class SanText:
 
 @dataclass(frozen=True)
 class RandomizedResponse:
-    """k-ary randomised response (Kairouz et al., 2016) over words or values with ids from 0; another id becomes any.
+    """k-ary randomised response (Kairouz et al., 2016) over words or values with ids from 0.
 
-    A word is kept with probability K / (K + k - 1), K = e^epsilon, so of two words none has an outcome more than K times
-    as likely. An unknown word is drawn uniformly: 1/k lies between the two chances of every outcome.
+    A word is kept with probability K / (K + k - 1), K = e^epsilon, so of two words none has an outcome more than K
+    times as likely. An unknown word, whose id is k, is drawn uniformly: 1/k lies between the chances of every outcome.
 
     Attributes:
-        size: k, how many words there are; `size` is the id of the unknown one.
+        size: k, how many words there are.
         epsilon: of a token, for any two words.
     """
 

@@ -1,13 +1,14 @@
 """The `sanitize` block of a recipe: the public vocabulary, the mechanism, and what is done with the rest of a text."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
-KINDS = ("email", "url", "ip", "date", "card", "phone", "code")
+Kind = Literal["email", "url", "ip", "date", "card", "phone", "code"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class PlusConfig(Config):
@@ -34,7 +35,7 @@ class LabelsConfig(Config):
 
     kind: Literal["copy", "randomize"] = "copy"
     epsilon: float = Field(default=2.0, gt=0)
-    values: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     @field_validator("values")
     @classmethod
@@ -80,7 +81,7 @@ class SanitizeConfig(Config):
     max_tokens: int = Field(default=64, ge=1, le=2**16)
     case: Literal["lower", "keep"] = "lower"
     layout: Literal["spaces", "keep"] = "spaces"
-    entities: tuple[Literal["email", "url", "ip", "date", "card", "phone", "code"], ...] = KINDS
+    entities: tuple[Kind, ...] = KINDS
     detector: Literal["patterns", "presidio"] = "patterns"
     consistent: bool = False
     labels: LabelsConfig = LabelsConfig()

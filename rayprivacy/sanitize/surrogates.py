@@ -19,11 +19,22 @@ from rayprivacy.core.streams import words_of
 from rayprivacy.sanitize.coins import ENTITY, Coins
 
 NAMES = (
-    "alex blake casey dana ellis finley gray harper indigo jamie kai logan morgan noel oakley parker quinn reese sage"
-    " taylor umber val wren xen yael zion"
-).split()
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-_LONG = "january february march april may june july august september october november december".split()
+    "alex",
+    "blake",
+    "casey",
+    "dana",
+    "ellis",
+    "finley",
+    "gray",
+    "harper",
+    "jamie",
+    "kai",
+    "logan",
+    "morgan",
+    "noel",
+)
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()  # noqa: SIM905
+_LONG = "january february march april may june july august september october november december".split()  # noqa: SIM905
 _LETTER = re.compile(r"[a-z]+", re.IGNORECASE)
 
 

@@ -223,7 +223,7 @@ def rounded_up(value: float) -> float:
     14.301
     """
     digits = 4 - math.floor(math.log10(value))
-    return round(math.ceil(value * 10**digits) / 10**digits, digits)
+    return float(round(math.ceil(value * 10**digits) / 10**digits, digits))
 
 
 def _blocks(count: int) -> Iterator[Ids]:

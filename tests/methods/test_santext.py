@@ -230,10 +230,12 @@ def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
 
 def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
     alone = {"corpus.user": None, "corpus.max_records_per_user": None}
-    with pytest.raises(rp.ConfigError, match="set privacy.unit to record"):
+    with pytest.raises(rp.ConfigError, match=r"set privacy\.unit to record"):
         bench.load(alone)
     table = pq.read_table(bench.folder / "talk.parquet")
-    pq.write_table(table.set_column(1, "said", [["the same text of the people"] * len(table)]), bench.folder / "t.parquet")
+    pq.write_table(
+        table.set_column(1, "said", [["the same text of the people"] * len(table)]), bench.folder / "t.parquet"
+    )
     overrides = {**alone, "privacy.unit": "record", "corpus.source": str(bench.folder / "t.parquet")}
     rows = _rows(bench.run(overrides=overrides))
     assert len(rows) == len(table)
@@ -246,7 +248,16 @@ def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
 def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = bench.folder / "talk.parquet", bench.folder / "out.parquet"
     words = ["sanitize", str(source), str(out), "--text", "said", "--user", "who", "--max-records", "4"]
-    words += ["--max-tokens", "8", "--words", "300", "--ledger", f"sqlite:///{bench.folder}/l.db", "--key", str(bench.folder / "k")]
+    words += [
+        "--max-tokens",
+        "8",
+        "--words",
+        "300",
+        "--ledger",
+        f"sqlite:///{bench.folder}/l.db",
+        "--key",
+        str(bench.folder / "k"),
+    ]
     assert main(words) == 2
     assert "give --epsilon" in capsys.readouterr().err
     assert main([*words, "--keep", "0.3"]) == 0
@@ -262,9 +273,7 @@ def test_a_bound_that_was_kept_and_is_not_that_of_the_table_is_refused(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rp.plan(bench.load())
-    (path,) = (
-        path for path in (tmp_path / "cache").rglob("noise/*.json") if "worst" in path.read_text()
-    )
+    (path,) = (path for path in (tmp_path / "cache").rglob("noise/*.json") if "worst" in path.read_text())
     values = json.loads(path.read_text())
     path.write_text(json.dumps(values | {"worst": [values["worst"][0] / 2, *values["worst"][1:]]}))
     with pytest.raises(rp.ConfigError, match="not that of the table"):

@@ -63,7 +63,9 @@ def sample_pairs(job: Job, key: Key) -> Table:
     drawn, coins = rows.take(places), Coins(key, *job.release)
     texts = drawn["text"].to_pylist()
     after = job.sanitizer(key, coins).sanitise(texts, tags_of(drawn, job.unit, coins))
-    return Table("Texts before and after", ("Private", "Sanitised"), list(zip(texts, after, strict=True)), internal=True)
+    return Table(
+        "Texts before and after", ("Private", "Sanitised"), list(zip(texts, after, strict=True)), internal=True
+    )
 
 
 def charts(found: Planned) -> list[Chart]:

@@ -131,4 +131,3 @@ def _as_published(found: Planned) -> dict[str, float]:
     if not isinstance(found.mechanism, SanText):
         return {}
     return {"SanText (2021), as published: epsilon per token and unit of distance only": found.mechanism.table.epsilon}
-
