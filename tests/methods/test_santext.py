@@ -14,6 +14,7 @@ from toy_bench import QUIET, SPOKEN, USERS, Bench
 from zygote import fork_command
 
 import rayprivacy as rp
+from rayprivacy.api import Result
 from rayprivacy.cli import main
 from rayprivacy.core.units import AccountKind
 from rayprivacy.sanitize import job as sanitising
@@ -28,9 +29,8 @@ SETTINGS = {
 MARK = "zqxjvk"
 
 
-@pytest.fixture
-def bench(tmp_path: Path, tiny_base: Path) -> Bench:
-    found = Bench(tmp_path, tiny_base)
+def _bench(folder: Path, tiny_base: Path) -> Bench:
+    found = Bench(folder, tiny_base)
     for name, value in SETTINGS.items():
         found.blocks[name] = found.blocks.get(name, {}) | value if isinstance(value, Mapping) else value
     found.blocks["privacy"]["epsilon"] = 5000.0
@@ -39,48 +39,73 @@ def bench(tmp_path: Path, tiny_base: Path) -> Bench:
     return found
 
 
-def _elsewhere(bench: Bench, name: str, **more: Any) -> rp.api.Result:
+@pytest.fixture
+def bench(tmp_path: Path, tiny_base: Path) -> Bench:
+    return _bench(tmp_path, tiny_base)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
+    """A bench for tests that change nothing of its corpus; `finished` is its run."""
+    return _bench(tmp_path_factory.mktemp("santext"), tiny_base)
+
+
+@pytest.fixture(scope="module")
+def finished(shared: Bench, local_ray: Path) -> Result:
+    return shared.run("finished")
+
+
+def _elsewhere(bench: Bench, name: str, **more: Any) -> Result:
     """The same corpus and key, with a ledger of its own."""
-    return bench.run(name, {"privacy.ledger": f"sqlite:///{bench.folder}/{name}.db", **more})
+    return bench.run(name, {"privacy.ledger": _ledger(bench, name), **more})
+
+
+def _ledger(bench: Bench, name: str) -> str:
+    return f"sqlite:///{bench.folder}/{name}.db"
+
+
+def _charges(bench: Bench, name: str) -> int:
+    with rp.Ledger.open(_ledger(bench, name)) as ledger:
+        ledger.verify()
+        return len(ledger.lines("talk"))
 
 
 def _rows(result: Any) -> list[dict[str, Any]]:
     return pq.read_table(result.path / "sanitized.parquet").to_pylist()
 
 
-def test_a_run_leaves_a_release_and_says_what_it_is_worth(bench: Bench) -> None:
-    result = bench.run()
-    certificate, rows = result.certificate, _rows(result)
+def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finished: Result) -> None:
+    result, certificate, rows = finished, finished.certificate, _rows(finished)
     assert len(rows) == USERS * 4
     assert [row["document"] for row in rows] == sorted({row["document"] for row in rows})
     assert certificate.kind is AccountKind.METRIC_LOCAL
     assert certificate.relation == "replace"
     (event,) = certificate.events
     assert event.kind == "metric-local-sensitive"
-    plan = rp.plan(bench.load())
+    plan = rp.plan(shared.load())
     assert plan.epsilon == pytest.approx(certificate.spent_diagnostic.epsilon, rel=1e-9)
     assert list(certificate.figures)[:3] == ["Epsilon of a document", "Epsilon of a user", "Epsilon of a word"]
     document = float(certificate.figures["Epsilon of a document"].split(",")[0])
     assert plan.epsilon == pytest.approx(4 * document, rel=1e-4)
     assert "no meaningful guarantee" in certificate.warnings[0]
     assert any("the 60 most frequent words" in each for each in certificate.assumptions)
-    assert len(bench.charges()) == 1
+    assert len(shared.charges()) == 1
     text = (result.path / "certificate.md").read_text()
     assert text.index("Epsilon of a document") < text.index("Spent up to this release")
     card = (result.path / "README.md").read_text()
     assert card.index("Epsilon of a document") < card.index("What it is")
 
 
-def test_the_calculator_agrees(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    event = rp.plan(bench.load()).plan.charges[0]
+def test_the_calculator_agrees(shared: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    event = rp.plan(shared.load()).plan.charges[0]
     words = ["--epsilon", repr(event.epsilon), "--diameter", repr(event.diameter), "--tokens", str(event.tokens)]
     assert main(["epsilon", "santext", *words, "--keep-cost", repr(event.keep_cost), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["epsilon"]
-    assert math.isclose(found, rp.plan(bench.load()).epsilon, rel_tol=1e-9)
+    assert math.isclose(found, rp.plan(shared.load()).epsilon, rel_tol=1e-9)
 
 
-def test_the_report_shows_charts_attacks_and_pairs_and_shares_only_the_charts(bench: Bench) -> None:
-    result = bench.run()
+def test_the_report_shows_charts_attacks_and_pairs_and_shares_only_the_charts(finished: Result) -> None:
+    result = finished
     page, inference = (result.path / "report.html").read_text(), result.metrics["inference"]
     assert SPOKEN in page
     assert set(inference["success"]) == {"mask", "identity", "bayes", "context"}
@@ -94,33 +119,31 @@ def test_the_report_shows_charts_attacks_and_pairs_and_shares_only_the_charts(be
     assert {path.name for path in (result.path / "plots").glob("*kept*")} == {"kept.png"}
 
 
-def test_any_number_of_parts_writes_the_same_bytes(bench: Bench) -> None:
-    files = {
-        (_elsewhere(bench, f"parts{parts}", **{"resources.parts": parts}).path / "sanitized.parquet").read_bytes()
-        for parts in (1, 2, 3)
-    }
-    assert len(files) == 1
+def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result) -> None:
+    for parts in (1, 3):
+        other = _elsewhere(shared, f"parts{parts}", **{"resources.parts": parts, "evaluation.attacked": 0})
+        assert _bytes(other) == _bytes(finished)
 
 
-def test_what_a_release_is_made_of_changes_its_coins(bench: Bench) -> None:
+def _bytes(result: Result) -> bytes:
+    return (result.path / "sanitized.parquet").read_bytes()
+
+
+def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result) -> None:
     """Two draws from one coin would be worth more than two charges."""
-    plain = {"sanitize.plus": None}
-    first = _rows(_elsewhere(bench, "first", **plain))
     for name, change in (
         ("case", {"sanitize.case": "keep"}),
         ("account", {"privacy.account": "other"}),
-        ("key", {"privacy.key": str(bench.folder / "other.key")}),
-        ("seed", {"seed": 1}),
+        ("key", {"privacy.key": str(shared.folder / "other.key")}),
     ):
-        other = _rows(_elsewhere(bench, name, **plain, **change))
-        assert {row["document"] for row in first}.isdisjoint(row["document"] for row in other), name
+        other = _elsewhere(shared, name, **{"evaluation.attacked": 0}, **change)
+        assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other)), name
 
 
 @pytest.mark.parametrize("crash", ["in a task", "before the commit", "after the commit"])
 def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, crash: str
+    shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
-    whole = (_elsewhere(bench, "whole").path / "sanitized.parquet").read_bytes()
     if crash == "in a task":
         monkeypatch.setattr(sanitising, "_finish", _die)
     elif crash == "before the commit":
@@ -128,12 +151,12 @@ def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
     else:
         monkeypatch.setattr(Path, "replace", _die_moving(Path.replace))
     with pytest.raises(KeyboardInterrupt):
-        bench.run()
+        _elsewhere(shared, crash)
     monkeypatch.undo()
-    assert not (bench.folder / "out" / "sanitized.parquet").exists()
-    result = bench.run(resume=True)
-    assert (result.path / "sanitized.parquet").read_bytes() == whole
-    assert len(bench.charges()) == 1
+    assert not (shared.folder / crash / "sanitized.parquet").exists()
+    result = shared.run(crash, {"privacy.ledger": _ledger(shared, crash)}, resume=True)
+    assert _bytes(result) == _bytes(finished)
+    assert _charges(shared, crash) == 1
 
 
 def _die(*_: Any) -> None:
@@ -150,18 +173,18 @@ def _die_moving(real: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_is_resumed_by_another_process(bench: Bench) -> None:
-    whole = (_elsewhere(bench, "whole").path / "sanitized.parquet").read_bytes()
-    words = ["run", str(bench.recipe), "--out", str(bench.folder / "out")]
+def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finished: Result) -> None:
+    words = ["run", str(shared.recipe), "--out", str(shared.folder / "killed")]
+    words += ["-o", f"privacy.ledger={_ledger(shared, 'killed')}", "-o", "evaluation.attacked=0"]
     patch = (
         "from rayprivacy.methods.santext import method\n"
         "def write(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
         "method.write_release = write\n"
     )
-    assert fork_command(words, bench.folder, patch).wait(timeout=300) == -signal.SIGKILL
+    assert fork_command(words, shared.folder, patch).wait(timeout=300) == -signal.SIGKILL
     assert main([*words, "--resume"]) == 0
-    assert (bench.folder / "out" / "sanitized.parquet").read_bytes() == whole
-    assert len(bench.charges()) == 1
+    assert (shared.folder / "killed" / "sanitized.parquet").read_bytes() == _bytes(finished)
+    assert _charges(shared, "killed") == 1
 
 
 def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
