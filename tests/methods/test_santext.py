@@ -310,3 +310,26 @@ def test_nothing_is_charged_where_the_vocabulary_is_missing(bench: Bench, tmp_pa
     with pytest.raises(rp.ConfigError, match="both set"):
         bench.load({"sanitize.epsilon": 3.0})
     assert not (bench.folder / "ledger.db").exists()
+
+
+def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
+    shared: Bench, finished: Result, public_sentences: list[str]
+) -> None:
+    (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
+    block = {"text": str(shared.folder / "public.txt"), "steps": 60, "batch": 8, "learning_rate": 1e-2}
+    more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0}
+    result = _elsewhere(shared, "pretrained", **more)
+    figures = result.metrics["synthetic"]["pretraining"]
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
+    assert result.model().config.num_hidden_layers == 2
+    assert (
+        "public text alone" in (result.path / "model" / "README.md").read_text()
+        or (result.path / "model" / "README.md").is_file()
+    )
+    assert _charges(shared, "pretrained") == 1
+    assert shared.load({"pretraining": block}).release_id == shared.load().release_id
+    before = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
+    shared.run("pretrained", {"privacy.ledger": _ledger(shared, "pretrained"), **more}, resume=True)
+    assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(rp.ConfigError, match=r"pretraining\.text is .*: give a Parquet file"):
+        _elsewhere(shared, "none", **more | {"pretraining": block | {"text": str(shared.folder / "none.txt")}})

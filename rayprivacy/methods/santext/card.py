@@ -18,4 +18,5 @@ METHOD = Method(
     plan="rayprivacy.methods.santext.plan:plan_run",
     run="rayprivacy.methods.santext.method:run",
     reading="rayprivacy.methods.santext.method:reading_of",
+    check="rayprivacy.methods.santext.method:check_inputs",
 )

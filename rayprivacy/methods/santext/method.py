@@ -13,22 +13,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.artifacts import digest_file, digest_json
+from rayprivacy.core.files import read_json, write_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.santext.card import CARD
 from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, sample_pairs
 from rayprivacy.methods.santext.mechanisms import Planned, confirmed, planned
-from rayprivacy.methods.santext.plan import PARTS_SANITISED, WORDS
+from rayprivacy.methods.santext.plan import PARTS_SANITISED, PRETRAINING, PRETRAINING_STEPS, WORDS
+from rayprivacy.methods.santext.pretraining import pretrained, public_texts
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.save import save_model
 from rayprivacy.runs.account import whole
 from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.exhibits import Chart, Table
 from rayprivacy.runs.method import Output
 from rayprivacy.sanitize.entities import detector_of
 from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
 from rayprivacy.sanitize.labels import Labels
 
+HOW = "A public language model that learnt from public text alone to read text sanitised as this corpus is."
 Context = RunContext[SanTextRecipe]
 
 
@@ -49,8 +54,24 @@ def run(context: Context) -> Output:
 
     with context.stage(WORDS):
         context.release_file(WORDS, event, CARD.texts, write, made_of)
+    figures = {"words_kept": found.keep, **_pretrain(context, found)}
     measured = _Measured(context, job, found)
-    return Output(figures={"words_kept": found.keep}, internal=measured.blocks, exhibits=measured.exhibits)
+    return Output(figures=figures, internal=measured.blocks, exhibits=measured.exhibits)
+
+
+def _pretrain(context: Context, found: Planned) -> dict[str, Any]:
+    """Train the model that reads sanitised text, where it is asked for and not there yet; figures of public text."""
+    config, out = context.recipe.pretraining, context.run.root / MODEL
+    if config is None:
+        return {}
+    kept = context.run.public("pretraining.json")
+    if not (kept.exists() and out.is_dir()):
+        backbone = context.load_model(pretraining_text=digest_file(Path(config.text)))
+        with context.stage(PRETRAINING):
+            model, figures = pretrained(backbone, found, config, context.counter(PRETRAINING_STEPS))
+            save_model(model, backbone.tokenizer, out, context.recipe.release_id, HOW)
+            write_json(kept, figures)
+    return {"pretraining": read_json(kept)}
 
 
 def _made_of(recipe: SanTextRecipe, found: Planned) -> str:
@@ -98,6 +119,17 @@ class _Measured:
     def _attacks(self) -> dict[str, Any]:
         backbone = load_backbone(self.context.recipe.model)
         return attacks(self.job, self.context.plan.parts, self.found, backbone, self.context.key, self._words)
+
+
+def check_inputs(recipe: SanTextRecipe) -> None:
+    """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    detector_of(recipe.sanitize.detector, recipe.sanitize.entities)
+    if recipe.pretraining:
+        public_texts(Path(recipe.pretraining.text))
 
 
 def reading_of(recipe: SanTextRecipe) -> Reading:

@@ -12,8 +12,8 @@ from rayprivacy.runs.plan import Plan, Stage, Work
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
-WORDS = "sanitised text"
-PARTS_SANITISED = "parts_sanitised"
+WORDS, PRETRAINING = "sanitised text", "pretraining"
+PARTS_SANITISED, PRETRAINING_STEPS = "parts_sanitised", "pretraining_steps"
 MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
 NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"
 PUBLIC = (
@@ -41,7 +41,7 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
     work = (Work(PARTS_SANITISED, recipe.resources.parts),)
     detail = f"{len(found.vocabulary)} words of {found.vocabulary.name}, {recipe.sanitize.mechanism}"
     return Plan(
-        stages=(Stage(WORDS, "private text", detail, tuple(charges), work=work),),
+        stages=(Stage(WORDS, "private text", detail, tuple(charges), work=work), *_pretraining(recipe)),
         protection=Protection(recipe.privacy.unit, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL),
         noise=f"each word at epsilon {found.mechanism.token_epsilon:.4g} at most",
         assumptions=(*OF_UNIT[recipe.privacy.unit], *PUBLIC, *_not_protected(recipe, found), TIMING),
@@ -50,6 +50,14 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
         warnings=_warnings({"document": document, str(recipe.privacy.unit): everything}),
         as_published=_as_published(found),
     )
+
+
+def _pretraining(recipe: SanTextRecipe) -> tuple[Stage, ...]:
+    config = recipe.pretraining
+    if config is None:
+        return ()
+    work = (Work(PRETRAINING_STEPS, config.steps),)
+    return (Stage(PRETRAINING, "public text", f"{config.steps} steps of {config.batch} texts", work=work),)
 
 
 def _check(recipe: SanTextRecipe, charges: list[MetricLocalDpEvent]) -> None:

@@ -1,14 +1,16 @@
 """The recipe of SanText: the account of another kind, and the block `sanitize`."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.runs.recipe import MeasureConfig, Recipe, Resources
+from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.settings import SanitizeConfig
 
@@ -46,6 +48,30 @@ class SanTextMeasure(MeasureConfig):
     attacked: int = Field(default=0, ge=0)
 
 
+class PretrainingConfig(Config):
+    """The `pretraining` block: a public model that learns to read sanitised text, from public text alone.
+
+    Attributes:
+        text: a public Parquet file with the column `text`, or lines of text.
+        steps: of AdamW.
+        batch: texts of a step.
+        max_words: public texts are cut to so many words.
+        learning_rate: of AdamW.
+        rank: of the LoRA matrices.
+        layers: how many of the last layers get them; all if absent.
+        seed: of the public coins.
+    """
+
+    text: Annotated[str, PathKind.PUBLIC]
+    steps: int = Field(default=200, ge=1)
+    batch: int = Field(default=32, ge=1)
+    max_words: int = Field(default=64, ge=2)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    rank: int = Field(default=8, ge=1)
+    layers: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+
 class SanTextResources(Resources):
     """The `resources` block.
 
@@ -65,6 +91,7 @@ class SanTextRecipe(Recipe):
     privacy: SanTextPrivacy = SanTextPrivacy(epsilon=1000.0)
     model: SanTextModel = SanTextModel()
     sanitize: SanitizeConfig = SanitizeConfig()
+    pretraining: PretrainingConfig | None = None
     evaluation: SanTextMeasure = SanTextMeasure()
     resources: SanTextResources = SanTextResources()
 
@@ -79,6 +106,11 @@ class SanTextRecipe(Recipe):
             raise ValueError("'audit' asks who took part, which a local method does not hide: use evaluation.attacked")
         Labels(self.sanitize.labels, self.corpus.labels)
         return self
+
+    @property
+    def release_id(self) -> str:
+        """Name of the release: what is trained on public text afterwards is no part of it."""
+        return self._named({**FREE, "pretraining": True})
 
     @property
     def records(self) -> int:
