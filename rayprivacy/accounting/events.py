@@ -44,6 +44,7 @@ _KEYS = {
     "repeat-and-select": ("mean", "shape", "event"),
     "mixture-of-gaussians": ("standard_deviation", "sensitivities", "sampling_probs"),
     "metric-local": ("epsilon", "diameter", "tokens"),
+    "metric-local-sensitive": ("epsilon", "diameter", "tokens", "keep_cost", "sensitive"),
     "non-private": (),
 }
 
@@ -52,7 +53,7 @@ def to_json(event: DpEvent) -> dict[str, Any]:
     """Encode an event, after every check that `from_json` makes.
 
     Raises:
-        EventError: the event is not one of the nine kinds, or holds a value that no mechanism can have.
+        EventError: the event is not one of the ten kinds, or holds a value that no mechanism can have.
     """
     return _encode(from_json(_encode(event, 0)), 0)
 
@@ -107,10 +108,17 @@ def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
     if kind is MixtureOfGaussiansDpEvent:
         return {"kind": "mixture-of-gaussians", **_mixture(event)}
     if kind is MetricLocalDpEvent:
-        return {"kind": "metric-local", "epsilon": event.epsilon, "diameter": event.diameter, "tokens": event.tokens}
+        return _metric(event)
     if kind is NonPrivateDpEvent:
         return {"kind": "non-private"}
     raise EventError(f"the event is a {kind.__name__}: use one of {', '.join(_KEYS)}.")
+
+
+def _metric(event: MetricLocalDpEvent) -> dict[str, Any]:
+    every = {"epsilon": event.epsilon, "diameter": event.diameter, "tokens": event.tokens}
+    if not event.sensitive and event.keep_cost == 0:
+        return {"kind": "metric-local", **every}
+    return {"kind": "metric-local-sensitive", **every, "keep_cost": event.keep_cost, "sensitive": event.sensitive}
 
 
 def _mixture(event: DpEvent) -> dict[str, Any]:
@@ -141,10 +149,14 @@ def _decode(obj: Any, depth: int) -> DpEvent:
         return RepeatAndSelectDpEvent(inner, mean, fields.shape(obj))
     if kind == "mixture-of-gaussians":
         return MixtureOfGaussiansDpEvent(fields.sigma(obj, "standard_deviation"), *fields.mixture(obj))
-    if kind == "metric-local":
+    if kind.startswith("metric-local"):
         epsilon = fields.number(obj, "epsilon", 0, 1e9)
         diameter = fields.number(obj, "diameter", 0, 1e9)
-        return MetricLocalDpEvent(epsilon, diameter, fields.whole(obj, "tokens"))
+        tokens = fields.whole(obj, "tokens")
+        if kind == "metric-local":
+            return MetricLocalDpEvent(epsilon, diameter, tokens)
+        keep_cost = fields.number(obj, "keep_cost", 0, 1e9)
+        return MetricLocalDpEvent(epsilon, diameter, tokens, keep_cost, fields.digest(obj, "sensitive"))
     return NonPrivateDpEvent()
 
 

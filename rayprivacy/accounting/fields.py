@@ -11,6 +11,7 @@ error than EventError.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ MAX_PARTS = 1000
 SIGMA_RANGE = (1e-100, 1e100)  # outside, 1 / sigma^2 would overflow or vanish, and a charge would cost nothing
 POISSON = "poisson"  # JSON has no infinity; repeat-and-select writes its Poisson case (shape = inf) as this word
 _SUM_TOLERANCE = 1e-9
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def show(value: Any) -> str:
@@ -50,6 +52,14 @@ def whole(obj: Mapping[str, Any], key: str) -> int:
     value = obj[key]
     if type(value) is not int or not 1 <= value <= MAX_COUNT:
         raise EventError(f"event.{key} is {show(value)}: give a whole number between 1 and 2**53.")
+    return value
+
+
+def digest(obj: Mapping[str, Any], key: str) -> str:
+    """A SHA-256 in hex."""
+    value = obj[key]
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise EventError(f"event.{key} is {show(value)}: give 64 hex digits.")
     return value
 
 

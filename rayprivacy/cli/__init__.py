@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import typer
 from rich.console import Console
 
-from rayprivacy.cli import audit, clean, epsilon, evaluate, ledger, runs, submit, tune
+from rayprivacy.cli import audit, clean, epsilon, evaluate, ledger, runs, sanitize, submit, tune
 from rayprivacy.core.errors import RayPrivacyError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None)
 app.add_typer(runs.app)
+app.add_typer(sanitize.app)
 app.add_typer(submit.app)
 app.add_typer(tune.app)
 app.add_typer(evaluate.app)

@@ -284,6 +284,7 @@ def epsilon_santext(
     document_epsilon_wanted: Annotated[
         float | None, typer.Option("--document-epsilon", help="Wanted epsilon of a document, instead.")
     ] = None,
+    keep_cost: Annotated[float, typer.Option(help="ln(1/p) of SanText+, for each token.")] = 0.0,
     as_published: AsPublished = False,
     as_json: AsJson = False,
 ) -> None:
@@ -294,11 +295,13 @@ def epsilon_santext(
     given = one_of({"--epsilon": epsilon}, document_epsilon_wanted)
     length = whole("--tokens", tokens)
     widest = positive("--diameter", diameter)
+    kept = positive("--keep-cost", keep_cost) if keep_cost else 0.0
     if given:
         per_token = positive("--epsilon", epsilon)
     else:
-        per_token = token_epsilon(positive("--document-epsilon", document_epsilon_wanted), widest, length)
-    cost = document_epsilon(MetricLocalDpEvent(per_token, widest, length))
+        wanted = positive("--document-epsilon", document_epsilon_wanted) - kept * length
+        per_token = token_epsilon(positive("--document-epsilon, less what kept words cost,", wanted), widest, length)
+    cost = document_epsilon(MetricLocalDpEvent(per_token, widest, length, kept))
     solved = f"epsilon = {per_token:.6g} per token and unit of distance for {cost:.6g} per document"
     Answer(
         headline=f"epsilon = {cost:.6g} per document" if given else solved,
@@ -309,7 +312,7 @@ def epsilon_santext(
         relation="any two documents of the same length",
         unit="document (local model)",
         assumptions=(
-            "accountant: tokens * epsilon * diameter, metric local privacy; never added to a central epsilon",
+            "accountant: tokens * (epsilon * diameter + keep cost), metric local privacy, never added to a central one",
             "vocabulary, embeddings and list of sensitive tokens are public; labels and lengths are not protected",
         ),
         published=(published.santext(per_token),),

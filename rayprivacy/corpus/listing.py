@@ -82,7 +82,8 @@ def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> 
     Raises:
         CorpusError: a column is missing.
     """
-    wanted = [("corpus.user", config.user), ("corpus.text", config.text)]
+    wanted = [("corpus.user", config.user)] if config.user is not None else []
+    wanted += [("corpus.text", config.text)]
     wanted += [("corpus.labels", name) for name in config.labels]
     for field, name in wanted:
         if name not in names:

@@ -22,7 +22,8 @@ class CorpusConfig(Config):
     Attributes:
         source: `chitchat`, or a Parquet, JSONL or CSV file or directory (a path, or a URI such as `s3://bucket/chats`).
         text: the column that holds the text.
-        user: the column that names the author; all text of one author is protected together.
+        user: the column that names the author; all text of one author is protected together. None where every row is
+            its own author's, which methods that sanitise each document alone take, and no others.
         labels: columns to carry along as strings, e.g. for control codes.
         max_records_per_user: the most records of one user that are used; null with privacy.unit 'record', where a
             new record must not push another one out.
@@ -34,7 +35,7 @@ class CorpusConfig(Config):
 
     source: str = Field("chitchat", min_length=1)
     text: str = "text"
-    user: str = "user"
+    user: str | None = "user"
     labels: tuple[str, ...] = ()
     max_records_per_user: int | None = Field(100, ge=1)
     max_chars: int = Field(2000, ge=1)
@@ -44,7 +45,7 @@ class CorpusConfig(Config):
 
     @field_validator("user")
     @classmethod
-    def _user_is_not_text(cls, user: str, info: ValidationInfo) -> str:
+    def _user_is_not_text(cls, user: str | None, info: ValidationInfo) -> str | None:
         if user == info.data.get("text"):
             raise ValueError("the text column cannot name the user as well: choose another column")
         return user
@@ -65,8 +66,8 @@ class CorpusConfig(Config):
 
     @property
     def columns(self) -> list[str]:
-        """The columns read from the source, in the order user, text, labels."""
-        return [self.user, self.text, *self.labels]
+        """The columns read from the source: user, where there is one, text, labels."""
+        return [*([self.user] if self.user is not None else []), self.text, *self.labels]
 
 
 def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:

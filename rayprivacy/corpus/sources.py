@@ -53,8 +53,14 @@ def read_share(config: CorpusConfig, share: int, shares: int, stamp: str) -> Ite
     """
     pieces = _chitchat(share) if config.source == CHITCHAT else _files(config, share, shares, stamp)
     advance = sealed("reading the corpus")(next)
+    names, rows = ["text", *config.labels], 0
     while (piece := advance(pieces, None)) is not None:
-        yield piece.select(config.columns).rename_columns(["user", "text", *config.labels])
+        if config.user is not None:
+            yield piece.select(config.columns).rename_columns(["user", *names])
+        else:  # every row by its place in the source, so that equal texts stay several
+            users = pa.array([f"row {share}-{row}" for row in range(rows, rows + len(piece))])
+            yield piece.select(config.columns).rename_columns(names).add_column(0, "user", users)
+        rows += len(piece)
 
 
 def source_stamp(config: CorpusConfig) -> str:

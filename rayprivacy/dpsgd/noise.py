@@ -26,13 +26,13 @@ import math
 from typing import NoReturn
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import CipherContext
 from torch import Tensor
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.streams import BLOCK_BYTES, keystream
 
-_BLOCK_BYTES = 16  # of AES, and of one pair of coordinates
 # Scratch of 1.5 MB stays in the processor's cache, and is too small for torch to split it between threads.
 _PAIRS_AT_ONCE = 1 << 14
 _LOW_53_BITS = (1 << 53) - 1
@@ -69,17 +69,17 @@ class KeyedNoise:
         first, last = start // 2, (start + count + 1) // 2
         pairs = torch.empty(last - first, 2, dtype=torch.float32, device="cpu")
         blocks, stream = pairs.split(_PAIRS_AT_ONCE), self._stream(step, name, first)
-        zeros, keystream = bytes(_BLOCK_BYTES * len(blocks[0])), bytearray(_BLOCK_BYTES * len(blocks[0]))
-        words = torch.frombuffer(keystream, dtype=torch.int64).view(-1, 2)
+        size = BLOCK_BYTES * len(blocks[0])  # a block makes a pair of coordinates
+        zeros, buffer = bytes(size), bytearray(size)
+        words = torch.frombuffer(buffer, dtype=torch.int64).view(-1, 2)
         for block in blocks:
-            stream.update_into(zeros[: _BLOCK_BYTES * len(block)], keystream)
+            stream.update_into(zeros[: BLOCK_BYTES * len(block)], buffer)
             _box_muller(words[: len(block)], block)
         return pairs.view(-1)[start - 2 * first :][:count]
 
     def _stream(self, step: int, name: str, first: int) -> CipherContext:
         """The keystream from AES block `first` on: what zeros are encrypted to."""
-        key = bytes.fromhex(self._key.digest("dpsgd-noise", self._run, step, name))
-        return Cipher(algorithms.AES(key), modes.CTR(first.to_bytes(_BLOCK_BYTES, "big"))).encryptor()
+        return keystream(bytes.fromhex(self._key.digest("dpsgd-noise", self._run, step, name)), first)
 
     def __repr__(self) -> str:
         return "KeyedNoise(<sealed>)"

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.streams import BLOCK_BYTES, words_of
 from rayprivacy.dpsgd.batches import Document
 
-TAG_BYTES = 16  # one AES block
+TAG_BYTES = BLOCK_BYTES
 
 
 def unit_tag(key: Key, *parts: str | bytes | int) -> bytes:
@@ -125,9 +125,8 @@ class PoissonSampler:
     def _words(self, step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Two uniform 64-bit numbers for every unit, [units] each: its coin, and where its turn starts."""
         secret = bytes.fromhex(self._key.digest("dpsgd-coins", self._run, step))
-        cipher = Cipher(algorithms.AES(secret), modes.ECB())  # noqa: S305 - a PRF of distinct tags, nothing is encrypted
-        words = np.frombuffer(cipher.encryptor().update(self._tags), dtype=">u8").reshape(-1, 2)
-        return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
+        words = words_of(secret, self._tags)
+        return words[:, 0], words[:, 1]
 
     def _turn(self, documents: tuple[Document, ...], word: int) -> list[Document]:
         count = len(documents)

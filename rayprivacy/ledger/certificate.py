@@ -113,6 +113,7 @@ class Certificate(Config):
     other_accounts: list[Neighbour]
     assumptions: list[str]
     as_published: dict[str, Any] | None = None
+    figures: dict[str, str] = Field(default_factory=dict)
     audit: dict[str, Any] | None = None
     ledger_head: str
     ledger_keyed: bool
@@ -132,6 +133,8 @@ def build_certificate(
     test_key: bool,
     versions: Mapping[str, str],
     stages: Sequence[Mapping[str, Any]],
+    figures: Mapping[str, str] | None = None,
+    warnings: Sequence[str] = (),
     as_published: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
     recalled: bool = False,
@@ -148,6 +151,8 @@ def build_certificate(
         test_key: whether the public test key was used.
         versions: of the software.
         stages: the run's stages, as JSON objects without clock times.
+        figures: what people should read first of the claim, by label.
+        warnings: of the method.
         as_published: the method's own figure where the paper's analysis differs from ours.
         audit: what was planted, if this is an audit run.
         recalled: whether the claim of the version that made it was found not to hold.
@@ -181,10 +186,12 @@ def build_certificate(
         other_accounts=_neighbours(ledger, terms, book[-1].seq),
         assumptions=list(assumptions),
         as_published=dict(as_published) if as_published else None,
+        figures=dict(figures or {}),
         audit=dict(audit) if audit else None,
         ledger_head=book[-1].hash,
         ledger_keyed=bool(book[-1].mac),
-        warnings=[TEST_KEY_WARNING] * test_key
+        warnings=[*warnings]
+        + [TEST_KEY_WARNING] * test_key
         + [RECALLED_WARNING] * recalled
         + [EXPOSED_WARNING] * bool(exposures)
         + [AUDIT_WARNING] * bool(audit),

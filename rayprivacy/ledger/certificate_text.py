@@ -12,7 +12,8 @@ MEANING = {
 
 def to_markdown(certificate: Mapping[str, Any]) -> str:
     """The certificate as Markdown that a privacy officer can read."""
-    claim = f"epsilon = {certificate['epsilon']:g} at delta = {certificate['delta']:g}"
+    local = certificate["kind"] == "metric-local"  # which has no delta
+    claim = f"epsilon = {certificate['epsilon']:g}" + ("" if local else f" at delta = {certificate['delta']:g}")
     lines = [f"# Privacy certificate of release `{certificate['release_id']}`", ""]
     lines += [f"> **Warning: {warning}.**\n" for warning in certificate["warnings"]]
     lines += [
@@ -20,6 +21,7 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
         f" {MEANING[certificate['kind']]} with {claim}.",
         f"Protected unit: {certificate['unit']}. Neighbouring relation: {certificate['relation']}.",
         "",
+        *_figures(certificate),
         *_table(("Fact", "Value"), _facts(certificate)),
         "",
         "## What was released",
@@ -36,6 +38,11 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
         *[f"- {sentence}" for sentence in certificate["assumptions"]],
     ]
     return "\n".join(lines) + "\n"
+
+
+def _figures(certificate: Mapping[str, Any]) -> list[str]:
+    """What the method wants to be read first."""
+    return [*_table(("Figure", "Value"), list(certificate["figures"].items())), ""] if certificate["figures"] else []
 
 
 def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -26,6 +26,7 @@ GROUP = "rayprivacy.methods"
 METHODS = {
     "seqpate": "rayprivacy.methods.seqpate.card:METHOD",
     "generator": "rayprivacy.methods.generator.card:METHOD",
+    "santext": "rayprivacy.methods.santext.card:METHOD",
 }
 
 

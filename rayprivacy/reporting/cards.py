@@ -134,6 +134,7 @@ def _card(
         f"# {markdown(title)}",
         "## Protection",
         protection(certificate),
+        "\n".join(f"- {markdown(name)}: {markdown(figure)}" for name, figure in certificate.figures.items()),
         "## What it is",
         *what,
         *facts.sentences(),

@@ -78,9 +78,10 @@ def limits(certificate: Certificate) -> tuple[str, str]:
 
 
 def warnings(certificate: Certificate) -> list[str]:
-    """The ledger's warnings, and ours when the cap is too large to mean anything."""
+    """The certificate's warnings, and ours when the cap is too large to mean anything; local methods say so alone."""
     weak = f"no meaningful guarantee: epsilon = {number(certificate.epsilon)} is above {number(NO_MEANING)}"
-    return certificate.warnings + [weak] * (certificate.epsilon > NO_MEANING)
+    large = certificate.epsilon > NO_MEANING and certificate.kind is not AccountKind.METRIC_LOCAL
+    return certificate.warnings + [weak] * large
 
 
 def account_parts(certificate: Certificate) -> list[Part]:

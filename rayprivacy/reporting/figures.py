@@ -11,7 +11,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from rayprivacy.reporting.format import percent
-from rayprivacy.reporting.inputs import Histogram
+from rayprivacy.reporting.inputs import ChartData, Histogram
 
 SVG = Markup(
     '<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{kind}-title {kind}-desc"{extra}>'
@@ -139,6 +139,41 @@ def frontier(points: Sequence[Point], across: str, up: str) -> Markup:
         body += DOT.format(css="dot best" if point in best else "dot", x=x, y=y, inner=tip)
     desc = "; ".join(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}" for point in points)
     return svg("frontier", (right + 24, floor + 46), f"{up[0].upper()}{up[1:]} against {across}", desc, body)
+
+
+LINES = ("line-0", "line-1", "line-2", "line-3", "line-4", "line-5")
+
+
+def line_chart(chart: ChartData) -> Markup:
+    """The lines of a chart over one axis, which runs as the values do."""
+    left, right, floor, top = 56, 480, 206, 16
+    points = [point for line in chart.series.values() for point in line]
+    spans = [_span([point[axis] for point in points]) for axis in (0, 1)]
+
+    def place(point: tuple[float, float]) -> tuple[float, float]:
+        x, y = ((value - low) / (high - low) for value, (low, high) in zip(point, spans, strict=True))
+        return left + x * (right - left), floor - y * (floor - top)
+
+    body = NOTHING
+    for mark in (0.0, 0.5, 1.0):
+        y, (low, high) = floor - mark * (floor - top), spans[1]
+        body += LINE.format(x1=left, x2=right, y=y)
+        body += TEXT.format(css="tick", x=left - 6, y=y + 4, anchor="end", text=f"{low + mark * (high - low):.3g}")
+        x, (low, high) = left + mark * (right - left), spans[0]
+        body += TEXT.format(css="tick", x=x, y=floor + 18, anchor="middle", text=f"{low + mark * (high - low):.3g}")
+    body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text=chart.across)
+    body += TEXT.format(css="tick", x=left, y=top - 4, anchor="start", text=chart.up)
+    for css, line in zip(LINES, chart.series.values(), strict=False):
+        body += PATH.format(css, " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, line)))
+    desc = "; ".join(
+        f"{name}: " + ", ".join(f"{x:.3g} {y:.3g}" for x, y in line) for name, line in chart.series.items()
+    )
+    return svg(chart.name, (right + 24, floor + 46), chart.title, desc, body)
+
+
+def chart_legend(chart: ChartData) -> list[tuple[str, str]]:
+    """The colour and the name of every line."""
+    return list(zip(LINES, chart.series, strict=False))
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:

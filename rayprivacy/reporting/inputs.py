@@ -94,6 +94,7 @@ class Certificate(Lenient):
     assumptions: list[str]
     ledger_head: str
     warnings: list[str]
+    figures: dict[str, str] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     stages: list[Stage] = Field(default_factory=list)
 
@@ -138,12 +139,45 @@ class Heldout(Lenient):
     cut_share: float | None = None
 
 
+class ChartData(Lenient):
+    """A chart that the method of the run adds; internal unless the file says otherwise."""
+
+    name: str
+    title: str
+    across: str
+    up: str
+    series: dict[str, list[tuple[float, float]]]
+    internal: bool = True
+
+
+class TableData(Lenient):
+    """A table that the method of the run adds; internal unless the file says otherwise."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    internal: bool = True
+
+
+class Exhibits(Lenient):
+    """Charts and tables that the method of the run adds."""
+
+    charts: list[ChartData] = Field(default_factory=list)
+    tables: list[TableData] = Field(default_factory=list)
+
+    def shareable(self) -> "Exhibits":
+        """Those of them that are not internal."""
+        charts, tables = ([each for each in both if not each.internal] for both in (self.charts, self.tables))
+        return Exhibits(charts=charts, tables=tables)
+
+
 class Metrics(Lenient):
     """The content of metrics.json."""
 
     synthetic: Synthetic
     heldout: Heldout | None = None
     timings_s: dict[str, float] = Field(default_factory=dict)
+    exhibits: Exhibits = Field(default_factory=Exhibits)
 
 
 def read_bytes(path: Path) -> bytes:

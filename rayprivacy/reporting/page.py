@@ -18,9 +18,10 @@ from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting import attack_figures, claim, data_flow, format
 from rayprivacy.reporting.attack_figures import Audit, Evaluation
 from rayprivacy.reporting.cards import write_cards
-from rayprivacy.reporting.figures import Series, length_histogram
+from rayprivacy.reporting.figures import Series, chart_legend, length_histogram, line_chart
 from rayprivacy.reporting.inputs import (
     Certificate,
+    Exhibits,
     Heldout,
     Metrics,
     Synthetic,
@@ -45,6 +46,7 @@ class View:
         synthetic: figures of the released text.
         heldout: figures measured on held-out text; None where there are none, or they may not be shown.
         timings: seconds by stage; empty on a page to share.
+        exhibits: charts and tables of the method, without internal ones on a page to share.
         audit, evaluation: what attacks and a comparison found; None on a page to share.
     """
 
@@ -53,6 +55,7 @@ class View:
     synthetic: Synthetic
     heldout: Heldout | None
     timings: dict[str, float]
+    exhibits: Exhibits
     audit: Audit | None
     evaluation: Evaluation | None
 
@@ -76,7 +79,7 @@ def write_report(run_dir: Path, *, internal: bool = True) -> Path:
     path = run_dir / ("report.html" if internal else "report-public.html")
     write_atomic(path, _page(view, run_dir, internal).encode(), OWNER_ONLY if internal else SHARED)
     write_cards(run_dir)
-    metrics = Metrics(synthetic=view.synthetic, heldout=view.heldout)
+    metrics = Metrics(synthetic=view.synthetic, heldout=view.heldout, exhibits=view.exhibits)
     pictures = run_pictures(view.certificate, metrics, view.card, view.audit)
     write_pictures(run_dir / PLOTS, [picture for picture in pictures if internal or not picture.internal])
     return path
@@ -97,7 +100,8 @@ def _internal_view(run_dir: Path) -> View:
     certificate, card = _release(run_dir)
     metrics = read_model(run_dir / METRICS, Metrics)
     audit, evaluation = attack_figures.read_audit(run_dir), attack_figures.read_evaluation(run_dir)
-    return View(certificate, card, metrics.synthetic, metrics.heldout, metrics.timings_s, audit, evaluation)
+    shown = metrics.synthetic, metrics.heldout, metrics.timings_s, metrics.exhibits
+    return View(certificate, card, *shown, audit, evaluation)
 
 
 def _public_view(run_dir: Path) -> View:
@@ -106,7 +110,7 @@ def _public_view(run_dir: Path) -> View:
         raise ConfigError(f"{run_dir} is an {AUDIT_WARNING}: leave --public out, or run the recipe without 'audit'.")
     metrics = read_model(run_dir / METRICS, Metrics)
     heldout = metrics.heldout if metrics.heldout and metrics.heldout.releasable else None
-    return View(certificate, card, metrics.synthetic, heldout, {}, None, None)
+    return View(certificate, card, metrics.synthetic, heldout, {}, metrics.exhibits.shareable(), None, None)
 
 
 def _release(run_dir: Path) -> tuple[Certificate, Card]:
@@ -136,6 +140,8 @@ def _page(view: View, run_dir: Path, internal: bool) -> str:
             },
             audit=audit,
             attack_figures=attack_figures,
+            charts=[(chart, line_chart(chart), chart_legend(chart)) for chart in view.exhibits.charts],
+            tables=view.exhibits.tables,
             evaluation=view.evaluation,
             histogram=length_histogram(_lengths(view)),
             samples=draw_samples(run_dir / view.card.texts),

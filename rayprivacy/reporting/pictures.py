@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from rayprivacy.reporting import attack_figures, claim, data_flow
 from rayprivacy.reporting.attack_figures import Audit
-from rayprivacy.reporting.figures import Point, Series, length_histogram, unbeaten
+from rayprivacy.reporting.figures import Point, Series, chart_legend, length_histogram, line_chart, unbeaten
 from rayprivacy.reporting.inputs import Certificate, Metrics
 from rayprivacy.reporting.render import Picture
 from rayprivacy.runs.method import Card
@@ -36,6 +36,8 @@ def run_pictures(certificate: Certificate, metrics: Metrics, card: Card, audit: 
         both = [*own, Series("bar-heldout", "held-out", metrics.heldout.lengths.histogram)]
         private = not (metrics.heldout.releasable and metrics.synthetic.releasable)
         pictures.append(_lengths(both, private, "lengths-heldout"))
+    for chart in metrics.exhibits.charts:
+        pictures.append(Picture(chart.name, line_chart(chart), chart_legend(chart), internal=chart.internal))
     if audit and audit.membership:
         pictures.append(Picture("roc", attack_figures.roc(audit), attack_figures.roc_legend(audit), internal=True))
     if audit and audit.canaries:

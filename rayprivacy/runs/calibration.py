@@ -5,6 +5,7 @@ alone. It is kept in the user's cache, under a digest of these numbers and of th
 What is kept is never trusted with the guarantee: the ledger prices whatever noise a run asks to charge.
 """
 
+import json
 import math
 from collections.abc import Callable
 from importlib.metadata import version
@@ -23,18 +24,31 @@ def kept(compute: Callable[[], float], *inputs: Any) -> float:
         compute: finds the number; what it raises is not kept.
         inputs: everything that the number depends on, as JSON values.
     """
+    found = kept_values(lambda: {"value": compute()}, *inputs)["value"]
+    return found if math.isfinite(found) and found > 0 else compute()
+
+
+def kept_values(compute: Callable[[], dict[str, Any]], *inputs: Any) -> dict[str, Any]:
+    """Values that were computed from these inputs before, or are now, as JSON has them.
+
+    Args:
+        compute: finds the values; what it raises is not kept.
+        inputs: everything that the values depend on, as JSON values.
+    """
     name = digest_json([*map(version, _PACKAGES), *inputs])[:32]
-    path = user_cache() / "noise" / name
+    path = user_cache() / "noise" / f"{name}.json"
     try:
-        found = float(path.read_text())
-        if math.isfinite(found) and found > 0:
+        found = json.loads(path.read_text())
+        if isinstance(found, dict):
             return found
     except (OSError, ValueError):
         pass  # not there, or damaged: it is computed again
-    value = compute()
+    values = json.dumps(compute())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, repr(value).encode())
+        write_atomic(path, values.encode())
     except OSError:
         pass  # a home that cannot be written to is no reason to stop
-    return value
+    found = json.loads(values)
+    assert isinstance(found, dict)
+    return found

@@ -36,6 +36,8 @@ def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
         test_key=context.key.is_test_key,
         versions={name: version(name) for name in PACKAGES} | context.model_version,
         stages=_stages(context),
+        figures=plan.figures,
+        warnings=plan.warnings,
         as_published=plan.as_published,
         audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
         recalled=context.recalled,

@@ -197,12 +197,11 @@ class RunContext(Generic[R]):
             write: writes it, with fresh noise, to the path that it is given.
             made_of: digests of what the file is made of, beside the corpus.
         """
-        recipe, identity = self.recipe, self.plan.identity(stage)
-        parts = (self.corpus.corpus_digest(self.key), digest_json(to_json(event)), *made_of)
+        recipe = self.recipe
         release = FileRelease(
             account=recipe.privacy.account,
             release_id=recipe.release_id,
-            inputs=input_digest(self.key, "release-file", identity, *parts),
+            inputs=self.file_inputs(stage, event, *made_of),
             event=event,
             protection=self.plan.protection,
             path=self.run.root / name,
@@ -211,6 +210,11 @@ class RunContext(Generic[R]):
         released = release_file(self.ledger, release, write)
         self.keep_ledger_head()
         return released.value
+
+    def file_inputs(self, stage: str, event: DpEvent, *made_of: str) -> str:
+        """The keyed digest that names what a file of a stage is made of; arguments as of `release_file`."""
+        parts = (self.corpus.corpus_digest(self.key), digest_json(to_json(event)), *made_of)
+        return input_digest(self.key, "release-file", self.plan.identity(stage), *parts)
 
     def keep_ledger_head(self) -> None:
         """Remember how far the ledger has come, so that a resumed run refuses one that was put back."""

@@ -15,6 +15,7 @@ from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.comparison import compare_with_private
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import METRICS, R, Run
+from rayprivacy.runs.exhibits import exhibits_json
 from rayprivacy.runs.method import Method, Output
 from rayprivacy.runs.pace import keep_paces
 from rayprivacy.runs.plan import EVALUATION
@@ -60,7 +61,8 @@ def _measure(run: Run[R], method: Method, output: Output) -> None:
     """Write metrics.json: figures of the released text, which are free, and internal ones."""
     with run.stage(EVALUATION):
         heldout = output.heldout() if output.heldout else _UNMEASURED
+        internal, exhibits = output.internal(), exhibits_json(output.exhibits())
     texts = [str(text) for text in pq.read_table(run.root / method.card.texts)["text"].to_pylist()]
     synthetic = {"releasable": True, **synthetic_metrics(texts), **output.figures}
     metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": dict(heldout), "timings_s": run.timings()}
-    write_json(run.root / METRICS, {**metrics, **output.internal()})
+    write_json(run.root / METRICS, {**metrics, **internal, "exhibits": exhibits})

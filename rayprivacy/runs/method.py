@@ -4,11 +4,12 @@ The parts that need torch or Ray are named, not imported, so that `plan`, `schem
 package of somebody else's registers its method by the entry point `rayprivacy.methods` (see `methods.registry`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rayprivacy.runs.exhibits import Chart, Table
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 
@@ -61,12 +62,14 @@ class Output:
         figures: more figures of the released text, for the block `synthetic` of metrics.json.
         heldout: measures internal figures on held-out users; None where there is nothing to measure.
         internal: measures further internal blocks of metrics.json, by name.
+        exhibits: makes charts and tables for the report.
         codes: the control codes that the text has labels from, if it has any.
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
     heldout: Callable[[], Mapping[str, Any]] | None = None
     internal: Callable[[], Mapping[str, Any]] = dict
+    exhibits: Callable[[], Sequence[Chart | Table]] = list
     codes: "Codes | None" = None
 
 

@@ -83,6 +83,10 @@ class Outline:
         for row in self.rows():
             table.add_row(*row)
         console.print(table)
+        for label, value in self.plan.figures.items():
+            console.print(f"{label}: {value}", highlight=False)
+        for warning in self.plan.warnings:
+            console.print(f"WARNING: {warning}", style="bold red")
         console.print(self.note, highlight=False)
         if self.estimate is not None:
             console.print(_about(self.estimate), highlight=False)

@@ -74,6 +74,8 @@ class Plan:
         shards: how many shards the corpus is cut into.
         shards_per_part: shards of one part file.
         policy: name of the public policy function, for a selective account; empty for the others.
+        figures: what people should read first of the claim, in the plan, the certificate and the card, by label.
+        warnings: of the certificate, such as that a guarantee says nothing.
         as_published: figures of the paper's own analysis where it differs from ours, by label.
         users: a public guess at how many users the corpus has; for estimates of time, and nothing else.
         measuring: the stage in which figures are measured on held-out users, for its work and efforts.
@@ -89,6 +91,8 @@ class Plan:
     shards: int = 1
     shards_per_part: int = 1
     policy: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     as_published: Mapping[str, float] = field(default_factory=dict)
     users: float = 1000.0
     measuring: Stage = Stage(EVALUATION, "held-out private text")

@@ -7,7 +7,7 @@ left out of it, so changing them re-serves the stored release for nothing.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 from sqlalchemy.engine import make_url
@@ -78,8 +78,10 @@ class Recipe(Config):
         method: name of the method.
         seed: public; another seed is another release, and another charge.
         generation: how synthetic text is sampled; None for a method that samples none (a sanitiser).
+        needs_users: whether the column that names the author must be given.
     """
 
+    needs_users: ClassVar[bool] = True
     method: str
     seed: int = 0
     corpus: CorpusConfig = CorpusConfig()
@@ -102,6 +104,12 @@ class Recipe(Config):
             raise ValueError("privacy.unit is 'phrase', and the attacks of 'audit' ask who took part: remove 'audit'")
         if self.audit and self.corpus.holdout == 0:
             raise ValueError("corpus.holdout is 0, and 'audit' compares training users with others: set e.g. 0.1")
+        return self
+
+    @model_validator(mode="after")
+    def _knows_users(self) -> "Recipe":
+        if self.corpus.user is None and self.needs_users:
+            raise ValueError("corpus.user is null, and the method protects users or their records: name the column")
         return self
 
     @model_validator(mode="after")

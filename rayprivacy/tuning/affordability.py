@@ -30,7 +30,7 @@ def can_pay(ledger: LedgerApi, account: str, bills: Iterable[Sequence[Owed]], pr
     if not unpaid:
         return True
     try:
-        ledger.check(account, whole(unpaid, protection.kind), protection)
+        ledger.check(account, whole(unpaid), protection)
     except BudgetRefusedError:
         return False
     return True

@@ -180,7 +180,7 @@ class BudgetedSearcher(WrappedSearcher):
             return self._charges.figures(ledger, candidate.release, self._whole(candidate))
 
     def _whole(self, candidate: Candidate) -> DpEvent:
-        return whole([event for _, event in candidate.bill], self._charges.protection.kind)
+        return whole([event for _, event in candidate.bill])
 
     def _reported(self, result: Mapping[str, Any]) -> dict[str, float]:
         metrics = [self._metric] if isinstance(self._metric, str) else self._metric or []

@@ -7,6 +7,7 @@ cannot outlive the code it is about.
 
 from mutation import Mutation
 from repaired import REPAIRED
+from sanitising import SANITISING
 
 _STEP_NOISE = "tests/statistical/test_step_noise.py"
 _VOTES = "tests/statistical/test_vote_mechanism.py"
@@ -336,4 +337,5 @@ MUTATIONS = (
         "tests/teachers/test_votes.py::test_any_order_gives_the_same_sums_and_manifest",
     ),
     *REPAIRED,
+    *SANITISING,
 )

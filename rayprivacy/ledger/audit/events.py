@@ -33,6 +33,7 @@ _KEYS = {
     "repeat-and-select": {"mean", "shape", "event"},
     "mixture-of-gaussians": {"standard_deviation", "sensitivities", "sampling_probs"},
     "metric-local": {"epsilon", "diameter", "tokens"},
+    "metric-local-sensitive": {"epsilon", "diameter", "tokens", "keep_cost", "sensitive"},
     "non-private": set(),
 }
 
@@ -149,6 +150,8 @@ def _fact(value: Any, key: str, where: str) -> Any:
     if key == "shape":
         poisson = isinstance(value, str) and value == "poisson"
         return value if poisson else strict.number(value, math.nextafter(0.0, -1.0), 1e6, where, "events")
+    if key == "sensitive":
+        return strict.digest(value, where, "events")
     above, most = _RANGES[key]
     return strict.number(value, above, most, where, "events")
 
@@ -160,6 +163,7 @@ _RANGES = {
     "mean": (1.0, 1e9),
     "epsilon": (0.0, 1e9),
     "diameter": (0.0, 1e9),
+    "keep_cost": (0.0, 1e9),
 }
 
 

@@ -65,10 +65,11 @@ def rho(leaf: Leaf) -> Price | None:
 
 
 def metric(leaf: Leaf) -> Price | None:
-    """tokens * epsilon * diameter, for metric local privacy only."""
-    if leaf.kind != "metric-local":
+    """tokens * (epsilon * diameter + keep_cost), for metric local privacy only."""
+    if leaf.kind not in ("metric-local", "metric-local-sensitive"):
         return None
-    return (leaf.facts["tokens"] * leaf.facts["epsilon"] * leaf.facts["diameter"],) * 2
+    token = leaf.facts["epsilon"] * leaf.facts["diameter"] + leaf.facts.get("keep_cost", 0.0)
+    return (leaf.facts["tokens"] * token,) * 2
 
 
 def renyi(order: float) -> Pricing:

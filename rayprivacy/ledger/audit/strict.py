@@ -6,12 +6,14 @@ raises LedgerError with the place it was found at; no other exception leaves.
 """
 
 import json
+import re
 from typing import Any, NoReturn
 
 from rayprivacy.core.errors import LedgerError
 
 MAX_COUNT = 2**53
 MAX_AMOUNT = 2**1000  # beyond any real cost, and still convertible to a float
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -54,6 +56,13 @@ def text(value: Any, where: str, column: str) -> str:
     if not isinstance(value, str):
         fail(where, f"holds no text in {column}")
     return value
+
+
+def digest(value: Any, where: str, column: str) -> str:
+    """A SHA-256 in hex."""
+    if not _DIGEST.fullmatch(text(value, where, column)):
+        fail(where, f"holds no digest in {column}")
+    return str(value)
 
 
 def whole(value: Any, least: int, most: int, where: str, column: str) -> int:

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import leaves
+from rayprivacy.accounting.metric import MetricLocalDpEvent, exact_epsilon
 from rayprivacy.core.errors import EventError
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.filters.grid import Vector, down, real, up
@@ -25,10 +26,15 @@ class MetricRule:
         self.limit = down(budget.epsilon)
 
     def cost(self, event: DpEvent, used: Vector) -> Vector:
-        """Tokens times epsilon times diameter."""
-        if type(event) is not MetricLocalDpEvent:
-            raise EventError(f"the event is a {type(event).__name__}: composition 'metric' takes metric-local events.")
-        return (up(Fraction(event.epsilon) * Fraction(event.diameter) * event.tokens),)
+        """Tokens times (epsilon times diameter, and the cost of words that are kept)."""
+        total = Fraction(0)
+        for leaf, times in leaves(event):
+            if type(leaf) is not MetricLocalDpEvent:
+                raise EventError(
+                    f"the event is a {type(leaf).__name__}: composition 'metric' takes metric-local events."
+                )
+            total += exact_epsilon(leaf) * times
+        return (up(total),)
 
     def admits(self, used: Vector) -> bool:
         """Whether the cap holds."""

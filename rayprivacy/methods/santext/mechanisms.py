@@ -1,0 +1,113 @@
+"""The mechanism of a recipe: its public vocabulary, the epsilon of a word, and the bound that is charged."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.santext.recipe import SanTextRecipe
+from rayprivacy.runs.calibration import kept_values
+from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
+from rayprivacy.sanitize.settings import SanitizeConfig
+from rayprivacy.sanitize.table import Table, epsilon_for_bound, epsilon_for_keep
+from rayprivacy.sanitize.vocabulary import Vocabulary, load_base, load_file, load_glove
+
+_COIN = 2**32
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A mechanism and what the public table says of it.
+
+    Attributes:
+        vocabulary: the words.
+        mechanism: what replaces them.
+        keep: the chance that a word which is drawn for comes out as itself, median over the words.
+        worst: the two words between which the bound of a token is reached; None for randomised response.
+    """
+
+    vocabulary: Vocabulary
+    mechanism: Mechanism
+    keep: float
+    worst: tuple[str, str] | None
+
+    @property
+    def competitor(self) -> float:
+        """The epsilon of randomised response over as many words that keeps as many of them."""
+        return randomized_response_epsilon(self.keep, len(self.vocabulary))
+
+
+def vocabulary_of(recipe: SanTextRecipe) -> Vocabulary:
+    """The public vocabulary of a recipe.
+
+    Raises:
+        ConfigError: it is not installed, or has too few words.
+    """
+    config = recipe.sanitize
+    if config.vectors_file is not None:
+        return load_file(Path(config.vectors_file), config.words, config.length == "unit")
+    if config.vectors == "base":
+        return load_base(recipe.model.base, config.words, config.length == "unit")
+    return load_glove(config.words, config.length == "unit")
+
+
+def planned(recipe: SanTextRecipe) -> Planned:
+    """The mechanism of a recipe, from public values alone; what takes long to compute is kept for the next time.
+
+    Raises:
+        ConfigError: nothing fits the budget.
+    """
+    vocabulary, config = vocabulary_of(recipe), recipe.sanitize
+    for_each = recipe.privacy.epsilon / (recipe.records * config.max_tokens)
+    if config.mechanism == "randomized_response":
+        epsilon = config.epsilon or _wanted(config, len(vocabulary)) or for_each
+        response = RandomizedResponse(len(vocabulary), float(f"{epsilon:.6g}"))
+        return Planned(vocabulary, response, response.keep_rate, None)
+    size, cap = len(vocabulary), config.cap or math.inf
+    first = size - max(2, round(config.plus.sensitive * size)) if config.plus else 0
+    replaced = max(1, round(config.plus.p * _COIN)) if config.plus else None
+    cost = SanText(Table(vocabulary, 1e-9, first, cap), replaced).keep_cost
+
+    def compute() -> dict[str, Any]:
+        if config.keep is not None:
+            epsilon = epsilon_for_keep(vocabulary, config.keep, first, cap)
+        elif config.epsilon is not None:
+            epsilon = config.epsilon
+        else:
+            epsilon = epsilon_for_bound(vocabulary, for_each - cost, first, cap)
+        table = Table(vocabulary, epsilon, first, cap)
+        return {"epsilon": epsilon, "worst": table.worst_pair, "keep": float(np.median(table.keep_rates))}
+
+    asked = config.keep, config.epsilon, None if config.keep or config.epsilon else for_each - cost
+    inputs = [vocabulary.digest, first, config.cap, *asked]
+    found = kept_values(compute, "santext", *inputs)
+    bound, one, other = found["worst"]
+    table = Table(vocabulary, found["epsilon"], first, cap, (bound, one, other))
+    spelled = (*vocabulary.words, "a word that is not on the list")
+    return Planned(vocabulary, SanText(table, replaced), found["keep"], (spelled[one], spelled[other]))
+
+
+def confirmed(plan: Planned) -> Planned:
+    """The same with the bound computed anew: what was kept on disk is not trusted with a claim.
+
+    Raises:
+        ConfigError: another bound was kept.
+    """
+    mechanism = plan.mechanism
+    if not isinstance(mechanism, SanText):
+        return plan
+    table = mechanism.table
+    fresh = SanText(Table(table.vocabulary, table.epsilon, table.first, table.cap), mechanism.replaced)
+    if fresh.event(1) != mechanism.event(1):
+        raise ConfigError(
+            "the bound of a token that was kept in the cache is not that of the table: delete the cache"
+            " (~/.cache/rayprivacy/noise), and run again."
+        )
+    return Planned(plan.vocabulary, fresh, plan.keep, plan.worst)
+
+
+def _wanted(config: SanitizeConfig, size: int) -> float | None:
+    return None if config.keep is None else randomized_response_epsilon(config.keep, size)

@@ -1,0 +1,141 @@
+"""The algorithm of SanText and SanText+ (Yue et al., 2021, "Differential Privacy for Text Analytics via Natural Text
+Sanitization", algorithms 1 and 2).
+
+    public words, vectors -> table: the law of every word, and the exact bound of a token     (public)
+    account: one charge for all words of a user                                               RELEASE GATE
+    texts -> typed values made up anew -> words -> keyed draws from the table -> one file     (released)
+
+Nothing is trained and nothing is learnt from the corpus. Everything that is made of the file is post-processing.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_file, digest_json
+from rayprivacy.core.files import read_json, write_json
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.methods.santext.card import CARD
+from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, sample_pairs
+from rayprivacy.methods.santext.mechanisms import Planned, confirmed, planned
+from rayprivacy.methods.santext.plan import PARTS_SANITISED, PRETRAINING, PRETRAINING_STEPS, WORDS
+from rayprivacy.methods.santext.pretraining import pretrained, public_texts
+from rayprivacy.methods.santext.recipe import SanTextRecipe
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.save import save_model
+from rayprivacy.runs.account import whole
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.exhibits import Chart, Table
+from rayprivacy.runs.method import Output
+from rayprivacy.sanitize.entities import detector_of
+from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
+from rayprivacy.sanitize.labels import Labels
+
+HOW = "A public language model that learnt from public text alone to read text sanitised as this corpus is."
+Context = RunContext[SanTextRecipe]
+
+
+def run(context: Context) -> Output:
+    """Run, or finish, a recipe."""
+    found = confirmed(planned(context.recipe))
+    context.run.bind(vocabulary=found.vocabulary.digest)
+    context.shard()
+    event = whole(context.plan.stage(WORDS).charges)
+    made_of = _made_of(context.recipe, found)
+    job = _job(context, found, context.file_inputs(WORDS, event, made_of))
+    parts = context.plan.parts
+
+    def write(path: Path) -> None:
+        for _ in context.track(sanitise_parts(job, parts), PARTS_SANITISED):
+            pass
+        write_release(job, parts, path)
+
+    with context.stage(WORDS):
+        context.release_file(WORDS, event, CARD.texts, write, made_of)
+    figures = {"words_kept": found.keep, **_pretrain(context, found)}
+    measured = _Measured(context, job, found)
+    return Output(figures=figures, internal=measured.blocks, exhibits=measured.exhibits)
+
+
+def _pretrain(context: Context, found: Planned) -> dict[str, Any]:
+    """Train the model that reads sanitised text, where it is asked for and not there yet; figures of public text."""
+    config, out = context.recipe.pretraining, context.run.root / MODEL
+    if config is None:
+        return {}
+    kept = context.run.public("pretraining.json")
+    if not (kept.exists() and out.is_dir()):
+        backbone = context.load_model(pretraining_text=digest_file(Path(config.text)))
+        with context.stage(PRETRAINING):
+            model, figures = pretrained(backbone, found, config, context.counter(PRETRAINING_STEPS))
+            save_model(model, backbone.tokenizer, out, context.recipe.release_id, HOW)
+            write_json(kept, figures)
+    return {"pretraining": read_json(kept)}
+
+
+def _made_of(recipe: SanTextRecipe, found: Planned) -> str:
+    """Digest of what the file is made of beside corpus and recipe."""
+    return digest_json([found.vocabulary.digest, detector_of(recipe.sanitize.detector, recipe.sanitize.entities).name])
+
+
+def _job(context: Context, found: Planned, inputs: str) -> Job:
+    recipe = context.recipe
+    return Job(
+        config=recipe.sanitize,
+        words=found.vocabulary.words,
+        mechanism=found.mechanism,
+        labels=Labels(recipe.sanitize.labels, recipe.corpus.labels),
+        unit=recipe.privacy.unit,
+        shards=context.shards,
+        key_path=context.key_path,
+        release=(recipe.privacy.account, recipe.release_id, inputs),
+        folder=context.run.private("sanitised") / inputs[:16],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """What is measured of a finished run beside private text."""
+
+    context: Context
+    job: Job
+    found: Planned
+
+    def blocks(self) -> dict[str, Any]:
+        """The block `inference` of metrics.json, where attacks are asked for."""
+        return {"inference": self._attacks} if self._words else {}
+
+    def exhibits(self) -> list[Chart | Table]:
+        """Charts and tables for the report."""
+        attacked = [attack_table(self._attacks)] if self._words else []
+        return [*charts(self.found), *attacked, sample_pairs(self.job, self.context.key)]
+
+    @property
+    def _words(self) -> int:
+        return self.context.recipe.evaluation.attacked
+
+    @cached_property
+    def _attacks(self) -> dict[str, Any]:
+        backbone = load_backbone(self.context.recipe.model)
+        return attacks(self.job, self.context.plan.parts, self.found, backbone, self.context.key, self._words)
+
+
+def check_inputs(recipe: SanTextRecipe) -> None:
+    """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    detector_of(recipe.sanitize.detector, recipe.sanitize.entities)
+    if recipe.pretraining:
+        public_texts(Path(recipe.pretraining.text))
+
+
+def reading_of(recipe: SanTextRecipe) -> Reading:
+    """How a run reads a row: its text, with nothing in front."""
+    return Reading(recipe.privacy.unit, (), _nothing, recipe.sanitize.max_tokens)
+
+
+def _nothing(row: Any) -> str:
+    return ""

@@ -1,0 +1,141 @@
+"""The plan of SanText: one charge for all words of a user, and the figures that say what it means."""
+
+from collections.abc import Mapping
+
+from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import AccountKind, NeighbouringRelation, Protection
+from rayprivacy.methods.santext.mechanisms import Planned, planned
+from rayprivacy.methods.santext.recipe import SanTextRecipe
+from rayprivacy.runs.assumptions import OF_UNIT, TIMING
+from rayprivacy.runs.plan import Plan, Stage, Work
+from rayprivacy.sanitize.labels import Labels
+from rayprivacy.sanitize.mechanism import SanText
+
+WORDS, PRETRAINING = "sanitised text", "pretraining"
+PARTS_SANITISED, PRETRAINING_STEPS = "parts_sanitised", "pretraining_steps"
+MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
+NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"
+PUBLIC = (
+    "The vocabulary, its order by frequency and its vectors are public and were not learnt from the corpus.",
+    "All words that are not on the list are one symbol: they cannot be told from each other, and none is released.",
+    "A guarantee for words is not one for what a document says: words hint at each other, and whoever reads the whole"
+    " sanitised text may guess some from their neighbours.",
+    "The coins are a stream of AES-256 under the key file: the key file stays secret for good, because whoever has it"
+    " can tell which words were kept.",
+)
+
+
+def plan_run(recipe: SanTextRecipe) -> Plan:
+    """The plan of a recipe.
+
+    Raises:
+        ConfigError: what it asks for costs more than `privacy.epsilon`.
+    """
+    found, labels = planned(recipe), Labels(recipe.sanitize.labels, recipe.corpus.labels)
+    charges = [found.mechanism.event(recipe.records * recipe.sanitize.max_tokens)]
+    charges += [event for event in (labels.event(recipe.records),) if event is not None]
+    _check(recipe, charges)
+    document = document_epsilon(found.mechanism.event(recipe.sanitize.max_tokens))
+    everything = sum(map(document_epsilon, charges))
+    work = (Work(PARTS_SANITISED, recipe.resources.parts),)
+    detail = f"{len(found.vocabulary)} words of {found.vocabulary.name}, {recipe.sanitize.mechanism}"
+    return Plan(
+        stages=(Stage(WORDS, "private text", detail, tuple(charges), work=work), *_pretraining(recipe)),
+        protection=Protection(recipe.privacy.unit, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL),
+        noise=f"each word at epsilon {found.mechanism.token_epsilon:.4g} at most",
+        assumptions=(*OF_UNIT[recipe.privacy.unit], *PUBLIC, *_not_protected(recipe, found), TIMING),
+        shards=recipe.resources.parts,
+        figures=_figures(recipe, found, charges, document),
+        warnings=_warnings({"document": document, str(recipe.privacy.unit): everything}),
+        as_published=_as_published(found),
+    )
+
+
+def _pretraining(recipe: SanTextRecipe) -> tuple[Stage, ...]:
+    config = recipe.pretraining
+    if config is None:
+        return ()
+    work = (Work(PRETRAINING_STEPS, config.steps),)
+    return (Stage(PRETRAINING, "public text", f"{config.steps} steps of {config.batch} texts", work=work),)
+
+
+def _check(recipe: SanTextRecipe, charges: list[MetricLocalDpEvent]) -> None:
+    cost = sum(map(document_epsilon, charges))
+    if cost > recipe.privacy.epsilon:
+        raise ConfigError(
+            f"privacy.epsilon is {recipe.privacy.epsilon:g}, and all words of a {recipe.privacy.unit} cost {cost:.6g}:"
+            f" raise it to {cost * 1.0001:.5g}, lower sanitize.keep or sanitize.epsilon (without both, what fits is"
+            " found), or sanitize.max_tokens or corpus.max_records_per_user."
+        )
+
+
+def _warnings(epsilons: Mapping[str, float]) -> tuple[str, ...]:
+    """One at most, of the smallest unit whose guarantee says nothing."""
+    large = [NO_GUARANTEE.format(unit, epsilon) for unit, epsilon in epsilons.items() if epsilon > MEANINGFUL]
+    return tuple(large[:1])
+
+
+def _figures(
+    recipe: SanTextRecipe, found: Planned, charges: list[MetricLocalDpEvent], document: float
+) -> dict[str, str]:
+    config, mechanism = recipe.sanitize, found.mechanism
+    each = f"at most {config.max_tokens} words"
+    figures = {
+        "Epsilon of a document": f"{document:.5g}, for any two documents of {each}",
+        f"Epsilon of a {recipe.privacy.unit}": f"{sum(map(document_epsilon, charges)):.5g}, at most {recipe.records}"
+        " documents",
+        "Epsilon of a word": f"{mechanism.token_epsilon:.5g}, the worst of all pairs",
+    }
+    if isinstance(mechanism, SanText):
+        figures |= {
+            "Epsilon for each unit of distance": f"{mechanism.table.epsilon:g}",
+            "Worst pair": " and ".join(f"'{word}'" for word in found.worst or ()),
+        }
+    figures |= {
+        "Words kept": f"{found.keep:.3g}, in the median over the words that can come out",
+        "Randomised response that keeps as many": f"epsilon {found.competitor:.4g} for every pair of words",
+        "Vocabulary": f"{found.vocabulary.digest[:16]}, {len(found.vocabulary)} words of {found.vocabulary.name}",
+    }
+    if isinstance(mechanism, SanText) and mechanism.replaced is not None:
+        common = mechanism.table.first
+        figures["Sensitive words"] = f"{mechanism.sensitive[:16]}, all but the {common} most frequent ones"
+        figures["Not protected"] = f"the {common} most frequent words: released as they are in {_kept(mechanism)}"
+    return figures
+
+
+def _kept(mechanism: SanText) -> str:
+    assert mechanism.replaced is not None
+    return f"{1 - mechanism.replaced / 2**32:.0%} of cases"
+
+
+def _not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
+    config, mechanism = recipe.sanitize, found.mechanism
+    said = [
+        "Lengths are not protected: how many words a document has (up to the bound), how many documents there are.",
+    ]
+    if isinstance(mechanism, SanText) and mechanism.replaced is not None:
+        said.append(
+            f"Sensitive words only: the {mechanism.table.first} most frequent words of the public list are released as"
+            f" they are with probability {1 - mechanism.replaced / 2**32:.3g}, and two documents that differ in these"
+            " words have no finite epsilon."
+        )
+    if config.entities:
+        consistent = " Equal values have equal ones, so it is seen that they are equal." if config.consistent else ""
+        said.append(
+            f"Of typed values ({', '.join(config.entities)}) place, kind and layout are released, and nothing of the"
+            f" value: others are made up.{consistent} What the patterns do not find is treated as words."
+        )
+    if config.case == "keep":
+        said.append("The case of every word is released.")
+    if config.layout == "keep":
+        said.append("The white space between words is released.")
+    if recipe.corpus.labels and config.labels.kind == "copy":
+        said.append(f"Labels ({', '.join(recipe.corpus.labels)}) are released as they are.")
+    return tuple(said)
+
+
+def _as_published(found: Planned) -> dict[str, float]:
+    if not isinstance(found.mechanism, SanText):
+        return {}
+    return {"SanText (2021), as published: epsilon per token and unit of distance only": found.mechanism.table.epsilon}

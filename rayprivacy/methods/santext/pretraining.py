@@ -1,0 +1,142 @@
+"""Sanitisation-aware pretraining (Yue et al., 2021, section 5): a public model learns to read sanitised text.
+
+    public text -> sanitised by the same table -> the model reads it and predicts the ORIGINAL next words
+
+The paper predicts the original word at a masked place of a sanitised sentence with BERT. This is the same for a causal
+model: after each sanitised word it predicts the first piece of the original next word. Only public text is read, so the
+model costs nothing; what it has learnt of the table helps any classifier or generator that is trained on the sanitised
+corpus afterwards.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from rayprivacy.core.counting import Told
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
+from rayprivacy.methods.santext.mechanisms import Planned
+from rayprivacy.methods.santext.recipe import PretrainingConfig
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import merged, trainable
+from rayprivacy.sanitize.coins import Coins
+from rayprivacy.sanitize.documents import places_in
+from rayprivacy.sanitize.tokens import Words, tidy
+
+IGNORED = -100
+_HELD_OUT = 0.1  # of the public texts, on which the loss is measured
+
+
+@dataclass(frozen=True)
+class Example:
+    """A sanitised text with what is to be predicted.
+
+    Attributes:
+        ids: pieces of the sanitised words, behind the start of a document.
+        targets: the first piece of the original next word behind the last piece of each word; `IGNORED` elsewhere.
+    """
+
+    ids: list[int]
+    targets: list[int]
+
+
+def pretrained(
+    backbone: Backbone, found: Planned, config: PretrainingConfig, told: Told
+) -> tuple[Any, dict[str, float]]:
+    """The model, and its loss on held-out public text before and after, in nats for each word.
+
+    Raises:
+        ConfigError: the text cannot be read, or is too short.
+    """
+    every = examples(backbone, found, public_texts(Path(config.text)), config)
+    held = max(1, int(_HELD_OUT * len(every)))
+    if len(every) - held < config.batch:
+        raise ConfigError(f"pretraining.text is {config.text!r}, which has {len(every)} texts: give more of them.")
+    model = trainable(backbone, AdapterConfig(kind="lora", rank=config.rank, layers=config.layers))
+    before = loss_of(model, every[:held], config.batch)
+    optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=config.learning_rate)
+    for step, batch in enumerate(itertools.islice(_batches(every[held:], config.batch), config.steps)):
+        told(step)
+        optimizer.zero_grad()
+        _loss(model, batch).backward()
+        optimizer.step()
+    told(config.steps)
+    after = loss_of(model, every[:held], config.batch)
+    return merged(model, backbone), {"loss_before": before, "loss_after": after}
+
+
+def public_texts(path: Path) -> list[str]:
+    """The column `text` of a Parquet file, or the lines of any other.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        if path.suffix == ".parquet":
+            return [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]
+        return [line.strip() for line in path.read_text("utf-8").split("\n") if line.strip()]
+    except (OSError, UnicodeDecodeError, KeyError, pa.ArrowInvalid) as error:
+        raise ConfigError(
+            f"pretraining.text is {str(path)!r}, which cannot be read ({type(error).__name__}): give a Parquet file"
+            " with the column 'text', or lines of text."
+        ) from None
+
+
+def examples(backbone: Backbone, found: Planned, texts: Sequence[str], config: PretrainingConfig) -> list[Example]:
+    """Public texts, sanitised by the table of the release with public coins, beside their original words."""
+    words = Words(found.vocabulary.words)
+    ids, lengths = words.ids([tidy(text) for text in texts], config.max_words)
+    ids = np.minimum(ids, words.unknown)
+    coins = Coins(Key.for_tests(), "public text", str(config.seed))
+    tags = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
+    after, ends = found.mechanism.draw(ids, tags, places_in(lengths), coins), np.cumsum(lengths)[:-1]
+    pieces = [backbone.tokenizer.encode(f" {word}", add_special_tokens=False) for word in found.vocabulary.words]
+    pairs = zip(np.split(ids, ends), np.split(after, ends), strict=True)
+    return [_example(backbone.start, pieces, *pair) for pair in pairs if len(pair[0]) > 1]
+
+
+def _example(start: int, pieces: list[list[int]], before: Any, after: Any) -> Example:
+    ids, targets = [start], [IGNORED]
+    for original, sanitised in zip(before.tolist(), after.tolist(), strict=True):
+        targets[-1] = pieces[original][0] if original < len(pieces) else IGNORED
+        ids += pieces[sanitised]
+        targets += [IGNORED] * len(pieces[sanitised])
+    return Example(ids, targets)
+
+
+@torch.no_grad()
+def loss_of(model: Any, held_out: Sequence[Example], batch: int) -> float:
+    """Mean loss of a word, in nats."""
+    total, words = 0.0, 0
+    for start in range(0, len(held_out), batch):
+        few = held_out[start : start + batch]
+        count = sum(target != IGNORED for example in few for target in example.targets)
+        total += float(_loss(model, few)) * count
+        words += count
+    return total / max(1, words)
+
+
+def _loss(model: Any, batch: Sequence[Example]) -> torch.Tensor:
+    longest = max(len(example.ids) for example in batch)
+    ids = torch.tensor([example.ids + [0] * (longest - len(example.ids)) for example in batch])
+    targets = torch.tensor([example.targets + [IGNORED] * (longest - len(example.targets)) for example in batch])
+    logits = model(ids).logits.float()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+def _batches(every: Sequence[Example], size: int) -> Iterator[list[Example]]:
+    """Batches of texts of about one length, endlessly, in an order that a public seed draws."""
+    dice = np.random.default_rng(0)
+    order = sorted(range(len(every)), key=lambda place: len(every[place].ids))
+    batches = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
+    while True:
+        for number in dice.permutation(len(batches)):
+            yield [every[place] for place in batches[number]]

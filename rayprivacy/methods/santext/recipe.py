@@ -1,0 +1,118 @@
+"""The recipe of SanText: the account of another kind, and the block `sanitize`."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.ledger.settings import PrivacyConfig
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
+from rayprivacy.sanitize.labels import Labels
+from rayprivacy.sanitize.settings import SanitizeConfig
+
+
+class SanTextCorpus(CorpusConfig):
+    """The `corpus` block: every document is sanitised, so none is held out unless that is asked for."""
+
+    max_records_per_user: int | None = Field(8, ge=1)
+    holdout: float = Field(0.0, ge=0.0, le=0.9)
+
+
+class SanTextPrivacy(PrivacyConfig):
+    """The `privacy` block: a metric-local account, in which the epsilons of words add up; delta is not used.
+
+    Attributes:
+        epsilon: cap of all words of a user together, or of a record where that is the unit.
+    """
+
+    composition: Literal["metric"] = "metric"
+
+
+class SanTextModel(ModelConfig):
+    """The `model` block: a public model for attacks, and for vectors if `sanitize.vectors` says so; always float32."""
+
+    dtype: Literal["float32"] = "float32"
+
+
+class SanTextMeasure(MeasureConfig):
+    """The `evaluation` block.
+
+    Attributes:
+        attacked: words of private documents whose originals are guessed from the sanitised text, about; 0 for none.
+    """
+
+    attacked: int = Field(default=0, ge=0)
+
+
+class PretrainingConfig(Config):
+    """The `pretraining` block: a public model that learns to read sanitised text, from public text alone.
+
+    Attributes:
+        text: a public Parquet file with the column `text`, or lines of text.
+        steps: of AdamW.
+        batch: texts of a step.
+        max_words: public texts are cut to so many words.
+        learning_rate: of AdamW.
+        rank: of the LoRA matrices.
+        layers: how many of the last layers get them; all if absent.
+        seed: of the public coins.
+    """
+
+    text: Annotated[str, PathKind.PUBLIC]
+    steps: int = Field(default=200, ge=1)
+    batch: int = Field(default=32, ge=1)
+    max_words: int = Field(default=64, ge=2)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    rank: int = Field(default=8, ge=1)
+    layers: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+
+class SanTextResources(Resources):
+    """The `resources` block.
+
+    Attributes:
+        parts: part files of the corpus, each of which is one piece of work.
+    """
+
+    parts: int = Field(default=4, ge=1)
+
+
+class SanTextRecipe(Recipe):
+    """A resolved recipe of SanText (Yue et al., 2021)."""
+
+    needs_users: ClassVar[bool] = False
+    method: Literal["santext"] = "santext"
+    corpus: SanTextCorpus = SanTextCorpus()
+    privacy: SanTextPrivacy = SanTextPrivacy(epsilon=1000.0)
+    model: SanTextModel = SanTextModel()
+    sanitize: SanitizeConfig = SanitizeConfig()
+    pretraining: PretrainingConfig | None = None
+    evaluation: SanTextMeasure = SanTextMeasure()
+    resources: SanTextResources = SanTextResources()
+
+    @model_validator(mode="after")
+    def _can_run(self) -> "SanTextRecipe":
+        if self.privacy.unit is PrivacyUnit.PHRASE:
+            raise ValueError("privacy.unit is 'phrase', and SanText sanitises every word: choose user or record")
+        if self.corpus.user is None and self.privacy.unit is not PrivacyUnit.RECORD:
+            raise ValueError("corpus.user is null, so every row is its own author's: set privacy.unit to record")
+        check_unit(self.corpus, self.privacy.unit, self.resources.parts)
+        if self.audit:
+            raise ValueError("'audit' asks who took part, which a local method does not hide: use evaluation.attacked")
+        Labels(self.sanitize.labels, self.corpus.labels)
+        return self
+
+    @property
+    def release_id(self) -> str:
+        """Name of the release: what is trained on public text afterwards is no part of it."""
+        return self._named({**FREE, "pretraining": True})
+
+    @property
+    def records(self) -> int:
+        """Records of one unit of privacy, at most."""
+        return self.corpus.max_records_per_user or 1

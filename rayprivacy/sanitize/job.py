@@ -1,0 +1,148 @@
+"""Sanitise a sharded corpus with Ray: one task for each part file, and one sorted file at the end.
+
+    part files (private) -> tasks: keyed draws -> a block for each part (private until charged) -> one file
+
+A block is named by the release's inputs and written whole, so a killed run does again only what it had not finished,
+with the same coins. Only part numbers travel; texts are read, and blocks written, where the work is done. Rows of the
+file are in the order of their keyed ids, which says nothing about users, parts or the corpus's own order.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import ray
+from ray.exceptions import RayError
+
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.core.keys import Key, load_key
+from rayprivacy.core.sealing import Seal
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.parts import read_part
+from rayprivacy.sanitize.coins import Coins, Tags
+from rayprivacy.sanitize.documents import Sanitizer
+from rayprivacy.sanitize.entities import detector_of
+from rayprivacy.sanitize.labels import Labels
+from rayprivacy.sanitize.mechanism import Mechanism
+from rayprivacy.sanitize.settings import SanitizeConfig
+from rayprivacy.sanitize.surrogates import Surrogates
+from rayprivacy.sanitize.tokens import Words
+
+DOCUMENT = "document"
+_STEP = "sanitising"
+_SEAL = Seal(ReleaseError, "nothing was released, run again with --resume")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a task needs to know; holds no row of the corpus, and no secret.
+
+    Attributes:
+        config: the recipe's block.
+        words: the public vocabulary.
+        mechanism: what replaces words.
+        labels: what happens to labels.
+        unit: of privacy.
+        shards: folder of the part files.
+        key_path: file of the secret.
+        release: what names the release: account, release id and keyed digest of its inputs.
+        folder: where blocks are written.
+    """
+
+    config: SanitizeConfig
+    words: tuple[str, ...]
+    mechanism: Mechanism
+    labels: Labels
+    unit: PrivacyUnit
+    shards: Path
+    key_path: Path
+    release: tuple[str, ...]
+    folder: Path
+
+    def sanitizer(self, key: Key, coins: Coins) -> Sanitizer:
+        """What sanitises texts with the coins of this release."""
+        config = self.config
+        return Sanitizer(
+            words=Words(self.words),
+            mechanism=self.mechanism,
+            detector=detector_of(config.detector, config.entities),
+            surrogates=Surrogates(coins, key if config.consistent else None, *self.release),
+            coins=coins,
+            most=config.max_tokens,
+            keep_case=config.case == "keep",
+            keep_layout=config.layout == "keep",
+        )
+
+    def block(self, part: int) -> Path:
+        """The file of a sanitised part."""
+        return self.folder / f"block-{part:05d}.parquet"
+
+
+def sanitise_parts(job: Job, parts: int) -> Iterator[int]:
+    """Sanitise every part that is not done yet; yields each part once, as it is finished.
+
+    Ray must be started.
+
+    Raises:
+        ReleaseError: a task failed or was lost too often; nothing was released.
+    """
+    private_directory(job.folder)
+    left = [part for part in range(parts) if not job.block(part).exists()]
+    yield from (part for part in range(parts) if part not in left)
+    task, shared = ray.remote(_sanitise_part).options(max_retries=3), ray.put(job)
+    running = {task.remote(shared, part): part for part in left}
+    while running:
+        (done,), _ = ray.wait(list(running), num_returns=1)
+        _finish(done)
+        yield running.pop(done)
+
+
+def _finish(done: Any) -> None:
+    try:
+        ray.get(done)
+        return
+    except RayError as error:
+        failure = _SEAL.unwrap(_STEP, error)
+    raise failure  # outside the except block, so that Ray's text does not come along
+
+
+@_SEAL.around(_STEP)
+def _sanitise_part(job: Job, part: int) -> None:
+    key = load_key(job.key_path)
+    coins = Coins(key, *job.release)
+    table = sanitise_table(read_part(job.shards, part), job, key, coins)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    write_atomic(job.block(part), sink.getvalue().to_pybytes())
+
+
+def sanitise_table(rows: pa.Table, job: Job, key: Key, coins: Coins) -> pa.Table:
+    """Rows of a part, sanitised: keyed document id, text and labels."""
+    tags = tags_of(rows, job.unit, coins)
+    texts = job.sanitizer(key, coins).sanitise(rows["text"].to_pylist(), tags)
+    columns = {DOCUMENT: pa.array([f"{tag:016x}" for tag in tags.tolist()]), "text": pa.array(texts, pa.large_string())}
+    return pa.table({**columns, **job.labels.released(rows, tags, coins)})
+
+
+def tags_of(rows: pa.Table, unit: PrivacyUnit, coins: Coins) -> Tags:
+    """The tags of the documents of a part, [rows]: keyed names that do not depend on the number of parts.
+
+    A user's documents are numbered. With unit 'record' they are spread over the shards and numbered in each, so there
+    a document is named by its content, which no other one of this user has.
+    """
+    content = [name for name in rows.column_names if name not in ("shard", "record")]
+    names = ["user", "record"] if unit is PrivacyUnit.USER else content
+    places = zip(*(map(str, rows[name].to_pylist()) for name in names), strict=True)
+    return np.array([coins.tag(*place) for place in places], dtype=np.uint64)
+
+
+def write_release(job: Job, parts: int, path: Path) -> None:
+    """All blocks as one file, in the order of document ids."""
+    blocks = pa.concat_tables([pq.read_table(job.block(part)) for part in range(parts)])
+    pq.write_table(blocks.take(pc.sort_indices(blocks[DOCUMENT])), path, compression="zstd")

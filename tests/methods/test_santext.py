@@ -1,0 +1,335 @@
+"""SanText as a run: one charge for one file, the same bytes however it is run, and nothing of the corpus elsewhere."""
+
+import json
+import math
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from toy_bench import QUIET, SPOKEN, USERS, Bench
+from zygote import fork_command
+
+import rayprivacy as rp
+from rayprivacy.api import Result
+from rayprivacy.cli import main
+from rayprivacy.core.units import AccountKind
+from rayprivacy.sanitize import job as sanitising
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+SETTINGS = {
+    "method": "santext",
+    "corpus": {"max_records_per_user": 4, "holdout": 0.0},
+    "sanitize": {"words": 300, "keep": 0.5, "max_tokens": 20, "plus": {"sensitive": 0.8, "p": 0.25}},
+    "evaluation": {"attacked": 20},
+}
+MARK = "zqxjvk"
+
+
+def _bench(folder: Path, tiny_base: Path) -> Bench:
+    found = Bench(folder, tiny_base)
+    for name, value in SETTINGS.items():
+        found.blocks[name] = found.blocks.get(name, {}) | value if isinstance(value, Mapping) else value
+    found.blocks["privacy"]["epsilon"] = 5000.0
+    found.blocks["model"] = {"base": str(tiny_base)}
+    found.recipe.write_text(yaml.safe_dump(found.blocks))
+    return found
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tiny_base: Path) -> Bench:
+    return _bench(tmp_path, tiny_base)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
+    """A bench for tests that change nothing of its corpus; `finished` is its run."""
+    return _bench(tmp_path_factory.mktemp("santext"), tiny_base)
+
+
+@pytest.fixture(scope="module")
+def finished(shared: Bench, local_ray: Path) -> Result:
+    return shared.run("finished")
+
+
+def _elsewhere(bench: Bench, name: str, **more: Any) -> Result:
+    """The same corpus and key, with a ledger of its own."""
+    return bench.run(name, {"privacy.ledger": _ledger(bench, name), **more})
+
+
+def _ledger(bench: Bench, name: str) -> str:
+    return f"sqlite:///{bench.folder}/{name}.db"
+
+
+def _charges(bench: Bench, name: str) -> int:
+    with rp.Ledger.open(_ledger(bench, name)) as ledger:
+        ledger.verify()
+        return len(ledger.lines("talk"))
+
+
+def _rows(result: Any) -> list[dict[str, Any]]:
+    return pq.read_table(result.path / "sanitized.parquet").to_pylist()
+
+
+def test_a_run_leaves_a_release_and_says_what_it_is_worth(shared: Bench, finished: Result) -> None:
+    result, certificate, rows = finished, finished.certificate, _rows(finished)
+    assert len(rows) == USERS * 4
+    assert [row["document"] for row in rows] == sorted({row["document"] for row in rows})
+    assert certificate.kind is AccountKind.METRIC_LOCAL
+    assert certificate.relation == "replace"
+    (event,) = certificate.events
+    assert event.kind == "metric-local-sensitive"
+    plan = rp.plan(shared.load())
+    assert plan.epsilon == pytest.approx(certificate.spent_diagnostic.epsilon, rel=1e-9)
+    assert list(certificate.figures)[:3] == ["Epsilon of a document", "Epsilon of a user", "Epsilon of a word"]
+    document = float(certificate.figures["Epsilon of a document"].split(",")[0])
+    assert plan.epsilon == pytest.approx(4 * document, rel=1e-4)
+    assert "no meaningful guarantee" in certificate.warnings[0]
+    assert any("the 60 most frequent words" in each for each in certificate.assumptions)
+    assert len(shared.charges()) == 1
+    text = (result.path / "certificate.md").read_text()
+    assert text.index("Epsilon of a document") < text.index("Spent up to this release")
+    card = (result.path / "README.md").read_text()
+    assert card.index("Epsilon of a document") < card.index("What it is")
+
+
+def test_the_calculator_agrees(shared: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    event = rp.plan(shared.load()).plan.charges[0]
+    words = ["--epsilon", repr(event.epsilon), "--diameter", repr(event.diameter), "--tokens", str(event.tokens)]
+    assert main(["epsilon", "santext", *words, "--keep-cost", repr(event.keep_cost), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["epsilon"]
+    assert math.isclose(found, rp.plan(shared.load()).epsilon, rel_tol=1e-9)
+
+
+def test_the_report_shows_charts_attacks_and_pairs_and_shares_only_the_charts(finished: Result) -> None:
+    result = finished
+    page, inference = (result.path / "report.html").read_text(), result.metrics["inference"]
+    assert SPOKEN in page
+    assert set(inference["success"]) == {"mask", "identity", "bayes", "context"}
+    assert inference["words"] >= 20
+    for shown in ("N_x: how often", "S_x and S*_y", "Bayes, with the table and a language model", "Epsilon of a word"):
+        assert shown in page
+    public = Path(rp.report(result.path, public=True)).read_text()
+    assert "N_x: how often" in public
+    assert SPOKEN not in public
+    assert "Guessed" not in public
+    assert {path.name for path in (result.path / "plots").glob("*kept*")} == {"kept.png"}
+
+
+def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result) -> None:
+    for parts in (1, 3):
+        other = _elsewhere(shared, f"parts{parts}", **{"resources.parts": parts, "evaluation.attacked": 0})
+        assert _bytes(other) == _bytes(finished)
+
+
+def _bytes(result: Result) -> bytes:
+    return (result.path / "sanitized.parquet").read_bytes()
+
+
+def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result) -> None:
+    """Two draws from one coin would be worth more than two charges."""
+    for name, change in (
+        ("case", {"sanitize.case": "keep"}),
+        ("account", {"privacy.account": "other"}),
+        ("key", {"privacy.key": str(shared.folder / "other.key")}),
+    ):
+        other = _elsewhere(shared, name, **{"evaluation.attacked": 0}, **change)
+        assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other)), name
+
+
+@pytest.mark.parametrize("crash", ["in a task", "before the commit", "after the commit"])
+def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
+    shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str
+) -> None:
+    if crash == "in a task":
+        monkeypatch.setattr(sanitising, "_finish", _die)
+    elif crash == "before the commit":
+        monkeypatch.setattr("rayprivacy.release.files.digest_file", _die)
+    else:
+        monkeypatch.setattr(Path, "replace", _die_moving(Path.replace))
+    with pytest.raises(KeyboardInterrupt):
+        _elsewhere(shared, crash)
+    monkeypatch.undo()
+    assert not (shared.folder / crash / "sanitized.parquet").exists()
+    result = shared.run(crash, {"privacy.ledger": _ledger(shared, crash)}, resume=True)
+    assert _bytes(result) == _bytes(finished)
+    assert _charges(shared, crash) == 1
+
+
+def _die(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _die_moving(real: Any) -> Any:
+    def replace(self: Path, target: Path) -> Any:
+        if self.name == "unreleased-sanitized.parquet":
+            raise KeyboardInterrupt
+        return real(self, target)
+
+    return replace
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finished: Result) -> None:
+    words = ["run", str(shared.recipe), "--out", str(shared.folder / "killed")]
+    words += ["-o", f"privacy.ledger={_ledger(shared, 'killed')}", "-o", "evaluation.attacked=0"]
+    patch = (
+        "from rayprivacy.methods.santext import method\n"
+        "def write(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "method.write_release = write\n"
+    )
+    assert fork_command(words, shared.folder, patch).wait(timeout=300) == -signal.SIGKILL
+    assert main([*words, "--resume"]) == 0
+    assert (shared.folder / "killed" / "sanitized.parquet").read_bytes() == _bytes(finished)
+    assert _charges(shared, "killed") == 1
+
+
+def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
+    cost = rp.plan(bench.load()).epsilon
+    bench.blocks["privacy"]["epsilon"] = cost * 1.5
+    bench.recipe.write_text(yaml.safe_dump(bench.blocks))
+    bench.run("first")
+    with pytest.raises(rp.BudgetRefusedError):
+        bench.run("second", {"sanitize.keep": 0.45})
+    words = ["run", str(bench.recipe), "--out", str(bench.folder / "third"), "-o", "sanitize.keep=0.4"]
+    assert main(words) == 3
+    assert len(bench.charges()) == 1
+    with pytest.raises(rp.ConfigError, match=r"privacy\.epsilon is 100, and all words of a user cost"):
+        rp.plan(bench.load({"privacy.epsilon": 100.0}))
+
+
+def test_without_keep_and_epsilon_the_budget_decides(bench: Bench) -> None:
+    plan = rp.plan(bench.load({"sanitize.keep": None, "privacy.epsilon": 800.0}))
+    assert 0.97 * 800 <= plan.epsilon <= 800
+    response = {"sanitize.mechanism": "randomized_response", "sanitize.plus": None, "sanitize.keep": None}
+    plan = rp.plan(bench.load({**response, "privacy.epsilon": 800.0}))
+    assert plan.epsilon == pytest.approx(800, rel=1e-4)
+    assert plan.epsilon <= 800
+
+
+def test_neighbouring_corpora_of_one_size_have_one_certificate(bench: Bench) -> None:
+    first = bench.run().certificate
+    bench.talk("talk.parquet", USERS, name="other")
+    second = _elsewhere(bench, "other").certificate
+    apart = {"corpus_digest", "ledger_head"}
+    assert first.model_dump(exclude=apart) == second.model_dump(exclude=apart)
+    assert first.corpus_digest != second.corpus_digest
+
+
+def test_rare_words_leave_no_mark(bench: Bench) -> None:
+    table = pq.read_table(bench.folder / "talk.parquet")
+    texts = [f"{MARK}{at} write to {MARK}@mail.com" for at in range(len(table))]
+    table = table.set_column(1, "said", [texts])
+    pq.write_table(table, bench.folder / "talk.parquet")
+    result = bench.run(overrides={"evaluation.attacked": 0})
+    for path in result.path.rglob("*"):
+        if path.is_file() and "private" not in path.parts and path.name not in ("report.html", "metrics.json"):
+            assert MARK.encode() not in path.read_bytes(), path
+    assert all(MARK not in row["text"] for row in _rows(result))
+    assert all("@example.com" in row["text"] for row in _rows(result))
+
+
+def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
+    table = pq.read_table(bench.folder / "talk.parquet")
+    table = table.append_column("mood", [["glad", "sad"] * (len(table) // 2)])
+    pq.write_table(table, bench.folder / "talk.parquet")
+    moods = {"corpus.labels": ["mood"]}
+    copied = _elsewhere(bench, "copied", **moods)
+    assert sum(row["mood"] == "glad" for row in _rows(copied)) == USERS * 2
+    assert any("Labels (mood) are released as they are." in each for each in copied.certificate.assumptions)
+    kind = {"sanitize.labels.kind": "randomize", "sanitize.labels.epsilon": 0.01}
+    with pytest.raises(rp.ConfigError, match=r"sanitize\.labels\.values has no 'mood'"):
+        bench.load({**moods, **kind})
+    values = {"sanitize.labels.values": {"mood": ["glad", "sad", "calm"]}}
+    randomised = _elsewhere(bench, "randomised", **moods, **kind, **values)
+    found = {row["mood"] for row in _rows(randomised)}
+    assert found == {"glad", "sad", "calm"}
+    more = randomised.certificate.spent_diagnostic.epsilon - copied.certificate.spent_diagnostic.epsilon
+    assert more == pytest.approx(4 * 0.01)
+
+
+def test_a_file_without_users_keeps_equal_rows_apart(bench: Bench) -> None:
+    alone = {"corpus.user": None, "corpus.max_records_per_user": None}
+    with pytest.raises(rp.ConfigError, match=r"set privacy\.unit to record"):
+        bench.load(alone)
+    table = pq.read_table(bench.folder / "talk.parquet")
+    pq.write_table(
+        table.set_column(1, "said", [["the same text of the people"] * len(table)]), bench.folder / "t.parquet"
+    )
+    overrides = {**alone, "privacy.unit": "record", "corpus.source": str(bench.folder / "t.parquet")}
+    rows = _rows(bench.run(overrides=overrides))
+    assert len(rows) == len(table)
+    assert len({row["text"] for row in rows}) > len(table) // 2
+    assert rp.plan(bench.load(overrides)).epsilon < rp.plan(bench.load()).epsilon / 3.9
+    with pytest.raises(rp.ConfigError, match=r"corpus\.user is null, and the method protects users"):
+        rp.load_recipe({"method": "generator", "corpus": {"user": None}})
+
+
+def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = bench.folder / "talk.parquet", bench.folder / "out.parquet"
+    words = ["sanitize", str(source), str(out), "--text", "said", "--user", "who", "--max-records", "4"]
+    words += [
+        "--max-tokens",
+        "8",
+        "--words",
+        "300",
+        "--ledger",
+        f"sqlite:///{bench.folder}/l.db",
+        "--key",
+        str(bench.folder / "k"),
+    ]
+    assert main(words) == 2
+    assert "give --epsilon" in capsys.readouterr().err
+    assert main([*words, "--keep", "0.3"]) == 0
+    said = capsys.readouterr().out
+    assert "Epsilon of a document" in said
+    assert len(pq.read_table(out)) == USERS * 4
+    assert (out.with_name("out.parquet.run") / "certificate.md").is_file()
+    assert rp.load_recipe(out.with_name("out.parquet.run") / "recipe.yaml").privacy.epsilon > 100
+
+
+def test_a_bound_that_was_kept_and_is_not_that_of_the_table_is_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rp.plan(bench.load())
+    (path,) = (path for path in (tmp_path / "cache").rglob("noise/*.json") if "worst" in path.read_text())
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"worst": [values["worst"][0] / 2, *values["worst"][1:]]}))
+    with pytest.raises(rp.ConfigError, match="not that of the table"):
+        bench.run()
+    assert bench.charges() == []
+
+
+def test_nothing_is_charged_where_the_vocabulary_is_missing(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(rp.ConfigError, match=r"sanitize\.vectors_file is .*: give a \.npz file"):
+        rp.run(bench.load({"sanitize.vectors_file": str(tmp_path / "none.npz")}), bench.folder / "o", console=QUIET)
+    with pytest.raises(rp.ConfigError, match="both set"):
+        bench.load({"sanitize.epsilon": 3.0})
+    assert not (bench.folder / "ledger.db").exists()
+
+
+def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
+    shared: Bench, finished: Result, public_sentences: list[str]
+) -> None:
+    (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
+    block = {"text": str(shared.folder / "public.txt"), "steps": 60, "batch": 8, "learning_rate": 1e-2}
+    more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0}
+    result = _elsewhere(shared, "pretrained", **more)
+    figures = result.metrics["synthetic"]["pretraining"]
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
+    assert result.model().config.num_hidden_layers == 2
+    assert (
+        "public text alone" in (result.path / "model" / "README.md").read_text()
+        or (result.path / "model" / "README.md").is_file()
+    )
+    assert _charges(shared, "pretrained") == 1
+    assert shared.load({"pretraining": block}).release_id == shared.load().release_id
+    before = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
+    shared.run("pretrained", {"privacy.ledger": _ledger(shared, "pretrained"), **more}, resume=True)
+    assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(rp.ConfigError, match=r"pretraining\.text is .*: give a Parquet file"):
+        _elsewhere(shared, "none", **more | {"pretraining": block | {"text": str(shared.folder / "none.txt")}})

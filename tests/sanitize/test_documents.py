@@ -1,0 +1,171 @@
+"""Texts in and out: round trips on any Unicode, lengths, typed values, and a text's independence of its company."""
+
+import re
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
+from rayprivacy.sanitize.coins import Coins
+from rayprivacy.sanitize.documents import Sanitizer
+from rayprivacy.sanitize.entities import PatternDetector, Span, detector_of, without_overlaps
+from rayprivacy.sanitize.mechanism import SanText
+from rayprivacy.sanitize.settings import KINDS
+from rayprivacy.sanitize.surrogates import Surrogates
+from rayprivacy.sanitize.table import Table
+from rayprivacy.sanitize.tokens import ENTITY, Words, put_together, split, tidy
+from rayprivacy.sanitize.vocabulary import Vocabulary
+
+VALUES = {
+    "email": "Mary.Smith+x@mail.example.co.uk",
+    "url": "https://www.bank.com/account?id=77",
+    "ip": "192.168.10.254",
+    "date": "March 3, 2021",
+    "card": "4111 1111 1111 1111",
+    "phone": "+1 415-555-0134",
+    "code": "AB-12345",
+}
+
+
+def _sanitizer(glove: Vocabulary, coins: Coins, epsilon: float = 10.0, most: int = 16, **more: bool) -> Sanitizer:
+    consistent = more.pop("consistent", False)
+    surrogates = Surrogates(coins, Key.for_tests() if consistent else None, "release")
+    mechanism = SanText(Table(glove, epsilon))
+    return Sanitizer(Words(glove.words), mechanism, PatternDetector(KINDS), surrogates, coins, most, **more)
+
+
+def _tags(count: int) -> np.ndarray:
+    return np.arange(10, 10 + count, dtype=np.uint64)
+
+
+@given(st.text())
+def test_a_text_is_put_together_again(text: str) -> None:
+    tidied = tidy(text)
+    words, gaps = split(tidied)
+    assert put_together(words, gaps) == tidied
+    assert all(gap.strip() == "" or not re.search(r"[^\W_]", gap) for gap in gaps)
+    if not re.search("[\u2019\ue000\x00]", text):
+        assert tidied == unicodedata.normalize("NFC", text)
+
+
+@given(st.lists(st.text(), max_size=5))
+def test_any_text_is_sanitised_and_none_is_longer_than_the_bound(texts: list[str]) -> None:
+    words = Words(("the", ",", "n't", "cat"))
+    ids, lengths = words.ids([tidy(text) for text in texts], 3)
+    assert len(lengths) == len(texts)
+    assert (lengths <= 3).all()
+    assert len(ids) == lengths.sum()
+    assert [min(len(split(tidy(text))[0]), 3) for text in texts] == lengths.tolist()
+
+
+def test_words_are_those_of_glove(glove: Vocabulary) -> None:
+    assert split("She didn\u2019t".replace("\u2019", "'"))[0] == ["She", "did", "n't"]
+    assert split("it's we've CAN'T")[0] == ["it", "'s", "we", "'ve", "CA", "N'T"]
+    assert split("rock'n'roll, no?")[0] == ["rock", "'", "n", "'", "roll", ",", "no", "?"]
+    words = Words(glove.words)
+    ids, _ = words.ids(["The cat, (of) was n't 'S unheardof"], 99)
+    spelled = [glove.words[each] if each < 500 else "?" for each in ids.tolist()]
+    assert spelled == ["the", "?", ",", "(", "of", ")", "was", "n't", "'s", "?"]
+    known = ids[ids < 500]
+    assert list(words.join(known, np.array([len(known)]))) == ["the, (of) wasn't's"]
+
+
+def test_at_a_large_epsilon_a_text_is_nearly_itself(glove: Vocabulary, coins: Coins) -> None:
+    text = "the government, it said, was not in the city."
+    (found,) = _sanitizer(glove, coins, epsilon=90.0).sanitise([text], _tags(1))
+    assert found == text
+    (found,) = _sanitizer(glove, coins, epsilon=1.0).sanitise([text], _tags(1))
+    assert found != text
+
+
+def test_a_text_does_not_depend_on_its_company(glove: Vocabulary, coins: Coins) -> None:
+    texts = [f"the city of {word} , call +1 415-555-01{at:02d} now" for at, word in enumerate(glove.words[:60])]
+    sanitizer, tags = _sanitizer(glove, coins), _tags(60)
+    together = sanitizer.sanitise(texts, tags)
+    assert [sanitizer.sanitise([text], tags[at : at + 1])[0] for at, text in enumerate(texts)] == together
+    assert sanitizer.sanitise(texts[::-1], tags[::-1]) == together[::-1]
+    twins = sanitizer.sanitise([texts[0]] * 50, _tags(50))
+    assert len(set(twins)) > 40, "equal texts of different documents have coins of their own"
+
+
+def test_texts_are_cut_to_the_public_bound(glove: Vocabulary, coins: Coins) -> None:
+    texts = ["the " * 99, "", "  ", "a@b.com " * 20]
+    found = _sanitizer(glove, coins).sanitise(texts, _tags(4))
+    assert [len(split(text)[0]) for text in found[:3]] == [16, 0, 0]
+    assert found[3].count("@example.com") == 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_typed_value_is_found_and_made_up_anew_in_its_format(kind: str, glove: Vocabulary, coins: Coins) -> None:
+    value = VALUES[kind]
+    assert PatternDetector(KINDS).find(f"it is {value}, yes") == [Span(6, 6 + len(value), kind)]
+    assert PatternDetector(each for each in KINDS if each != kind).find("no value here") == []
+    spelled = set(_sanitizer(glove, coins).sanitise([value] * 40, _tags(40)))
+    assert {span.kind for text in spelled for span in PatternDetector(KINDS).find(text)} == {kind}
+    assert len(spelled) > 5, "drawn for each document"
+    assert value not in spelled
+    (within,) = _sanitizer(glove, coins).sanitise([f"it is {value}, yes"], _tags(1))
+    assert value not in within
+    if kind in ("card", "phone", "ip", "code"):
+        assert {re.sub("[A-Z]", "X", re.sub(r"\d", "0", each)) for each in spelled} == {
+            re.sub("[A-Z]", "X", re.sub(r"\d", "0", value))
+        }
+
+
+def test_digits_of_made_up_values_are_uniform(coins: Coins) -> None:
+    surrogates = Surrogates(coins)
+    digits = "".join(surrogates.make("card", "4111111111111111", tag, 0) for tag in range(1000))
+    counts = np.bincount([int(digit) for digit in digits], minlength=10)
+    assert len(digits) == 16_000
+    assert abs(counts - 1600).max() < 5 * np.sqrt(1600)
+
+
+def test_equal_values_stay_equal_only_where_that_is_asked_for(glove: Vocabulary, coins: Coins) -> None:
+    texts = [f"call {VALUES['phone']}"] * 6 + ["call +1 415-555-9999"]
+    plain = _sanitizer(glove, coins).sanitise(texts, _tags(7))
+    assert len({PatternDetector(KINDS).find(text) and text[-15:] for text in plain}) == 7
+    kept = _sanitizer(glove, coins, consistent=True).sanitise(texts, _tags(7))
+    assert len({text[-15:] for text in kept[:6]}) == 1
+    assert kept[6][-15:] != kept[0][-15:]
+
+
+@pytest.mark.parametrize(
+    "text", ["in 2021 we were 3 of 40", "mp3", "3.14", "the 1st", "covid", "a - b", "10 000", "5 o'clock"]
+)
+def test_plain_numbers_and_words_are_no_values(text: str) -> None:
+    assert PatternDetector(KINDS).find(text) == []
+
+
+def test_of_overlapping_values_one_is_kept() -> None:
+    found = without_overlaps([Span(5, 9, "ip"), Span(0, 6, "url"), Span(0, 4, "code"), Span(9, 12, "date")])
+    assert found == [Span(0, 6, "url"), Span(9, 12, "date")]
+
+
+def test_case_and_layout_are_kept_only_on_demand(glove: Vocabulary, coins: Coins) -> None:
+    text = "The  CITY\n\nwas  In"
+    (plain,) = _sanitizer(glove, coins, epsilon=90.0).sanitise([text], _tags(1))
+    assert plain == "the city was in"
+    (kept,) = _sanitizer(glove, coins, epsilon=90.0, keep_case=True, keep_layout=True).sanitise([text], _tags(1))
+    assert kept == text
+    (cased,) = _sanitizer(glove, coins, epsilon=90.0, keep_case=True).sanitise(["The city, was"], _tags(1))
+    assert cased == "The city, was"
+
+
+def test_a_text_cannot_bring_its_own_mark(glove: Vocabulary, coins: Coins) -> None:
+    (found,) = _sanitizer(glove, coins).sanitise([f"the {ENTITY} city a@b.com \x00"], _tags(1))
+    assert ENTITY not in found
+    assert found.count("@example.com") == 1
+
+
+def test_presidio_is_asked_for_in_a_sentence_or_finds_the_same() -> None:
+    try:
+        detector = detector_of("presidio", KINDS)
+    except ConfigError as error:
+        assert "pip install 'rayprivacy[presidio]'" in str(error)  # noqa: PT017
+        return
+    text = f"write to {VALUES['email']} or pay with 4111 1111 1111 1111"
+    assert {span.kind for span in detector.find(text)} >= {"email", "card"}
