@@ -219,13 +219,23 @@ def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
 
 
 def _rows(event: DpEvent, terms: Account) -> list[EventRow]:
-    note = f"sigma_eff = noise std / L2 sensitivity to one {terms.unit.value} under {terms.relation.value}"
+    noise = f"sigma_eff = noise std / L2 sensitivity to one {terms.unit.value} under {terms.relation.value}"
     rows = []
     for leaf, count in leaves(event):
         facts = to_json(leaf)
+        note = _of_words(facts) if "tokens" in facts else noise
         sigma, q = facts.get("noise_multiplier"), facts.get("sampling_probability")
         rows.append(EventRow(kind=facts["kind"], sigma_eff=sigma, q=q, count=count, sensitivity=note))
     return rows
+
+
+def _of_words(facts: Mapping[str, Any]) -> str:
+    """A mechanism on words, which has no noise multiplier."""
+    sensitive = f", those of the list {facts['sensitive'][:16]} alone" if "sensitive" in facts else ""
+    return (
+        f"{facts['tokens']} words{sensitive}: epsilon {facts['epsilon']:.6g} for each unit of distance, distances up to"
+        f" {facts['diameter']:.6g}, and {facts.get('keep_cost', 0.0):.6g} for words that may be kept"
+    )
 
 
 def _spent(events: list[DpEvent], spent: float, delta: float) -> Spent:

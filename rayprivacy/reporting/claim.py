@@ -56,7 +56,8 @@ def claim(certificate: Certificate) -> str:
     c = certificate
     if c.kind is AccountKind.CENTRAL:
         return f"{c.unit.capitalize()}s of the corpus are protected with {pair(c)} {_terms(c)}"
-    return f"Releases of the account are {MEANING[c.kind]} with {pair(c)} {_terms(c)}"
+    amount = f"epsilon = {number(c.epsilon)}" if c.kind is AccountKind.METRIC_LOCAL else pair(c)  # which has no delta
+    return f"Releases of the account are {MEANING[c.kind]} with {amount} {_terms(c)}"
 
 
 def limits(certificate: Certificate) -> tuple[str, str]:

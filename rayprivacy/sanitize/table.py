@@ -42,6 +42,7 @@ ROUNDING = 4e-6  # of the log-ratio of a token, and of any distance in float64
 _SCALE, _FLOOR = 2.0**52, 2**20
 _FLOORED = math.log(_SCALE / _FLOOR + 1)
 _ROWS = 256  # of a table that are made at once: 60 MB for 30,000 words
+_THREADS = 4
 _MOST = 100.0  # half of epsilon times any distance; a rounded distance moves an exponent by less than 3e-6 below it
 _SAMPLE = 500  # words by which epsilon is solved for a share of words that are kept
 
@@ -106,7 +107,7 @@ class Table:
     def log_normalisers(self) -> Matrix:
         """ln Z of every word and of the symbol for all others, [words + 1]."""
         blocks = _blocks(len(self.vocabulary) + 1)
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:
             return np.concatenate(list(threads.map(lambda block: np.log(self._unscaled(block).sum(1)), blocks)))
 
     @cached_property
@@ -124,7 +125,7 @@ class Table:
             row, column = np.unravel_index(int(bounds.argmax()), bounds.shape)
             return float(bounds[row, column]), int(block[row]), first + int(column)
 
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor(_THREADS) as threads:
             bound, one, other = max(threads.map(worst, _blocks(len(logs))))
         return rounded_up(min(bound, _FLOORED) + ROUNDING), one, other
 

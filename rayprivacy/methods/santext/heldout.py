@@ -11,6 +11,7 @@ from rayprivacy.corpus.parts import read_part
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.exhibits import Chart, Table
+from rayprivacy.runs.sealing import sealed
 from rayprivacy.sanitize.coins import Coins
 from rayprivacy.sanitize.documents import places_in
 from rayprivacy.sanitize.job import Job, tags_of
@@ -29,6 +30,7 @@ ATTACKED = {
 }
 
 
+@sealed("attacking sanitised text")
 def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> dict[str, Any]:
     """Success of four attacks on about so many words of documents that a public seed draws."""
     pairs, size = [], 0
@@ -56,6 +58,7 @@ def attack_table(measured: dict[str, Any]) -> Table:
     return Table(title, ("Attack", "Guessed", "95% interval"), rows, internal=True)
 
 
+@sealed("drawing texts for the internal report")
 def sample_pairs(job: Job, key: Key) -> Table:
     """A few private texts beside their sanitised ones."""
     rows = read_part(job.shards, 0)

@@ -63,8 +63,8 @@ def planned(recipe: SanTextRecipe) -> Planned:
     vocabulary, config = vocabulary_of(recipe), recipe.sanitize
     for_each = recipe.privacy.epsilon / (recipe.records * config.max_tokens)
     if config.mechanism == "randomized_response":
-        epsilon = config.epsilon or _wanted(config, len(vocabulary)) or for_each
-        response = RandomizedResponse(len(vocabulary), float(f"{epsilon:.6g}"))
+        epsilon = config.epsilon or _wanted(config, len(vocabulary)) or math.nextafter(for_each, 0)
+        response = RandomizedResponse(len(vocabulary), epsilon)
         return Planned(vocabulary, response, response.keep_rate, None)
     size, cap = len(vocabulary), config.cap or math.inf
     first = size - max(2, round(config.plus.sensitive * size)) if config.plus else 0
@@ -110,4 +110,5 @@ def confirmed(plan: Planned) -> Planned:
 
 
 def _wanted(config: SanitizeConfig, size: int) -> float | None:
-    return None if config.keep is None else randomized_response_epsilon(config.keep, size)
+    """Rounded: two machines may compute a logarithm apart in the last bit."""
+    return None if config.keep is None else round(randomized_response_epsilon(config.keep, size), 6)

@@ -80,11 +80,12 @@ def _figures(
     recipe: SanTextRecipe, found: Planned, charges: list[MetricLocalDpEvent], document: float
 ) -> dict[str, str]:
     config, mechanism = recipe.sanitize, found.mechanism
-    each = f"at most {config.max_tokens} words"
+    apart = "that differ in sensitive words alone, " if config.plus else ""
     figures = {
-        "Epsilon of a document": f"{document:.5g}, for any two documents of {each}",
-        f"Epsilon of a {recipe.privacy.unit}": f"{sum(map(document_epsilon, charges)):.5g}, at most {recipe.records}"
-        " documents",
+        "Epsilon of a document": f"{document:.5g}, for two documents of one length, {apart}of at most"
+        f" {config.max_tokens} words",
+        f"Epsilon of a {recipe.privacy.unit}": f"{sum(map(document_epsilon, charges)):.5g}, of"
+        f" {_counted(recipe.records, 'document')} at most",
         "Epsilon of a word": f"{mechanism.token_epsilon:.5g}, the worst of all pairs",
     }
     if isinstance(mechanism, SanText):
@@ -102,6 +103,10 @@ def _figures(
         figures["Sensitive words"] = f"{mechanism.sensitive[:16]}, all but the {common} most frequent ones"
         figures["Not protected"] = f"the {common} most frequent words: released as they are in {_kept(mechanism)}"
     return figures
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count > 1)}"
 
 
 def _kept(mechanism: SanText) -> str:
