@@ -7,7 +7,7 @@ What is kept is never trusted with the guarantee: the ledger prices whatever noi
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -24,31 +24,35 @@ def kept(compute: Callable[[], float], *inputs: Any) -> float:
         compute: finds the number; what it raises is not kept.
         inputs: everything that the number depends on, as JSON values.
     """
-    found = kept_values(lambda: {"value": compute()}, *inputs)["value"]
-    return found if math.isfinite(found) and found > 0 else compute()
+    return float(_kept(compute, _is_positive, inputs))
 
 
 def kept_values(compute: Callable[[], dict[str, Any]], *inputs: Any) -> dict[str, Any]:
-    """Values that were computed from these inputs before, or are now, as JSON has them.
+    """Values by name that were computed from these inputs before, or are now, as JSON has them.
 
     Args:
         compute: finds the values; what it raises is not kept.
         inputs: everything that the values depend on, as JSON values.
     """
-    name = digest_json([*map(version, _PACKAGES), *inputs])[:32]
-    path = user_cache() / "noise" / f"{name}.json"
+    return dict(_kept(compute, lambda found: isinstance(found, dict), inputs))
+
+
+def _kept(compute: Callable[[], Any], fits: Callable[[Any], bool], inputs: Sequence[Any]) -> Any:
+    path = user_cache() / "noise" / digest_json([*map(version, _PACKAGES), *inputs])[:32]
     try:
         found = json.loads(path.read_text())
-        if isinstance(found, dict):
+        if fits(found):
             return found
     except (OSError, ValueError):
         pass  # not there, or damaged: it is computed again
-    values = json.dumps(compute())
+    written = json.dumps(compute())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, values.encode())
+        write_atomic(path, written.encode())
     except OSError:
         pass  # a home that cannot be written to is no reason to stop
-    found = json.loads(values)
-    assert isinstance(found, dict)
-    return found
+    return json.loads(written)
+
+
+def _is_positive(found: Any) -> bool:
+    return isinstance(found, int | float) and math.isfinite(found) and found > 0

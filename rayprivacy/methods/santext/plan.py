@@ -7,13 +7,16 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, Protection
 from rayprivacy.methods.santext.mechanisms import Planned, planned
 from rayprivacy.methods.santext.recipe import SanTextRecipe
+from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING
-from rayprivacy.runs.plan import Plan, Stage, Work
+from rayprivacy.runs.effort import FULL, Effort
+from rayprivacy.runs.plan import EVALUATION, Plan, Stage, Work
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
 WORDS, PRETRAINING = "sanitised text", "pretraining"
 PARTS_SANITISED, PRETRAINING_STEPS = "parts_sanitised", "pretraining_steps"
+ROW_FLOPS = 4000 * 400.0  # for each word of the vocabulary: distinct words of a part, times what a cell costs
 MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
 NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"
 PUBLIC = (
@@ -38,14 +41,20 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
     _check(recipe, charges)
     document = document_epsilon(found.mechanism.event(recipe.sanitize.max_tokens))
     everything = sum(map(document_epsilon, charges))
-    work = (Work(PARTS_SANITISED, recipe.resources.parts),)
+    parts = recipe.resources.parts
+    work = (Work(PARTS_SANITISED, parts),)
+    efforts = (Effort("product", parts * ROW_FLOPS * len(found.vocabulary), processes=parts, threads=False),)
     detail = f"{len(found.vocabulary)} words of {found.vocabulary.name}, {recipe.sanitize.mechanism}"
     return Plan(
-        stages=(Stage(WORDS, "private text", detail, tuple(charges), work=work), *_pretraining(recipe)),
+        stages=(
+            Stage(WORDS, "private text", detail, tuple(charges), work=work, efforts=efforts),
+            *_pretraining(recipe),
+        ),
         protection=Protection(recipe.privacy.unit, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL),
         noise=f"each word at epsilon {found.mechanism.token_epsilon:.4g} at most",
         assumptions=(*OF_UNIT[recipe.privacy.unit], *PUBLIC, *_not_protected(recipe, found), TIMING),
-        shards=recipe.resources.parts,
+        shards=parts,
+        measuring=_measuring(recipe),
         figures=_figures(recipe, found, charges, document),
         warnings=_warnings({"document": document, str(recipe.privacy.unit): everything}),
         as_published=_as_published(found),
@@ -56,8 +65,17 @@ def _pretraining(recipe: SanTextRecipe) -> tuple[Stage, ...]:
     config = recipe.pretraining
     if config is None:
         return ()
+    size, words = size_of(recipe.model.base), config.steps * config.batch * config.max_words * FULL
+    efforts = (Effort("train", size.forward(3 * words)),) if size else None
     work = (Work(PRETRAINING_STEPS, config.steps),)
-    return (Stage(PRETRAINING, "public text", f"{config.steps} steps of {config.batch} texts", work=work),)
+    detail = f"{config.steps} steps of {config.batch} texts"
+    return (Stage(PRETRAINING, "public text", detail, work=work, efforts=efforts),)
+
+
+def _measuring(recipe: SanTextRecipe) -> Stage:
+    size, attacked = size_of(recipe.model.base), recipe.evaluation.attacked
+    efforts = (Effort("encode", size.forward(attacked)),) if size and attacked else () if not attacked else None
+    return Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)
 
 
 def _check(recipe: SanTextRecipe, charges: list[MetricLocalDpEvent]) -> None:

@@ -4,8 +4,7 @@
 
 The paper predicts the original word at a masked place of a sanitised sentence with BERT. This is the same for a causal
 model: after each sanitised word it predicts the first piece of the original next word. Only public text is read, so the
-model costs nothing; what it has learnt of the table helps any classifier or generator that is trained on the sanitised
-corpus afterwards.
+model costs nothing; what it has learnt of the table helps whatever is trained on the sanitised corpus afterwards.
 """
 
 import itertools
