@@ -94,11 +94,14 @@ class PresidioDetector:
         try:
             from importlib.metadata import version
 
+            import tldextract
             from presidio_analyzer import predefined_recognizers as known
         except ImportError:
             raise ConfigError(
                 "sanitize.detector is 'presidio', which is not installed: run pip install 'rayprivacy[presidio]'."
             ) from None
+        # It would fetch a newer list of domains when it sees the first address; it has one with it.
+        tldextract.tldextract.TLD_EXTRACTOR = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
         classes = {
             "email": [known.EmailRecognizer],
             "url": [known.UrlRecognizer],
