@@ -1,11 +1,13 @@
 """What is measured of a sanitised corpus beside its private text: attacks, and pairs of texts; all of it internal."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rayprivacy.auditing.inference import Pair, attack
+from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.parts import read_part
 from rayprivacy.methods.santext.mechanisms import Planned
@@ -58,17 +60,19 @@ def attack_table(measured: dict[str, Any]) -> Table:
     return Table(title, ("Attack", "Guessed", "95% interval"), rows, internal=True)
 
 
-@sealed("drawing texts for the internal report")
-def sample_pairs(job: Job, key: Key) -> Table:
-    """A few private texts beside their sanitised ones."""
+@sealed("writing texts before and after")
+def write_pairs(job: Job, key: Key, path: Path) -> None:
+    """Write a few private texts beside their sanitised ones, for those who may see private text.
+
+    Not into the report: that is copied to object storage, and has figures of private text, never the text.
+    """
     rows = read_part(job.shards, 0)
     places = np.sort(np.random.default_rng(_SEED).permutation(len(rows))[:SHOWN])
     drawn, coins = rows.take(places), Coins(key, *job.release)
     texts = drawn["text"].to_pylist()
     after = job.sanitizer(key, coins).sanitise(texts, tags_of(drawn, job.unit, coins))
-    return Table(
-        "Texts before and after", ("Private", "Sanitised"), list(zip(texts, after, strict=True)), internal=True
-    )
+    lines = [f"before: {one}\nafter:  {other}\n" for one, other in zip(texts, after, strict=True)]
+    write_atomic(path, "\n".join(lines).encode())
 
 
 def charts(found: Planned) -> list[Chart]:

@@ -17,7 +17,7 @@ from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.santext.card import CARD
-from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, sample_pairs
+from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, write_pairs
 from rayprivacy.methods.santext.mechanisms import Planned, confirmed, planned
 from rayprivacy.methods.santext.plan import PARTS_SANITISED, PRETRAINING, PRETRAINING_STEPS, WORDS
 from rayprivacy.methods.santext.pretraining import pretrained, public_texts
@@ -103,13 +103,14 @@ class _Measured:
     found: Planned
 
     def blocks(self) -> dict[str, Any]:
-        """The block `inference` of metrics.json, where attacks are asked for."""
+        """The block `inference` of metrics.json, where attacks are asked for; pairs of texts stay private."""
+        write_pairs(self.job, self.context.key, self.context.run.private("pairs.txt"))
         return {"inference": self._attacks} if self._words else {}
 
     def exhibits(self) -> list[Chart | Table]:
         """Charts and tables for the report."""
         attacked = [attack_table(self._attacks)] if self._words else []
-        return [*charts(self.found), *attacked, sample_pairs(self.job, self.context.key)]
+        return [*charts(self.found), *attacked]
 
     @property
     def _words(self) -> int:

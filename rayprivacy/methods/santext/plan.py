@@ -39,7 +39,8 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
     charges = [found.mechanism.event(recipe.records * recipe.sanitize.max_tokens)]
     charges += [event for event in (labels.event(recipe.records),) if event is not None]
     _check(recipe, charges)
-    document = document_epsilon(found.mechanism.event(recipe.sanitize.max_tokens))
+    alone = (found.mechanism.event(recipe.sanitize.max_tokens), labels.event(1))
+    document = sum(document_epsilon(event) for event in alone if event is not None)
     everything = sum(map(document_epsilon, charges))
     parts = recipe.resources.parts
     work = (Work(PARTS_SANITISED, parts),)
