@@ -202,12 +202,17 @@ def epsilon_for_bound(vocabulary: Vocabulary, bound: float, first: int = 0, cap:
         cap: of distances.
 
     Raises:
-        ConfigError: the bound is so small that rounding would be most of it.
+        ConfigError: the bound is so small that rounding would be most of it, or above that of any epsilon.
     """
     if bound < 100 * ROUNDING:
         raise ConfigError(
             f"privacy.epsilon leaves {bound:.2g} for each word, which is less than a table can hold: raise it, or lower"
             " sanitize.max_tokens or corpus.max_records_per_user."
+        )
+    if bound > _FLOORED + ROUNDING:
+        raise ConfigError(
+            f"privacy.epsilon leaves {bound:.4g} for each word, and no word costs more than {_FLOORED:.3g}: set"
+            " sanitize.keep, or lower privacy.epsilon."
         )
     epsilon = float(f"{bound / min(2 * math.sqrt((vocabulary.vectors**2).sum(1).max()), cap):.4g}")
     while True:

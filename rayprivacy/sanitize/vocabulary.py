@@ -14,6 +14,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -104,8 +105,8 @@ def load_file(path: Path, size: int, unit_length: bool) -> Vocabulary:
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            words, vectors = [str(word) for word in file["words"]], file["vectors"]
-    except (OSError, KeyError, ValueError) as error:
+            words, vectors = [str(word) for word in file["words"]], np.asarray(file["vectors"], dtype=np.float64)
+    except (OSError, LookupError, TypeError, ValueError, BadZipFile) as error:
         raise ConfigError(
             f"sanitize.vectors_file is {str(path)!r}, which cannot be read ({type(error).__name__}): give a .npz file"
             " with the arrays 'words' and 'vectors'."

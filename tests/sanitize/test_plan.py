@@ -56,6 +56,25 @@ def test_a_file_of_vectors_and_a_cap_are_taken(tmp_path: Any) -> None:
     assert document_epsilon(event) <= event.epsilon * 0.8 + 1e-3
 
 
+@pytest.mark.parametrize("damage", ["array", "cut", "nonsense", "letters", "one array"])
+def test_a_file_that_holds_no_vectors_is_one_sentence(tmp_path: Any, damage: str) -> None:
+    path = tmp_path / "mine.npz"
+    np.savez(path, words=np.array(["a", "b"]), vectors=np.eye(2))
+    if damage == "array":
+        np.save(tmp_path / "other.npy", np.eye(2))
+        path.write_bytes((tmp_path / "other.npy").read_bytes())
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-40])
+    elif damage == "nonsense":
+        path.write_text("nothing")
+    elif damage == "letters":
+        np.savez(path, words=np.array(["a", "b"]), vectors=np.array([["x"], ["y"]]))
+    else:
+        np.savez(path, words=np.array(["a", "b"]))
+    with pytest.raises(rp.ConfigError, match=r"sanitize\.vectors_file is .*: give a \.npz file"):
+        vocabulary_of(_recipe(vectors_file=str(path)))
+
+
 def test_words_of_a_model_are_a_vocabulary(tiny_base: Any) -> None:
     recipe = _recipe(vectors="base", words=30).model_copy(
         update={"model": _recipe().model.model_copy(update={"base": str(tiny_base)})}

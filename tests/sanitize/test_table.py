@@ -89,6 +89,12 @@ def test_a_bound_that_is_mostly_rounding_is_refused(glove: Vocabulary) -> None:
         epsilon_for_bound(glove, 1e-5)
 
 
+def test_a_budget_above_that_of_any_table_is_refused(glove: Vocabulary) -> None:
+    assert Table(glove, epsilon_for_bound(glove, 22.1)).token_bound <= 22.1
+    with pytest.raises(ConfigError, match=r"no word costs more than 22\.2: set sanitize\.keep"):
+        epsilon_for_bound(glove, 50.0)
+
+
 def test_an_epsilon_beyond_all_protection_is_refused(glove: Vocabulary) -> None:
     with pytest.raises(ConfigError, match=r"sanitize\.epsilon is 1e\+04"):
         Table(glove, 1e4)
