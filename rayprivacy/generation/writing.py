@@ -84,6 +84,7 @@ def write_samples(
     engine: EngineName = "transformers",
     workspace: Path | None = None,
     source: str = "",
+    begun: bool = False,
     told: Told = nobody,
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
@@ -93,7 +94,8 @@ def write_samples(
 
     Args:
         model_dir: a model as `save_model` leaves it.
-        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text.
+        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
+            it has `begun` with it.
         config: filters, seed and length; `texts` and `prompt_words` are not used.
         codes: names the columns and the labels of each cell.
         out: the Parquet file.
@@ -102,6 +104,7 @@ def write_samples(
         engine: what samples.
         workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
         source: names model and prompts; it is kept with the counts, so that a file of others is known again.
+        begun: whether each text begins with its prompt; not for the engine `vllm`.
         told: told how many texts were sampled, with those that were dropped.
 
     Raises:
@@ -113,7 +116,7 @@ def write_samples(
     require_engine("generation.engine", engine)
     tally = _Tally(source)
     with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
-        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute())
+        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute(), begun)
         blocks = _sampled(task, prompts, actors)
         for group in _row_groups(tally.sound(block) for block in _counted(blocks, told)):
             writer.write_table(_labelled(group, codes))
@@ -143,6 +146,7 @@ class _Task:
     engine: EngineName
     threads: int
     ready: Path
+    begun: bool
 
     def at(self, block: int) -> SamplingConfig:
         """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""
@@ -244,20 +248,22 @@ def _convert_saved(engine: EngineName, model_dir: Path, workspace: Path) -> Path
 
 def _transformers(task: _Task) -> Continue:
     backbone = _load(task.model_dir)
-    return _texts(backbone, partial(sample, backbone.model, backbone))
+    return _texts(backbone, partial(sample, backbone.model, backbone), task.begun)
 
 
 def _ctranslate2(task: _Task) -> Continue:
     documents = load_documents(task.model_dir)
-    return _texts(documents, Decoder(task.ready, documents, task.threads).sample)
+    return _texts(documents, Decoder(task.ready, documents, task.threads).sample, task.begun)
 
 
-def _texts(documents: Documents, sampler: Sampler) -> Continue:
-    """What a sampler writes after each prompt, as text and without the prompt."""
-    return lambda prompts, config: [
-        documents.text_after(prompt, document)
-        for prompt, document in zip(prompts, sampler(prompts, config), strict=True)
-    ]
+def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:
+    """What a sampler writes after each prompt, as text; with the prompt if the text has begun with it."""
+
+    def continued(prompts: list[str], config: SamplingConfig) -> list[str]:
+        written = zip(prompts, sampler(prompts, config), strict=True)
+        return [documents.text(ids) if begun else documents.text_after(prompt, ids) for prompt, ids in written]
+
+    return continued
 
 
 def _vllm(task: _Task) -> Continue:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.calibrate import check_queries, least_sigma, sigma_for
@@ -15,8 +15,8 @@ from rayprivacy.ledger.filters.choose import parameters_for, rule_for
 _FOR_LAPLACE = ("zcdp", "rdp", "weighted", "pld")
 
 
-def gaussian_noise(queries: int, budget: Budget, composition: str) -> float:
-    """Smallest noise std / L2 sensitivity of `queries` Gaussian events, rounded up.
+def gaussian_noise(queries: int, budget: Budget, composition: str, beside: DpEvent | None = None) -> float:
+    """Smallest noise std / L2 sensitivity of `queries` Gaussian events, rounded up; `beside` is charged besides.
 
     In closed form for 'gdp'; also for 'pld', whose figure for Gaussian events is the same.
 
@@ -27,12 +27,12 @@ def gaussian_noise(queries: int, budget: Budget, composition: str) -> float:
         ConfigError: queries is not a positive whole number, or no noise is enough.
     """
     exact = sigma_for(queries, budget)
-    if composition in ("gdp", "pld"):
+    if beside is None and composition in ("gdp", "pld"):
         return exact
-    return least_noise(lambda sigma: SelfComposedDpEvent(GaussianDpEvent(sigma), queries), budget, composition)
+    return least_noise(lambda sigma: _together(GaussianDpEvent(sigma), queries, beside), budget, composition, exact)
 
 
-def laplace_noise(queries: int, budget: Budget, composition: str) -> float:
+def laplace_noise(queries: int, budget: Budget, composition: str, beside: DpEvent | None = None) -> float:
     """Smallest Laplace scale / L1 sensitivity of `queries` Laplace events, rounded up; about a second for 'pld'.
 
     >>> round(laplace_noise(300, Budget(3.0, 1e-6), "zcdp"), 1), round(laplace_noise(300, Budget(3.0, 1e-6), "pld"), 1)
@@ -50,7 +50,12 @@ def laplace_noise(queries: int, budget: Budget, composition: str) -> float:
         )
     # Enough by pure composition, and by rho-zCDP: other figures are lower, but not by much.
     enough = min(queries / budget.epsilon, math.sqrt(queries / (2 * rho_cap(budget))))
-    return least_noise(lambda sigma: SelfComposedDpEvent(LaplaceDpEvent(sigma), queries), budget, composition, enough)
+    return least_noise(lambda sigma: _together(LaplaceDpEvent(sigma), queries, beside), budget, composition, enough)
+
+
+def _together(query: DpEvent, queries: int, beside: DpEvent | None) -> DpEvent:
+    asked = SelfComposedDpEvent(query, queries)
+    return ComposedDpEvent([beside, asked]) if beside else asked
 
 
 def least_noise(event_of: Callable[[float], DpEvent], budget: Budget, composition: str, start: float = 1.0) -> float:

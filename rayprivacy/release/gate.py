@@ -33,9 +33,10 @@ from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.charging import input_digest, leased
 from rayprivacy.release.histogram import HistogramMechanism, Shares
 from rayprivacy.release.manifest import VoteManifest
+from rayprivacy.release.margins import Margins
 from rayprivacy.release.vote import Means, VoteMechanism, Votes
 
-__all__ = ["Gate", "HistogramMechanism", "VoteManifest", "VoteMechanism"]
+__all__ = ["Gate", "HistogramMechanism", "Margins", "VoteManifest", "VoteMechanism"]
 
 _STORED = np.dtype("<i8")
 _drawing = threading.Lock()  # a lease tells processes apart, not threads of one
@@ -104,13 +105,13 @@ class Gate:
     def release_histogram(
         self,
         release_id: str,
-        mechanism: HistogramMechanism,
+        mechanism: HistogramMechanism | Margins,
         sums: Private[npt.NDArray[Any]],
         rung: int = 0,
         *,
         stage: str = "",
     ) -> Released[Shares]:
-        """Charge, draw and store once; return the shares [cells] of what the ledger now holds, which add up to 1.
+        """Charge, draw and store once; return the shares [cells] of what the ledger now holds.
 
         Args:
             release_id: the release that pays.

@@ -29,7 +29,7 @@ SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=5.0), count=1)
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ from rayprivacy.release.vote import SIGMA_RANGE
 MAX_CELLS = 1000  # more would be mostly noise, and shares that cannot be told from zero
 MAX_COUNT = 2**32  # records of one unit in one cell; a row of 1000 such counts stays within 64-bit integers
 MAX_UNITS = 2**30
+_UNITS_AT_ONCE = 4096  # in memory, as a row of counts each
 THRESHOLD = 2.0  # noise standard deviations under which a cell counts as empty
 
 Sums = npt.NDArray[np.int64]
@@ -71,12 +72,7 @@ class HistogramMechanism:
 
     def __post_init__(self) -> None:
         check_cells(self.cells)
-        if not SIGMA_RANGE[0] <= self.sigma <= SIGMA_RANGE[1]:
-            raise ReleaseError(
-                f"sigma is {self.sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}."
-            )
-        if self.unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
-            raise ReleaseError(f"unit is '{self.unit}', and a label histogram protects users or records: use one.")
+        check_sigma_and_unit(self.sigma, self.unit)
         validate(self.event)
 
     @property
@@ -113,15 +109,7 @@ class HistogramMechanism:
         Raises:
             ReleaseError: the shape or the dtype is another one; the message holds no count.
         """
-        if counts.ndim != 2 or counts.shape[1] != self.cells or not np.issubdtype(counts.dtype, np.integer):
-            raise ReleaseError(
-                f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {self.cells}]."
-            )
-        valid = np.all((counts >= 0) & (counts <= MAX_COUNT), axis=1)
-        whole = np.where(valid[:, None], counts, 0).astype(np.int64)
-        records = np.maximum(whole.sum(axis=1, keepdims=True), 1)
-        sums: Sums = (whole * SCALE // records).sum(axis=0)
-        return sums
+        return normalised_sums(counts, self.cells)
 
     def check(self, sums: npt.NDArray[Any]) -> Sums:
         """Require int64 sums [cells] that some units' contributions can add up to.
@@ -129,11 +117,7 @@ class HistogramMechanism:
         Raises:
             ReleaseError: wrong shape, dtype or range; the message holds no value.
         """
-        if sums.shape != (self.cells,) or sums.dtype != np.int64:
-            raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(self.cells,)}.")
-        if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
-            raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
-        return sums
+        return check_sums(sums, self.cells)
 
     def draw(self, sums: Sums) -> Sums:
         """Add fresh noise to every cell; only the gate calls this, after the charge has started."""
@@ -145,6 +129,78 @@ class HistogramMechanism:
         kept = clear if clear.any() else np.ones(self.cells)
         shares: Shares = kept / kept.sum()
         return shares
+
+
+def normalised_sums(counts: npt.NDArray[Any], cells: int) -> Sums:
+    """Sums [cells] of units' histograms, each divided by its number of records and rounded down to the grid.
+
+    Args:
+        counts: whole numbers [units, cells]; a row that holds a negative or absurdly large entry contributes zero.
+        cells: how many there must be.
+
+    Raises:
+        ReleaseError: the shape or the dtype is another one; the message holds no count.
+    """
+    if counts.ndim != 2 or counts.shape[1] != cells or not np.issubdtype(counts.dtype, np.integer):
+        raise ReleaseError(f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {cells}].")
+    valid = np.all((counts >= 0) & (counts <= MAX_COUNT), axis=1)
+    whole = np.where(valid[:, None], counts, 0).astype(np.int64)
+    records = np.maximum(whole.sum(axis=1, keepdims=True), 1)
+    sums: Sums = (whole * SCALE // records).sum(axis=0)
+    return sums
+
+
+def check_sums(sums: npt.NDArray[Any], cells: int) -> Sums:
+    """Require int64 sums [cells] that some units' contributions can add up to.
+
+    Raises:
+        ReleaseError: wrong shape, dtype or range; the message holds no value.
+    """
+    if sums.shape != (cells,) or sums.dtype != np.int64:
+        raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(cells,)}.")
+    if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
+        raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
+    return sums
+
+
+def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
+    """Refuse noise that is out of range, and units that hand in no histogram.
+
+    Raises:
+        ReleaseError: the noise multiplier is out of range, or the unit is neither user nor record.
+    """
+    if not SIGMA_RANGE[0] <= sigma <= SIGMA_RANGE[1]:
+        raise ReleaseError(f"sigma is {sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}.")
+    if unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
+        raise ReleaseError(f"unit is '{unit}', and a label histogram protects users or records: use one.")
+
+
+class CountsMechanism(Protocol):
+    """What adds up units' counts: a label histogram, or margins."""
+
+    @property
+    def cells(self) -> int:
+        """How many sums there are."""
+
+    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
+        """Sums [cells] of some units' counts [units, cells]."""
+
+
+def summed(mechanism: CountsMechanism, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> Sums:
+    """Sums [cells] over records of which each falls into some cells; integers, so that their order does not matter.
+
+    Args:
+        mechanism: bounds what one unit adds.
+        owners: for each record the number of its unit, from 0 on, [records].
+        cells: the cells of each record, [records, places].
+    """
+    total = np.zeros(mechanism.cells, dtype=np.int64)
+    for first in range(0, int(owners.max(initial=-1)) + 1, _UNITS_AT_ONCE):
+        some = (first <= owners) & (owners < first + _UNITS_AT_ONCE)
+        counts = np.zeros((_UNITS_AT_ONCE, mechanism.cells), dtype=np.int64)
+        np.add.at(counts, (owners[some, None] - first, cells[some]), 1)
+        total += mechanism.contribution(counts)
+    return total
 
 
 def check_cells(cells: int) -> None:

@@ -1,8 +1,9 @@
 """Checks of a recipe that cost nothing, made before there is even an account."""
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.settings import require_extra, sentence_weights
+from rayprivacy.evaluation.settings import require_extra
 from rayprivacy.evaluation.texts import LEAST_TEXTS
+from rayprivacy.models.sentence_weights import sentence_weights
 from rayprivacy.runs.method import Method
 from rayprivacy.runs.recipe import Recipe
 

@@ -20,7 +20,7 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.release.charging import input_digest
 from rayprivacy.release.files import FileRelease, release_file
-from rayprivacy.release.gate import Gate, HistogramMechanism, VoteManifest, VoteMechanism
+from rayprivacy.release.gate import Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism
 from rayprivacy.runs.audit_rows import planted_rows
 from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.plan import PARTS_SHARDED, Plan
@@ -82,8 +82,9 @@ class RunContext(Generic[R]):
         return self.until is not None and self.until < self.plan.chunks
 
     def chunks_of(self, stage: str) -> int | None:
-        """After how many chunks a stage stops; None where it runs to its end, as all do but the last charged one."""
-        return self.until if self.plan.charged[-1].name == stage else None
+        """After how many chunks a stage stops; None where it runs to its end, as all do but the last chunked one."""
+        last = self.plan.last_chunked
+        return self.until if last is not None and last.name == stage else None
 
     @property
     def model_version(self) -> dict[str, str]:
@@ -172,7 +173,7 @@ class RunContext(Generic[R]):
         return released
 
     def release_histogram(
-        self, stage: str, mechanism: HistogramMechanism, sums: Private[Any], chunk: int = 0
+        self, stage: str, mechanism: HistogramMechanism | Margins, sums: Private[Any], chunk: int = 0
     ) -> Released[Any]:
         """Release a histogram through the gate; see `Gate.release_histogram`.
 

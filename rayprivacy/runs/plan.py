@@ -124,9 +124,13 @@ class Plan:
 
     @property
     def chunks(self) -> int:
-        """How many chunks the last charged stage has; 0 where a run cannot be stopped half-way."""
-        last = self.charged[-1:]
-        return len(last[0].charges) if last and last[0].chunked else 0
+        """How many chunks the last chunked stage has; 0 where a run cannot be stopped half-way."""
+        return len(self.last_chunked.charges) if self.last_chunked else 0
+
+    @property
+    def last_chunked(self) -> Stage | None:
+        """The last stage that is charged in chunks, at the end of any of which a run can be stopped."""
+        return next((stage for stage in reversed(self.charged) if stage.chunked), None)
 
     def stage(self, name: str) -> Stage:
         """The stage of this name.

@@ -3,6 +3,7 @@
 Imports neither torch nor Ray: a plan needs it.
 """
 
+import json
 from functools import lru_cache
 from typing import Literal
 
@@ -14,7 +15,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from rayprivacy.accounting.events import to_json
+from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.core.units import Budget
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
@@ -57,8 +58,9 @@ def sampled_steps(training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent
     Raises:
         ConfigError: no noise is enough.
     """
+    beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
     noise = training.noise_multiplier or _least_noise(
-        training.sampling_rate, training.steps, before, privacy.budget, privacy.composition
+        training.sampling_rate, training.steps, beside, privacy.budget, privacy.composition
     )
     return SampledGaussian(training.sampling_rate, noise, training.clipping_norm, training.steps, privacy.unit)
 
@@ -94,10 +96,12 @@ def steps_efforts(base: str, training: DpSgdConfig, engine: EngineConfig) -> tup
 
 
 @lru_cache(maxsize=64)
-def _least_noise(q: float, steps: int, before: DpEvent | None, budget: Budget, composition: str) -> float:
+def _least_noise(q: float, steps: int, beside: str | None, budget: Budget, composition: str) -> float:
+    before = json.loads(beside) if beside else None
+
     def event(sigma: float) -> DpEvent:
         of_steps = SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
-        return ComposedDpEvent([before, of_steps]) if before else of_steps
+        return ComposedDpEvent([from_json(before), of_steps]) if before else of_steps
 
-    inputs = [q, steps, to_json(before) if before else None, budget.epsilon, budget.delta, composition]
+    inputs = [q, steps, before, budget.epsilon, budget.delta, composition]
     return kept(lambda: least_noise(event, budget, composition), "sampled steps", *inputs)

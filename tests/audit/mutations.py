@@ -5,6 +5,7 @@ processes it starts (two ranks under ZeRO, say), and must fail. The piece must o
 cannot outlive the code it is about.
 """
 
+from matching import MATCHING
 from mutation import Mutation
 from repaired import REPAIRED
 from sanitising import SANITISING
@@ -338,4 +339,5 @@ MUTATIONS = (
     ),
     *REPAIRED,
     *SANITISING,
+    *MATCHING,
 )

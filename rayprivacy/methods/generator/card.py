@@ -23,4 +23,5 @@ METHOD = Method(
     plan="rayprivacy.methods.generator.plan:plan_run",
     run="rayprivacy.methods.generator.method:run",
     reading="rayprivacy.methods.generator.method:reading_of",
+    check="rayprivacy.methods.generator.plan:check_inputs",
 )

@@ -5,6 +5,8 @@
     their noisy sums, step by step, charged in chunks before they run -> the model       (released)
     control codes in those shares -> the model -> synthetic text -> report               (free)
 
+With `match`, more texts are written than are released, and a noisy vote of the users decides which (`runs.matching`).
+
 One user (or record) adds a vector of norm C at most to the sum of a step, and takes part by a coin of its own.
 Everything right of the gate is post-processing: any number of texts may be written. The held-out evaluation reads
 private text and is marked so in metrics.json.
@@ -25,7 +27,9 @@ from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING, planned_his
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.method import SYNTHETIC, Output
+from rayprivacy.runs.match_plan import candidates_of
+from rayprivacy.runs.matching import match_texts, text_file
+from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.runs.training import Trained, Training, save_trained, train
 
@@ -48,8 +52,11 @@ def run(context: Context) -> Output | None:
         return None
     with context.stage(WRITING):
         written = _write(context, codes, shares, trained)
+    figures: dict[str, Any] = {"degenerate": written.degenerate}
+    if recipe.match:
+        figures["match"] = match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
     return Output(
-        figures={"degenerate": written.degenerate},
+        figures=figures,
         heldout=lambda: heldout_metrics(
             context.run,
             backbone,
@@ -91,8 +98,8 @@ def _shares(context: Context, codes: Codes) -> Any:
 def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:
     """The synthetic text of this model and these shares, which may be there already; a release has one model."""
     root, config = context.run.root, context.recipe.generation
-    path = root / SYNTHETIC
-    prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, config.texts, config.seed)]
+    path, texts = text_file(context.run, context.recipe.match), candidates_of(context.recipe.match, config.texts)
+    prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])
     if path.exists() and (written := read_written(path)).source == mark:
         return written

@@ -7,7 +7,17 @@ from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING, of_training
 from rayprivacy.runs.effort import FULL, Effort
-from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Plan, Stage, Work, training_stage
+from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
+from rayprivacy.runs.plan import (
+    EVALUATION,
+    MODELS_MEASURED,
+    TEXTS_WRITTEN,
+    Plan,
+    Stage,
+    Work,
+    composed,
+    training_stage,
+)
 from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line, sampled_steps, steps_efforts
 
 CODES, STEPS, WRITING = "shares of control codes", "DP-SGD", "synthetic text"
@@ -24,13 +34,25 @@ def planned_histogram(recipe: GeneratorRecipe) -> HistogramMechanism | None:
 
 
 def planned_steps(recipe: GeneratorRecipe) -> SampledGaussian:
-    """The steps: with the recipe's noise multiplier, or the least that fits the budget beside the histogram.
+    """The steps: with the recipe's noise multiplier, or the least that fits the budget beside the histogram and the
+    votes of `match`.
 
     Raises:
         ConfigError: no noise is enough.
     """
     histogram = planned_histogram(recipe)
-    return sampled_steps(recipe.training, recipe.privacy, histogram.event if histogram else None)
+    margins = planned_margins(recipe.match, recipe.privacy.unit) if recipe.match else None
+    before = [mechanism.event for mechanism in (histogram, margins) if mechanism is not None]
+    return sampled_steps(recipe.training, recipe.privacy, composed(before) if before else None)
+
+
+def check_inputs(recipe: GeneratorRecipe) -> None:
+    """Refuse a `match` block whose packages are missing.
+
+    Raises:
+        ConfigError: names what is to be installed.
+    """
+    check_match(recipe.match)
 
 
 def plan_run(recipe: GeneratorRecipe) -> Plan:
@@ -41,7 +63,12 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
     """
     mechanism = planned_steps(recipe)
     return Plan(
-        stages=(_codes(recipe), _steps(recipe, mechanism), _writing(recipe)),
+        stages=(
+            _codes(recipe),
+            _steps(recipe, mechanism),
+            _writing(recipe),
+            *match_stages(recipe.match, recipe.privacy.unit, recipe.generation.texts, PART_FILES),
+        ),
         protection=mechanism.protection,
         noise=noise_line(mechanism, recipe.training),
         assumptions=_assumptions(recipe),
@@ -67,13 +94,14 @@ def _steps(recipe: GeneratorRecipe, mechanism: SampledGaussian) -> Stage:
 
 def _writing(recipe: GeneratorRecipe) -> Stage:
     size, config = size_of(recipe.model.base), recipe.generation
-    blocks = -(-config.texts // BLOCK)
+    texts = candidates_of(recipe.match, config.texts)
+    blocks = -(-texts // BLOCK)
     processes = min(recipe.resources.actors or blocks, blocks)
     known = size is not None and config.engine != "vllm"
-    flops = size.forward(config.texts * config.max_tokens) if size else 0.0
+    flops = size.forward(texts * config.max_tokens) if size else 0.0
     efforts = (Effort("decode", flops, processes=processes, threads=False),) if known else None
-    work = (Work(TEXTS_WRITTEN, config.texts),)
-    return Stage(WRITING, "the released model", f"{config.texts} texts", work=work, efforts=efforts)
+    work = (Work(TEXTS_WRITTEN, texts),)
+    return Stage(WRITING, "the released model", f"{texts} texts", work=work, efforts=efforts)
 
 
 def _measuring(recipe: GeneratorRecipe) -> Stage:
@@ -90,9 +118,9 @@ def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:
         *OF_UNIT[unit],
         "Sampling rate, batch size, steps, clipping norm and the lists of label values are public, and so is the base "
         "model; none was chosen by looking at the corpus.",
-        "The model and, where labels are used, their noisy shares left the private side, and nothing else; metrics "
-        "marked 'releasable: false' are not part of the claim.",
+        "The model and, where labels are used or text is matched, noisy shares left the private side, and nothing "
+        "else; metrics marked 'releasable: false' are not part of the claim.",
         *of_training(unit),
-        *((DISCRETE_NOISE["gaussian"],) if recipe.has_histogram else ()),
+        *((DISCRETE_NOISE["gaussian"],) if recipe.has_histogram or recipe.match else ()),
         TIMING,
     )

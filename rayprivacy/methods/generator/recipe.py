@@ -10,7 +10,8 @@ from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.runs.recipe import Recipe, Resources
+from rayprivacy.runs.matched_recipe import MatchedRecipe
+from rayprivacy.runs.recipe import Resources
 from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, with_learning_rate
 
 
@@ -31,7 +32,7 @@ class GeneratorResources(EngineConfig, Resources):
     actors: int = Field(default=0, ge=0)
 
 
-class GeneratorRecipe(Recipe):
+class GeneratorRecipe(MatchedRecipe):
     """A resolved recipe of the generator (Yue et al., ACL 2023)."""
 
     method: Literal["generator"] = "generator"

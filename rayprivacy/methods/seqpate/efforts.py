@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.effort import FULL, Effort, Kernel
+from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
 _MODELS = 4  # that are measured on held-out users
@@ -32,6 +33,7 @@ class _Counted:
     def __init__(self, recipe: SeqPateRecipe, size: ModelSize, queries: int) -> None:
         self._recipe, self._size, self._queries = recipe, size, queries
         self._written = recipe.pseudo.texts * recipe.pseudo.max_tokens * recipe.votes.rounds
+        self._released = candidates_of(recipe.match, recipe.generation.texts)
         self._actors = min(recipe.resources.actors or recipe.teachers.parts, recipe.teachers.parts)
 
     @property
@@ -46,7 +48,7 @@ class _Counted:
             "selection": (self._driver("product", 2 * size.head * min(self._written, 4 * self._queries)),),
             "votes": (self._votes,),
             "student": (self._student,),
-            "writing": (self._driver("decode", size.forward(recipe.generation.texts * recipe.generation.max_tokens)),),
+            "writing": (self._spread("decode", size.forward(self._released * recipe.generation.max_tokens)),),
             "measuring": self._measuring,
         }
 

@@ -5,6 +5,8 @@
     summed votes -> RELEASE GATE: sqrt(2) sensitivity, Gaussian noise, one charge   (released)
     noisy votes -> student -> synthetic text -> certificate, metrics, report        (free)
 
+With `match`, more texts are written than are released, and a noisy vote of the users decides which (`runs.matching`).
+
 One user sits in one shard, hence in one teacher; the charge is `queries` Gaussian events. With unit 'record' one record
 does so, and with 'phrase' one secret phrase sits in n_s shards at most. Everything right of the gate is
 post-processing. The held-out evaluation reads private text and is marked so in metrics.json.
@@ -16,8 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import ray
 import torch
 from safetensors.torch import load_file, save
 
@@ -25,9 +26,10 @@ from rayprivacy.core.artifacts import Released, digest_array, digest_bytes, dige
 from rayprivacy.corpus.phrases import Phrases, load_phrases
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.dpsgd.units import Reading
+from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
-from rayprivacy.generation.fast import sampler_of
 from rayprivacy.generation.settings import settled
+from rayprivacy.generation.writing import Written, read_written, write_samples
 from rayprivacy.methods.seqpate.ensemble import ensemble
 from rayprivacy.methods.seqpate.heldout import heldout_metrics
 from rayprivacy.methods.seqpate.phrases import phrase_metrics
@@ -62,7 +64,9 @@ from rayprivacy.models.queries import Queries
 from rayprivacy.models.save import save_model
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.method import SYNTHETIC, Output
+from rayprivacy.runs.match_plan import candidates_of
+from rayprivacy.runs.matching import match_texts, text_file
+from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.pool import TeacherPool, teacher_pool
@@ -96,9 +100,13 @@ def run(context: Context) -> Output:
         for number in range(recipe.votes.rounds):
             student, rows = asking.round(number, student, rows)
     with context.stage(WRITING):
-        _write(context, backbone, student, prompts)
+        written = _write(context, backbone, student, prompts)
+    figures: dict[str, Any] = {"degenerate": written.degenerate}
+    if recipe.match:
+        figures["match"] = match_texts(context, recipe.match, recipe.generation.texts)
     students = {"base": untrained, "base_pseudo": warm, "student": student}
     return Output(
+        figures=figures,
         heldout=lambda: heldout_metrics(context.run, backbone, students, spec, context.counter(MODELS_MEASURED)),
         internal=lambda: _phrase_block(context, phrases),
     )
@@ -180,21 +188,27 @@ def _distilled(context: Context, student: Student, rows: Encoded, queries: Queri
     return student.restored(load_file(path))
 
 
-def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> None:
-    """Write the synthetic text of a student, and the student as everybody loads a model, unless both are there."""
-    root, config = context.run.root, context.recipe.generation
-    path = root / SYNTHETIC
-    mark = {b"student": digest_bytes(save(student.state())).encode()}
-    if path.exists() and pq.read_schema(path).metadata == mark:
-        return
-    model = student.model()
-    save_model(model, backbone.tokenizer, root / MODEL, context.recipe.release_id, HOW)
-    told = context.counter(TEXTS_WRITTEN)
-    with sampler_of(settled(config.engine), model, backbone, root / "public", told) as sampler:
-        texts = [backbone.text(ids) for ids in sampler(cut_prompts(prompts, config), config)]
-    table = pa.table({"text": texts}).replace_schema_metadata(mark)
-    pq.write_table(table, path.with_suffix(".tmp"), compression="zstd")
-    path.with_suffix(".tmp").replace(path)
+def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> Written:
+    """Write the text of a student, and the student as everybody loads a model, unless both are there."""
+    root, recipe = context.run.root, context.recipe
+    config = recipe.generation.model_copy(update={"texts": candidates_of(recipe.match, recipe.generation.texts)})
+    path, mark = text_file(context.run, recipe.match), digest_bytes(save(student.state()))
+    if path.exists() and (written := read_written(path)).source == mark:
+        return written
+    save_model(student.model(), backbone.tokenizer, root / MODEL, recipe.release_id, HOW)
+    return write_samples(
+        root / MODEL,
+        [(0, prompt) for prompt in cut_prompts(prompts, config)],
+        config,
+        Codes(CodesConfig(), ()),
+        path,
+        recipe.resources.actors or int(ray.cluster_resources()["CPU"]),
+        engine=settled(config.engine),
+        workspace=root / "public",
+        source=mark,
+        begun=True,
+        told=context.counter(TEXTS_WRITTEN),
+    )
 
 
 def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from rayprivacy.methods.seqpate.noise_target import most_queries, noise_on_mean,
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.release.vote import VoteMechanism
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING
+from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
 from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Plan, Stage, Work
 
 AUTO_MOST = 100_000
@@ -71,11 +72,12 @@ def queries_of_round(recipe: SeqPateRecipe, number: int) -> int:
 def _mechanism(recipe: SeqPateRecipe, queries: int, clip: float | None) -> VoteMechanism:
     votes, privacy = recipe.votes, recipe.privacy
     least = laplace_noise if votes.noise == "laplace" else gaussian_noise
+    margins = planned_margins(recipe.match, privacy.unit) if recipe.match else None
     return VoteMechanism(
         queries=queries,
         candidates=votes.top_k,
         teachers=recipe.teachers.count,
-        sigma=least(queries, privacy.budget, privacy.composition),
+        sigma=least(queries, privacy.budget, privacy.composition, margins.event if margins else None),
         unit=privacy.unit,
         shards=recipe.corpus.max_shards_per_phrase or 1,
         ballot=votes.ballot,
@@ -85,12 +87,14 @@ def _mechanism(recipe: SeqPateRecipe, queries: int, clip: float | None) -> VoteM
 
 
 def check_inputs(recipe: SeqPateRecipe) -> None:
-    """Refuse a list of secret phrases that cannot be used, and an engine of pseudo-sentences that is not there.
+    """Refuse a list of secret phrases that cannot be used, an engine and packages that are not there.
 
     Raises:
-        ConfigError: the list cannot be read, or phrases could overlap; or the engine is not installed.
+        ConfigError: the list cannot be read, or phrases could overlap; or the engine, or what `match` needs, is not
+            installed.
     """
     require_engine("pseudo.engine", recipe.pseudo.engine)
+    check_match(recipe.match)
     if recipe.corpus.phrases:
         load_phrases(recipe.corpus.phrases)
 
@@ -111,8 +115,8 @@ def plan_run(recipe: SeqPateRecipe) -> Plan:
         assumptions=(
             *OF_UNIT[unit],
             _PUBLIC,
-            "Only the released votes left the private side; metrics marked 'releasable: false' are not part of the "
-            "claim.",
+            f"Only the released votes{' and noisy shares' if recipe.match else ''} left the private side; metrics "
+            "marked 'releasable: false' are not part of the claim.",
             f"The key file stayed secret; it decides which {_KEYED[unit]}.",
             DISCRETE_NOISE[recipe.votes.noise],
             TIMING,
@@ -127,6 +131,7 @@ def plan_run(recipe: SeqPateRecipe) -> Plan:
 
 def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...]:
     teachers, source = recipe.teachers, recipe.corpus.source
+    texts = candidates_of(recipe.match, recipe.generation.texts)
     rounds = [round_mechanism(recipe, queries_of_round(recipe, number)) for number in range(recipe.votes.rounds)]
     steps, efforts = recipe.student, efforts_of(recipe, mechanism.queries)
     trained = (Work(STACKS, teachers.parts), Work(TEACHERS, teachers.count))
@@ -170,10 +175,11 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
         Stage(
             WRITING,
             "the student",
-            f"{recipe.generation.texts} texts",
-            work=(Work(TEXTS_WRITTEN, recipe.generation.texts),),
+            f"{texts} texts",
+            work=(Work(TEXTS_WRITTEN, texts),),
             efforts=efforts.get("writing"),
         ),
+        *match_stages(recipe.match, recipe.privacy.unit, recipe.generation.texts, teachers.parts),
     )
 
 

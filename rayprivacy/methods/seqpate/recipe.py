@@ -14,7 +14,8 @@ from rayprivacy.generation.settings import PseudoConfig, WritingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.release.ballots import CLIP_RANGE
-from rayprivacy.runs.recipe import FREE, Recipe, Resources
+from rayprivacy.runs.matched_recipe import MatchedRecipe
+from rayprivacy.runs.recipe import Resources
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
 AFTER_THE_GATE = ("steps", "batch", "learning_rate", "weight", "pseudo", "label", "mix", "curriculum")
@@ -93,7 +94,7 @@ class TeacherResources(ResourcesConfig, Resources):
     """The `resources` block."""
 
 
-class SeqPateRecipe(Recipe):
+class SeqPateRecipe(MatchedRecipe):
     """A resolved recipe of SeqPATE."""
 
     method: Literal["seqpate"] = "seqpate"
@@ -126,6 +127,7 @@ class SeqPateRecipe(Recipe):
     @property
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
-        # With several rounds, how the student learns decides what the next round asks.
-        learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if self.votes.rounds == 1 else {}
-        return self._named({**FREE, **learning})
+        # With several rounds, how the student learns decides what the next round asks; with `match`, what is matched.
+        is_free = self.votes.rounds == 1 and self.match is None
+        learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if is_free else {}
+        return self._named({**self.free, **learning})

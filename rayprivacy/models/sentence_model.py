@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from rayprivacy.evaluation.settings import sentence_weights
 from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.sentence_weights import sentence_weights
 
 TOKENS = 64
 _BATCH = 64

@@ -1,0 +1,134 @@
+"""The frontier: how good released text is at each epsilon, by method, corpus and lever, as the evaluation measures it.
+
+    python benchmarks/frontier.py --json
+    python benchmarks/frontier.py --corpora chat reviews --data ../shared/data --epsilon 1 3 8 --seeds 0 1 2 --json
+
+Each row is a run of the packaged recipe in a process of its own, on an account of its own: its figures are those that
+a user sees. Rows that are in the folder already are not run again. Features of private text are kept beside them, and
+serve all rows of SeqPATE on a corpus. The epsilon `inf` trains the generator with next to no noise, as a bound that
+must never be released.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from quickstart import watched_run
+
+JOBS = Path(__file__).parent.parent / "jobs"
+METHODS = ("seqpate", "generator")
+CORPORA = ("chat", "reviews", "europarl")
+LEVERS = {
+    "plain": ["match=null"],
+    "match": ["match={candidates: 2, topics: 24, noise_multiplier: 5}"],
+}
+FIGURES = (
+    "mauve", "precision", "recall", "frechet", "topic_total_variation", "length_total_variation", "words_mean",
+    "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
+)  # fmt: skip
+SAMPLES = 20
+WITHOUT_NOISE = ["privacy.epsilon=1e6", "privacy.composition=rdp", "training.noise_multiplier=0.05"]
+
+
+def row(arguments: argparse.Namespace, corpus: str, method: str, epsilon: float, lever: str, seed: int) -> Any:
+    """Run one row, or find it, and read its figures."""
+    name = f"{corpus}-{method}-{epsilon:g}-{lever}-{seed}"
+    kept = arguments.work / f"{name}.json"
+    if not kept.exists():
+        changes = [f"seed={seed}", f"evaluation.compare={arguments.compare}", *LEVERS[lever], *arguments.override]
+        changes += WITHOUT_NOISE if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
+        changes += [f"privacy.account={name}", f"privacy.ledger=sqlite:///{arguments.work}/ledger.db"]
+        changes += [f"privacy.key={arguments.work}/key", *_source(arguments, corpus, method)]
+        if method == "seqpate":
+            changes += [f"resources.features={arguments.work}/features"]
+        out = arguments.work / name
+        seconds, watch = watched_run(_recipe(corpus, method), out, changes)
+        names = {"corpus": corpus, "method": method, "epsilon": epsilon, "lever": lever, "seed": seed}
+        found = names | _figures(out) | {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1])}
+        kept.write_text(json.dumps(found))
+    return json.loads(kept.read_text())
+
+
+def _recipe(corpus: str, method: str) -> Path:
+    own = JOBS / method / f"{corpus}.yaml"
+    return own if own.exists() else JOBS / method / "chat.yaml"
+
+
+def _source(arguments: argparse.Namespace, corpus: str, method: str) -> list[str]:
+    if corpus == "chat":
+        return []
+    if corpus == "reviews":
+        source = [f"corpus.source={arguments.data / 'reviews_druglib.parquet'}"]
+        return [*source, "corpus.text=benefitsReview", "corpus.user=review_id", "corpus.max_records_per_user=1"]
+    made = [f"corpus.source={arguments.europarl}/private.parquet"]  # see europarl.py
+    return made + ([f"prompts={arguments.europarl}/prompts.txt"] if method == "seqpate" else [])
+
+
+def _figures(out: Path) -> dict[str, Any]:
+    evaluation, metrics = (json.loads((out / f"{name}.json").read_text()) for name in ("evaluation", "metrics"))
+    found = {each["name"]: each for each in evaluation["rows"]}
+    sides = {
+        side: {name: round(found[name][side], 4) for name in FIGURES if found.get(name, {}).get(side) is not None}
+        for side in ("synthetic", "reference")
+    }
+    heldout = metrics["heldout"].get("perplexity", {})
+    stages = json.loads((out / "certificate.json").read_text())["stages"]
+    return {
+        "figures": sides["synthetic"],
+        "other_real_users": sides["reference"],
+        "heldout_perplexity": {name: round(value, 2) for name, value in heldout.items()},
+        "gap_closed": _gap_closed(heldout),
+        "epsilon_by_stage": {stage["name"]: round(stage["epsilon"], 3) for stage in stages},
+        "samples": pq.read_table(out / "synthetic.parquet")["text"].to_pylist()[:SAMPLES],
+    }
+
+
+def _gap_closed(heldout: dict[str, float]) -> float | None:
+    """Share of the log-perplexity between the public base and the non-private model, where both were measured."""
+    if not {"base", "student", "nonprivate"} <= heldout.keys():
+        return None
+    base, ours, best = (math.log(heldout[name]) for name in ("base", "student", "nonprivate"))
+    return round((base - ours) / (base - best), 3)
+
+
+def main() -> None:
+    arguments = _arguments()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    rows = [
+        row(arguments, corpus, method, epsilon, lever, seed)
+        for corpus in arguments.corpora
+        for seed in arguments.seeds
+        for method in arguments.methods
+        for epsilon in arguments.epsilon
+        for lever in arguments.levers
+        if not (method == "seqpate" and math.isinf(epsilon))  # its runs measure a model without privacy anyway
+    ]
+    print(json.dumps({"rows": rows}, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+
+
+def _shown(found: dict[str, Any]) -> str:
+    names = ("corpus", "method", "epsilon", "lever", "seed")
+    return " ".join(str(found[name]) for name in names) + f" {found['figures']} {found['heldout_perplexity']}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/frontier").absolute())
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of reviews_druglib.parquet")
+    parser.add_argument("--europarl", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
+    parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=["chat"])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--levers", nargs="+", choices=list(LEVERS), default=list(LEVERS))
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--compare", type=int, default=400, help="texts of each side that are compared")
+    parser.add_argument("-o", "--override", action="append", default=[], help="key=value of all recipes")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

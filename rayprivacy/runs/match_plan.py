@@ -1,0 +1,58 @@
+"""What the plan says of a recipe's `match` block: the charge of the votes, and how many texts are written for it.
+
+Imports neither torch nor Ray: a plan needs it.
+"""
+
+import math
+from importlib.util import find_spec
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.matching.settings import MatchConfig
+from rayprivacy.models.sentence_weights import sentence_weights
+from rayprivacy.release.margins import Margins
+from rayprivacy.runs.plan import Stage, Work
+
+MATCH = "topics and lengths"
+PARTS_VOTED = "parts_voted"
+_BLOCKS = 2
+
+
+def match_stages(match: MatchConfig | None, unit: PrivacyUnit, texts: int, parts: int) -> tuple[Stage, ...]:
+    """The charged stage of matching; none where nothing is matched.
+
+    Args:
+        match: the block of the recipe.
+        unit: of privacy.
+        texts: how many are released.
+        parts: of the sharded corpus.
+    """
+    if match is None:
+        return ()
+    kept = f"{texts} texts of {candidates_of(match, texts)} are kept"
+    detail = f"one Gaussian release of multiplier {match.noise_multiplier:g}; {kept}"
+    work = (Work(PARTS_VOTED, parts),)
+    return (Stage(MATCH, "private text", detail, (planned_margins(match, unit).event,), work=work),)
+
+
+def planned_margins(match: MatchConfig, unit: PrivacyUnit, blocks: tuple[int, ...] = (1,) * _BLOCKS) -> Margins:
+    """The mechanism of the votes; its charge does not depend on the number of cells."""
+    return Margins(blocks, match.noise_multiplier, unit)
+
+
+def candidates_of(match: MatchConfig | None, texts: int) -> int:
+    """How many texts the released model writes, so that so many can be chosen among them."""
+    return texts if match is None else math.ceil(texts * match.candidates)
+
+
+def check_match(match: MatchConfig | None) -> None:
+    """Refuse a `match` block whose packages are missing.
+
+    Raises:
+        ConfigError: names what is to be installed.
+    """
+    if match is None:
+        return
+    if find_spec("sklearn") is None:
+        raise ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
+    sentence_weights()

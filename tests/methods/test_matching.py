@@ -1,0 +1,121 @@
+"""Matching as its users run it: one more charge, and released text in the shares that the users voted for."""
+
+import json
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+MATCH = ["-o", "match={candidates: 3, topics: 3, noise_multiplier: 4.0}"]
+
+
+def _metrics(job: Any, out: str) -> dict[str, Any]:
+    return dict(json.loads((job.folder / out / "metrics.json").read_text()))
+
+
+def _charges(job: Any) -> int:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    found = len(list(ledger.lines("talk")))
+    ledger.close()
+    return found
+
+
+def _texts(job: Any, out: str) -> list[str]:
+    return list(pq.read_table(job.folder / out / "synthetic.parquet")["text"].to_pylist())
+
+
+def test_seqpate_releases_the_texts_that_the_users_vote_for(job: Any) -> None:
+    assert job.run("out", *MATCH).returncode == 0
+    certificate, metrics = job.certificate("out"), _metrics(job, "out")
+    assert [event["sigma_eff"] for event in certificate["events"]][-1] == 4.0
+    assert [stage["name"] for stage in certificate["stages"]] == [
+        "release gate",
+        "topics and lengths",
+        "all stages together",
+    ]
+    assert certificate["stages"][-1]["epsilon"] <= certificate["epsilon"] * (1 + 1e-6)
+    texts = _texts(job, "out")
+    candidates = pq.read_table(job.folder / "out" / "public" / "candidates.parquet")["text"].to_pylist()
+    assert (len(texts), len(candidates)) == (8, 24)
+    assert set(texts) <= set(candidates)
+    assert metrics["synthetic"]["texts"] == 8
+    assert metrics["synthetic"]["match"]["candidates"] == 24
+    assert set(metrics["synthetic"]["match"]["total_variation_to_votes"]) == {"topics", "lengths"}
+    assert _charges(job) == 2
+    again = job.run("again", *MATCH)
+    assert again.returncode == 0, again.stderr
+    assert (_charges(job), _texts(job, "again")) == (2, texts)
+
+
+def test_the_generator_keeps_the_shares_of_its_codes(generator: Any) -> None:
+    assert generator.run("out", *MATCH).returncode == 0
+    names = [stage["name"] for stage in generator.certificate("out")["stages"]]
+    assert names == ["shares of control codes", "DP-SGD", "topics and lengths", "all stages together"]
+    table = pq.read_table(generator.folder / "out" / "synthetic.parquet")
+    assert table.column_names == ["text", "topic"]
+    assert len(table) == 12
+    assert _charges(generator) == 5  # the histogram, three chunks of steps, the votes
+
+
+def test_a_killed_run_votes_once(job: Any) -> None:
+    died = job.killed("out", "import rayprivacy.runs.matching as m, os; m.raked = lambda *_: os._exit(3)", *MATCH)
+    assert died.returncode == 3
+    assert not (job.folder / "out" / "synthetic.parquet").exists()
+    assert _charges(job) == 2
+    assert job.run("out", *MATCH, "--resume").returncode == 0
+    assert (_charges(job), len(_texts(job, "out"))) == (2, 8)
+
+
+@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
+def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
+    recipe = parse_recipe(
+        {
+            "method": "seqpate",
+            "corpus": {"source": "chitchat"},
+            "privacy": {"composition": composition, "epsilon": 3.0},
+            "votes": {"queries": 100, "clip": 0.2},
+            "match": {"noise_multiplier": 3.0},
+        }
+    )
+    events = method_of(recipe).planned(recipe).events
+    accountant = {"gdp": "gdp", "pld": "pld"}.get(composition, "rdp")
+    assert len(events) == 2
+    assert 2.9 < epsilon(events, recipe.privacy.delta, accountant) <= 3.0
+
+
+def test_votes_that_take_the_whole_budget_are_refused() -> None:
+    recipe = parse_recipe({"method": "seqpate", "corpus": {"source": "chitchat"}, "match": {"noise_multiplier": 0.2}})
+    with pytest.raises(ConfigError):
+        method_of(recipe).planned(recipe)
+
+
+def test_a_recipe_without_matching_is_the_release_that_it_was(job: Any) -> None:
+    recipe = load_recipe(job.recipe)
+    assert "match" not in yaml.safe_load(json.dumps(recipe.model_dump(mode="json")))
+    values = recipe.model_dump(mode="json")
+    matched = parse_recipe({**values, "match": {}})
+    assert matched.release_id != recipe.release_id
+    # Users vote for topics of what was written: other candidates are another release.
+    written = {**values["generation"], "texts": 9}
+    assert parse_recipe({**values, "generation": written}).release_id == recipe.release_id
+    assert parse_recipe({**values, "generation": written, "match": {}}).release_id != matched.release_id
+
+
+def test_secret_phrases_cannot_be_matched(tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match=r"'match' counts the texts of users"):
+        parse_recipe(
+            {
+                "method": "seqpate",
+                "corpus": {"source": "chitchat", "phrases": str(tmp_path / "p"), "max_shards_per_phrase": 2},
+                "privacy": {"unit": "phrase"},
+                "match": {},
+            }
+        )
