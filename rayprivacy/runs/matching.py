@@ -76,7 +76,8 @@ def match_texts(
             rows = candidates.select(codes.columns).to_pylist()
             sides.append(np.array([[codes.index(row)] for row in rows], np.int64))
             shares.append(code_shares)
-        places = chosen(raked(np.hstack(sides), shares, count), np.hstack(sides), seed)
+        every, different = np.hstack(sides), _different(texts, count)
+        places = different[chosen(raked(every[different], shares, count), every[different], seed)]
         column = candidates.column_names.index("text")
         matched = candidates.set_column(column, "text", pa.array(texts, pa.large_string()))
         _write(matched.take(places), context.run.root / SYNTHETIC)
@@ -87,6 +88,12 @@ def match_texts(
                 wanted, shares_of(before, shape.blocks), shares_of(cells[places], shape.blocks)
             ),
         }
+
+
+def _different(texts: list[str], count: int) -> npt.NDArray[np.int64]:
+    """The places of texts that did not occur before: many are cut to one word. Of all texts, if these are too few."""
+    first = {text: place for place, text in reversed(list(enumerate(texts)))}
+    return np.sort(list(first.values())) if len(first) >= count else np.arange(len(texts))
 
 
 def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sentences: SentenceModel) -> Shape:

@@ -1,6 +1,8 @@
 """Matching as its users run it: one more charge, and released text in the shares that the users voted for."""
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -119,3 +121,23 @@ def test_secret_phrases_cannot_be_matched(tmp_path: Any) -> None:
                 "match": {},
             }
         )
+
+
+@pytest.mark.exhaustive
+def test_a_row_of_the_frontier_is_measured_and_found_again(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import frontier
+
+    monkeypatch.setattr(frontier, "_recipe", lambda *_: job.recipe)
+    monkeypatch.setattr(sys, "argv", ["frontier.py", "--work", str(job.folder / "rows"), "--compare", "40"])
+    arguments = frontier._arguments()
+    arguments.override = ["generation.texts=40", "match.topics=3"]
+    arguments.work.mkdir()
+    found = frontier.row(arguments, "chat", "seqpate", 3.0, "match", 0)
+    assert {"recall", "topic_total_variation", "length_total_variation"} <= found["figures"].keys()
+    assert set(found["heldout_perplexity"]) >= {"base", "student"}
+    assert found["gap_closed"] is not None
+    assert len(found["samples"]) == 20
+    assert set(found["epsilon_by_stage"]) == {"release gate", "topics and lengths", "all stages together"}
+    monkeypatch.setattr(frontier, "watched_run", lambda *_: pytest.fail("ran twice"))
+    assert frontier.row(arguments, "chat", "seqpate", 3.0, "match", 0) == found
