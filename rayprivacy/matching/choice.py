@@ -47,11 +47,11 @@ def chosen(weights: Shares, cells: Cells, seed: int) -> Cells:
         cells: of each candidate in each margin.
         seed: public.
     """
-    generator = np.random.default_rng(seed)
-    shuffled = generator.permutation(len(weights))
+    draw = np.random.default_rng(seed)
+    shuffled = draw.permutation(len(weights))
     order = shuffled[np.lexsort(cells[shuffled].T[::-1])]
     ends = np.cumsum(weights[order])
-    ticks = generator.random() + np.arange(round(float(ends[-1])))
+    ticks = draw.random() + np.arange(round(float(ends[-1])))
     return np.sort(order[np.minimum(np.searchsorted(ends, ticks, side="right"), len(order) - 1)])
 
 

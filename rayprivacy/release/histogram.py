@@ -29,7 +29,7 @@ SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=5.0), count=1)
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,63 @@ Sums = npt.NDArray[np.int64]
 Shares = npt.NDArray[np.float64]
 
 
+class NoisyCounts:
+    """Noise and event of one Gaussian release of units' counts: what a histogram and margins have in common."""
+
+    cells: int
+    sigma: float
+    unit: PrivacyUnit
+
+    @property
+    def sensitivity(self) -> float:
+        """Most that one unit, added or removed, moves the sums in L2, in grid steps."""
+        raise NotImplementedError
+
+    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
+        """Sums [cells] of some units; those of disjoint sets of units add up.
+
+        Args:
+            counts: whole numbers [units, cells]: how many records of a unit fall into a cell, one row for each unit.
+
+        Raises:
+            ReleaseError: the shape or the dtype is another one; the message holds no count.
+        """
+        raise NotImplementedError
+
+    @property
+    def noise_std_grid(self) -> float:
+        """Standard deviation of the noise in each cell, in grid steps."""
+        return self.sigma * self.sensitivity
+
+    @property
+    def event(self) -> SelfComposedDpEvent:
+        """What the ledger is charged."""
+        return SelfComposedDpEvent(GaussianDpEvent(float(self.sigma)), 1)
+
+    @property
+    def protection(self) -> Protection:
+        """What the event's epsilon is about."""
+        return Protection(self.unit)
+
+    def check(self, sums: npt.NDArray[Any]) -> Sums:
+        """Require int64 sums [cells] that some units' contributions can add up to.
+
+        Raises:
+            ReleaseError: wrong shape, dtype or range; the message holds no value.
+        """
+        if sums.shape != (self.cells,) or sums.dtype != np.int64:
+            raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(self.cells,)}.")
+        if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
+            raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
+        return sums
+
+    def draw(self, sums: Sums) -> Sums:
+        """Add fresh noise to every cell; only the gate calls this, after the charge has started."""
+        return noise.add_discrete_gaussian(self.check(sums), self.noise_std_grid)
+
+
 @dataclass(frozen=True)
-class HistogramMechanism:
+class HistogramMechanism(NoisyCounts):
     """Sensitivity, noise and event of one release of a label histogram, which cannot be set apart.
 
     Attributes:
@@ -81,24 +136,9 @@ class HistogramMechanism:
         return float(SCALE)
 
     @property
-    def noise_std_grid(self) -> float:
-        """Standard deviation of the noise in each cell, in grid steps."""
-        return self.sigma * self.sensitivity
-
-    @property
-    def event(self) -> SelfComposedDpEvent:
-        """What the ledger is charged."""
-        return SelfComposedDpEvent(GaussianDpEvent(float(self.sigma)), 1)
-
-    @property
     def parameters(self) -> dict[str, Any]:
         """Everything that fixes the mechanism, as JSON values."""
         return {"mechanism": "histogram", "scale": SCALE, **asdict(self)}
-
-    @property
-    def protection(self) -> Protection:
-        """What the event's epsilon is about."""
-        return Protection(self.unit)
 
     def contribution(self, counts: npt.NDArray[Any]) -> Sums:
         """Sums [cells] of the normalised histograms of some units; those of disjoint sets of units add up.
@@ -110,18 +150,6 @@ class HistogramMechanism:
             ReleaseError: the shape or the dtype is another one; the message holds no count.
         """
         return normalised_sums(counts, self.cells)
-
-    def check(self, sums: npt.NDArray[Any]) -> Sums:
-        """Require int64 sums [cells] that some units' contributions can add up to.
-
-        Raises:
-            ReleaseError: wrong shape, dtype or range; the message holds no value.
-        """
-        return check_sums(sums, self.cells)
-
-    def draw(self, sums: Sums) -> Sums:
-        """Add fresh noise to every cell; only the gate calls this, after the charge has started."""
-        return noise.add_discrete_gaussian(self.check(sums), self.noise_std_grid)
 
     def to_shares(self, noisy: Sums) -> Shares:
         """Shares [cells] that add up to 1: cells below the public threshold are zero; uniform if all of them are."""
@@ -150,19 +178,6 @@ def normalised_sums(counts: npt.NDArray[Any], cells: int) -> Sums:
     return sums
 
 
-def check_sums(sums: npt.NDArray[Any], cells: int) -> Sums:
-    """Require int64 sums [cells] that some units' contributions can add up to.
-
-    Raises:
-        ReleaseError: wrong shape, dtype or range; the message holds no value.
-    """
-    if sums.shape != (cells,) or sums.dtype != np.int64:
-        raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(cells,)}.")
-    if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
-        raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
-    return sums
-
-
 def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
     """Refuse noise that is out of range, and units that hand in no histogram.
 
@@ -175,18 +190,7 @@ def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
         raise ReleaseError(f"unit is '{unit}', and a label histogram protects users or records: use one.")
 
 
-class CountsMechanism(Protocol):
-    """What adds up units' counts: a label histogram, or margins."""
-
-    @property
-    def cells(self) -> int:
-        """How many sums there are."""
-
-    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
-        """Sums [cells] of some units' counts [units, cells]."""
-
-
-def summed(mechanism: CountsMechanism, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> Sums:
+def summed(mechanism: NoisyCounts, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> Sums:
     """Sums [cells] over records of which each falls into some cells; integers, so that their order does not matter.
 
     Args:

@@ -20,36 +20,35 @@ shares, after Duchi et al. (ICML 2008, figure 1), to the noisy sums divided by t
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import validate
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.units import PrivacyUnit, Protection
-from rayprivacy.release import noise
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.release.ballots import SCALE
 from rayprivacy.release.histogram import (
+    NoisyCounts,
     Shares,
     Sums,
     check_cells,
     check_sigma_and_unit,
-    check_sums,
     normalised_sums,
 )
 
 
 @dataclass(frozen=True)
-class Margins:
+class Margins(NoisyCounts):
     """Sensitivity, noise and event of one release of margins, which cannot be set apart.
 
     Attributes:
         blocks: number of cells of each partition.
         sigma: noise std / L2 sensitivity.
         unit: whose presence is hidden, a user or a record; add-or-remove.
+        cells: all cells, block after block.
 
     Raises:
         ConfigError: there are no cells, or more than a histogram may have.
@@ -59,8 +58,10 @@ class Margins:
     blocks: tuple[int, ...]
     sigma: float
     unit: PrivacyUnit = PrivacyUnit.USER
+    cells: int = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "cells", sum(self.blocks))
         check_cells(self.cells)
         if min(self.blocks) < 1:
             raise ReleaseError(f"the blocks have {self.blocks} cells: give each at least 1.")
@@ -68,34 +69,14 @@ class Margins:
         validate(self.event)
 
     @property
-    def cells(self) -> int:
-        """All cells, block after block."""
-        return sum(self.blocks)
-
-    @property
     def sensitivity(self) -> float:
         """Most that one unit, added or removed, moves the sums in L2, in grid steps."""
         return math.sqrt(len(self.blocks)) * SCALE
 
     @property
-    def noise_std_grid(self) -> float:
-        """Standard deviation of the noise in each cell, in grid steps."""
-        return self.sigma * self.sensitivity
-
-    @property
-    def event(self) -> SelfComposedDpEvent:
-        """What the ledger is charged."""
-        return SelfComposedDpEvent(GaussianDpEvent(float(self.sigma)), 1)
-
-    @property
     def parameters(self) -> dict[str, Any]:
         """Everything that fixes the mechanism, as JSON values."""
         return {"mechanism": "margins", "scale": SCALE, **asdict(self)}
-
-    @property
-    def protection(self) -> Protection:
-        """What the event's epsilon is about."""
-        return Protection(self.unit)
 
     def split(self, values: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """Values by cell along the last axis, cut into the blocks."""
@@ -116,18 +97,6 @@ class Margins:
             )
         blocks = zip(self.split(counts), self.blocks, strict=True)
         return np.concatenate([normalised_sums(block, cells) for block, cells in blocks])
-
-    def check(self, sums: npt.NDArray[Any]) -> Sums:
-        """Require int64 sums [cells] that some units' contributions can add up to.
-
-        Raises:
-            ReleaseError: wrong shape, dtype or range; the message holds no value.
-        """
-        return check_sums(sums, self.cells)
-
-    def draw(self, sums: Sums) -> Sums:
-        """Add fresh noise to every cell; only the gate calls this, after the charge has started."""
-        return noise.add_discrete_gaussian(self.check(sums), self.noise_std_grid)
 
     def to_shares(self, noisy: Sums) -> Shares:
         """Shares [cells]; those of each block add up to 1."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,7 +17,7 @@ from rayprivacy.core.artifacts import Private, digest_bytes, digest_json
 from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.evaluation.distances import total_variation
 from rayprivacy.generation.codes import Codes
-from rayprivacy.matching.choice import chosen, raked, shares_of
+from rayprivacy.matching.choice import Cells, Shares, chosen, raked, shares_of
 from rayprivacy.matching.cuts import cut
 from rayprivacy.matching.settings import MatchConfig
 from rayprivacy.matching.shape import LENGTHS, Shape, lengths
@@ -31,7 +30,6 @@ from rayprivacy.runs.match_plan import MATCH, PARTS_VOTED, planned_margins
 from rayprivacy.runs.method import SYNTHETIC
 
 NAMES = ("topics", "lengths")
-Shares = npt.NDArray[np.float64]
 
 
 def text_file(run: Run[Any], match: MatchConfig | None) -> Path:
@@ -44,7 +42,7 @@ def match_texts(
     match: MatchConfig,
     count: int,
     codes: Codes | None = None,
-    code_shares: Shares | None = None,
+    code_shares: Any = None,
 ) -> dict[str, Any]:
     """Run the stage: vote, or find the votes released, and write the candidates that are kept as the released text.
 
@@ -53,7 +51,7 @@ def match_texts(
         match: the block of the recipe.
         count: texts that are kept.
         codes: the control codes of the candidates, if they have any.
-        code_shares: shares of these codes, which are to stay.
+        code_shares: float64 [codes], their shares, which are to stay.
 
     Returns:
         Figures for metrics.json: how far the lengths of the candidates, the topics of what they were cut to, and both
@@ -71,29 +69,26 @@ def match_texts(
         wanted = margins.split(context.release_histogram(MATCH, margins, votes).value)
         texts = cut(whole, wanted[1], seed) if match.cut else whole
         cells = shape.cells(texts, sentences)
-        sides, shares = [cells], list(wanted)
-        if codes is not None and codes.columns and code_shares is not None:
-            rows = candidates.select(codes.columns).to_pylist()
-            sides.append(np.array([[codes.index(row)] for row in rows], np.int64))
-            shares.append(code_shares)
-        every, different = np.hstack(sides), _different(texts, count)
-        places = different[chosen(raked(every[different], shares, count), every[different], seed)]
-        column = candidates.column_names.index("text")
-        matched = candidates.set_column(column, "text", pa.array(texts, pa.large_string()))
-        _write(matched.take(places), context.run.root / SYNTHETIC)
+        sides, shares = cells, wanted
+        if codes is not None and codes.columns:
+            sides, shares = np.hstack([cells, _code_cells(candidates, codes)]), [*wanted, code_shares]
+        places = _kept(texts, sides, shares, count, seed)
+        _write(candidates, texts, places, context.run.root / SYNTHETIC)
         before = np.column_stack([cells[:, 0], lengths(whole)])
-        return {
-            "candidates": len(whole),
-            "total_variation_to_votes": _distances(
-                wanted, shares_of(before, shape.blocks), shares_of(cells[places], shape.blocks)
-            ),
-        }
+        found = [shares_of(each, shape.blocks) for each in (before, cells[places])]
+    return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found)}
 
 
-def _different(texts: list[str], count: int) -> npt.NDArray[np.int64]:
-    """The places of texts that did not occur before: many are cut to one word. Of all texts, if these are too few."""
+def _code_cells(candidates: pa.Table, codes: Codes) -> Cells:
+    """The control code of each candidate, [candidates, 1]."""
+    return np.array([[codes.index(row)] for row in candidates.select(codes.columns).to_pylist()], np.int64)
+
+
+def _kept(texts: list[str], cells: Cells, shares: list[Shares], count: int, seed: int) -> Cells:
+    """The places of the texts that are kept; equal ones, such as many that are cut to one word, only if others lack."""
     first = {text: place for place, text in reversed(list(enumerate(texts)))}
-    return np.sort(list(first.values())) if len(first) >= count else np.arange(len(texts))
+    different = np.sort(list(first.values())) if len(first) >= count else np.arange(len(texts))
+    return different[chosen(raked(cells[different], shares, count), cells[different], seed)]
 
 
 def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sentences: SentenceModel) -> Shape:
@@ -116,10 +111,11 @@ def _votes(context: RunContext[Any], shape: Shape, margins: Margins) -> Private[
     return votes
 
 
-def _write(kept: Any, path: Path) -> None:
-    scratch = path.with_suffix(".tmp")
-    pq.write_table(kept, scratch, compression="zstd")
-    scratch.replace(path)
+def _write(candidates: pa.Table, texts: list[str], places: Cells, path: Path) -> None:
+    column = candidates.column_names.index("text")
+    kept = candidates.set_column(column, "text", pa.array(texts, pa.large_string())).take(places)
+    pq.write_table(kept, path.with_suffix(".tmp"), compression="zstd")
+    path.with_suffix(".tmp").replace(path)
 
 
 def _distances(wanted: list[Shares], before: list[Shares], after: list[Shares]) -> Mapping[str, Mapping[str, float]]:

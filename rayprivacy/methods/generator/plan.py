@@ -67,7 +67,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
             _codes(recipe),
             _steps(recipe, mechanism),
             _writing(recipe),
-            *match_stages(recipe.match, recipe.privacy.unit, recipe.generation.texts, PART_FILES),
+            *match_stages(recipe, recipe.generation.texts, PART_FILES),
         ),
         protection=mechanism.protection,
         noise=noise_line(mechanism, recipe.training),

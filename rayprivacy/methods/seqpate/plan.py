@@ -179,7 +179,7 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
             work=(Work(TEXTS_WRITTEN, texts),),
             efforts=efforts.get("writing"),
         ),
-        *match_stages(recipe.match, recipe.privacy.unit, recipe.generation.texts, teachers.parts),
+        *match_stages(recipe, recipe.generation.texts, teachers.parts),
     )
 
 
