@@ -35,8 +35,15 @@ from rayprivacy.cli.epsilon_answer import (
 from rayprivacy.cli.options import ACCOUNTED, Delta
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
+from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.strategy import prefix_error, prefix_strategy
 
 SAMPLED = "each unit is drawn on its own with a probability at every step (Poisson); shuffled batches cost more"
+BANDED = (
+    "units are hashed into {0} groups, which take turns; a unit is drawn on its own with probability {0} * q in the"
+    " steps of its group, and the noise of {0} steps in a row is correlated"
+)
+MOST_BANDED_STEPS = 100_000  # for which a strategy is found in seconds
 FIXED_PLAN = "a claim for a run fixed in advance"
 USER_OR_RECORD = "user (or record)"
 
@@ -123,6 +130,7 @@ def epsilon_dpsgd(
     sigma: Sigma = None,
     epsilon: WantedEpsilon = None,
     records_per_user: Records = 1,
+    bands: Annotated[int, typer.Option(help="Steps in a row that share noise, for as many groups of users.")] = 1,
     delta: Delta = 1e-6,
     as_published: AsPublished = False,
     as_json: AsJson = False,
@@ -132,17 +140,22 @@ def epsilon_dpsgd(
     Example: rayprivacy epsilon dpsgd --q 0.01 --sigma 1 --steps 1000 --delta 1e-5
     """
     given = one_of({"--sigma": sigma}, epsilon)
-    make = _training(q, steps, records_per_user)
+    make = _training(q, steps, records_per_user) if bands == 1 else _banded(q, steps, records_per_user, bands)
     noise, found = _solve("--sigma", lambda s: _figures(make(s), delta), sigma, epsilon, delta)
     one_record = PoissonSampledDpEvent(q, GaussianDpEvent(noise))
+    # In closed form where noise is independent, for any number of steps.
+    error = noise * (math.sqrt((steps + 1) / 2) if bands == 1 else prefix_error(prefix_strategy(bands, steps), steps))
     answer_of(
         found,
         delta,
         {"sigma": noise},
         solved=None if given else f"sigma = {noise:.6g}",
         unit=USER_OR_RECORD if records_per_user == 1 else f"user with up to {records_per_user} records",
-        after=(f"{SAMPLED}; {FIXED_PLAN}",),
-        published=(published.dpsgd(one_record, steps, delta),) if as_published else (),
+        before=(
+            f"noise of the sum of all gradients so far, root mean square over the steps: {error:.4g} clipping norms",
+        ),
+        after=(f"{SAMPLED if bands == 1 else BANDED.format(bands)}; {FIXED_PLAN}",),
+        published=(published.dpsgd(one_record, steps, delta),) if as_published and bands == 1 else (),
     ).show(as_published, as_json)
 
 
@@ -342,6 +355,20 @@ def _training(q: float, steps: int, records: int = 1, stage: str = "") -> Callab
     if not 1 <= records <= 999:
         raise ConfigError(f"--records-per-user is {show(records)}: give a whole number from 1 to 999.")
     return lambda sigma: training_event(q, sigma, records, steps)
+
+
+def _banded(q: float, steps: int, records: int, bands: int) -> Callable[[float], DpEvent]:
+    """A run with banded noise by its noise multiplier."""
+    share("--q", q)
+    if whole("--steps", steps) % whole("--bands", bands):
+        raise ConfigError(f"--bands is {bands} and --steps {steps}: give a multiple of the bands.")
+    if steps > MOST_BANDED_STEPS:
+        raise ConfigError(f"--steps is {steps} with --bands: give at most {MOST_BANDED_STEPS}.")
+    if bands * q > 1:
+        raise ConfigError(f"--bands is {bands} and --q {q:g}: let their product be at most 1.")
+    if records != 1:
+        raise ConfigError(f"--records-per-user is {show(records)} with --bands: only whole users fall into groups.")
+    return lambda sigma: BandedGaussian(bands * q, sigma, 1.0, steps, bands=bands).event
 
 
 def _figures(event: DpEvent, delta: float) -> Figures:

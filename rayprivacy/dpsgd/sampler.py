@@ -8,6 +8,10 @@ part in every step with probability q, by a coin of its own that stays secret. H
 - a step that runs again after a crash samples the same units, together with the same noise (dpsgd/noise.py);
 - no batch has a fixed size: it may be empty, and an empty batch is a step like any other.
 
+Where the noise of steps is correlated (`release.banded`), units fall into b groups, and step t is open to group t mod b
+alone. The group of a unit is AES-256 of its tag under a key of the run, modulo b: it too is the unit's own, and no two
+steps of a unit are less than b apart.
+
 Distinct tags give distinct AES blocks, hence coins that are independent up to the gap between a pseudo-random
 permutation and a function (n^2 / 2^129 for n units). The first 64 bits are below floor(q 2^64) with probability at most
 q, exactly q up to 2^-64. The coins tell which units took part: they are as secret as the key file.
@@ -84,13 +88,14 @@ class PoissonSampler:
     Args:
         key: the run's secret.
         run: names the coins.
-        q: the sampling rate.
+        q: the sampling rate, in the steps that are open to a unit.
         units: of this rank.
         most_records: documents of one unit that a step reads at most.
         version_of: which version of its documents a step reads; public.
+        groups: b, into how many groups units fall.
 
     Raises:
-        ConfigError: q is outside (0, 1], or most_records below 1.
+        ConfigError: q is outside (0, 1], or most_records or groups below 1.
         ReleaseError: two units have the same tag: they would share their coins.
     """
 
@@ -102,29 +107,34 @@ class PoissonSampler:
         units: Sequence[Unit],
         most_records: int,
         version_of: Callable[[int], int] = first_version,
+        groups: int = 1,
     ) -> None:
         if not 0 < q <= 1:
             raise ConfigError(f"training.sampling_rate is {q}: give a number above 0 and at most 1, e.g. 0.05.")
         if most_records < 1:
             raise ConfigError(f"training.max_records is {most_records}: give a whole number of at least 1.")
+        if groups < 1:
+            raise ConfigError(f"training.bands is {groups}: give a whole number of at least 1.")
         if len({unit.tag for unit in units}) < len(units):
             raise ReleaseError("two units have the same tag: put all documents of a user, or record, into one unit.")
         self._key, self._run, self._units, self._most = key, run, units, most_records
         self._version_of = version_of
         self._threshold = int(q * 2.0**64)  # exact: a product with a power of two, rounded down
         self._tags = b"".join(unit.tag for unit in units)
+        self._groups, self._group = groups, self._words("dpsgd-groups")[0] % np.uint64(groups)
 
     def sample(self, step: int) -> list[list[Document]]:
         """The documents of every unit that takes part in a step, in the order of the units; maybe none."""
-        coins, turns = self._words(step)
+        coins, turns = self._words("dpsgd-coins", step)
         version = self._version_of(step)
         # A Python integer, which numpy compares exactly: for q = 1 it is 2^64 and has no place in 64 bits.
-        taking_part = np.flatnonzero(coins < self._threshold).tolist()
+        open_to = self._group == step % self._groups
+        taking_part = np.flatnonzero(open_to & (coins < self._threshold)).tolist()
         return [self._turn(self._units[at].documents_in(version), int(turns[at])) for at in taking_part]
 
-    def _words(self, step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Two uniform 64-bit numbers for every unit, [units] each: its coin, and where its turn starts."""
-        secret = bytes.fromhex(self._key.digest("dpsgd-coins", self._run, step))
+    def _words(self, use: str, *step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Two uniform 64-bit numbers for every unit, [units] each: its coin, say, and where its turn starts."""
+        secret = bytes.fromhex(self._key.digest(use, self._run, *step))
         words = words_of(secret, self._tags)
         return words[:, 0], words[:, 1]
 

@@ -1,12 +1,13 @@
 """What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only)."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
+_LATER = {"bands": 1}  # keys of the training block that came after 0.5, and their defaults
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
 
 
@@ -41,7 +42,8 @@ class DpSgdConfig(Config):
     """The `training` block of a recipe. Every number is public and none may be computed from the size of the corpus.
 
     Attributes:
-        sampling_rate: q, the probability that a user (or record) takes part in a step, by a keyed coin of its own.
+        sampling_rate: q, the probability that a user (or record) takes part in a step, by a keyed coin of its own. With
+            bands, the mean over steps: b q in every b-th of them, and 0 in the others.
         expected_batch: what the noisy sum is divided by: a public guess at q times the number of users.
         steps: T.
         clipping_norm: C, bound on the L2 norm of one user's (or record's) gradient.
@@ -51,6 +53,7 @@ class DpSgdConfig(Config):
         max_records: m, records of one user that a step reads at most, taken in turn by a keyed choice.
         max_tokens: tokens of one record that are read; longer ones are cut, and do not end with the end token.
         chunk: steps that are reserved in the ledger, and saved, at once.
+        bands: b, how many steps in a row share noise (Choquette-Choo et al., 2023); 1 is independent noise.
         optimizer: see OptimizerConfig.
     """
 
@@ -63,6 +66,7 @@ class DpSgdConfig(Config):
     max_records: int = Field(default=4, ge=1)
     max_tokens: int = Field(default=64, ge=1)
     chunk: int = Field(default=25, ge=1)
+    bands: int = Field(default=1, ge=1)
     optimizer: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
@@ -72,6 +76,25 @@ class DpSgdConfig(Config):
                 f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps: give fewer"
             )
         return self
+
+    @model_validator(mode="after")
+    def _whole_bands(self) -> "DpSgdConfig":
+        if self.steps % self.bands or self.chunk % self.bands:
+            raise ValueError(
+                f"bands is {self.bands}, steps {self.steps} and chunk {self.chunk}: let both be multiples of bands"
+            )
+        if self.bands * self.sampling_rate > 1:
+            raise ValueError(
+                f"bands is {self.bands} and sampling_rate {self.sampling_rate:g}: a user takes part in every step that"
+                " is open to its group with probability bands * sampling_rate, so let that be at most 1"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out at their defaults, so that release ids from before there were these keys are found again.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name not in _LATER or value != _LATER[name]}
 
     @model_validator(mode="after")
     def _some_chunks(self) -> "DpSgdConfig":

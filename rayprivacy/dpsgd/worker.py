@@ -201,6 +201,7 @@ def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampl
         units,
         job.training.max_records,
         reading.version_of,
+        mechanism.groups,
     )
 
 

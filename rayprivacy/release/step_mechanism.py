@@ -32,7 +32,11 @@ class StepMechanism(Protocol):
 
     @property
     def sampling_rate(self) -> float:
-        """q, the probability that a unit takes part in a step."""
+        """The probability that a unit takes part in a step that is open to it."""
+
+    @property
+    def groups(self) -> int:
+        """b: units fall into so many groups, and step t is open to group t mod b; 1 where all steps are open to all."""
 
     @property
     def clipping_norm(self) -> float:
@@ -61,8 +65,15 @@ class StepMechanism(Protocol):
     def event_of(self, steps: range) -> DpEvent:
         """The charge of one chunk of consecutive steps; a repetition after a crash must give an equal event."""
 
+    @property
+    def strategy(self) -> tuple[float, ...]:
+        """c_0, c_1, ...: noise of all steps is C^-1 times independent draws, C the banded Toeplitz matrix of these.
+
+        (1.0,) where the noise of steps is independent. The root of the sum of squares is at most 1.
+        """
+
     def noise_std(self, step: int) -> float:
-        """Standard deviation of the noise of a step, on each coordinate of the sum of clipped gradients."""
+        """Standard deviation of a step's own draw, on each coordinate of the sum of clipped gradients."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,16 @@ class SampledGaussian:
         if self.unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
             raise ReleaseError(f"the unit is '{self.unit}': DP-SGD protects a user or a record.")
         validate(self.event)
+
+    @property
+    def groups(self) -> int:
+        """See `StepMechanism`; one, of all."""
+        return 1
+
+    @property
+    def strategy(self) -> tuple[float, ...]:
+        """See `StepMechanism`; independent noise."""
+        return (1.0,)
 
     def noise_std(self, step: int) -> float:
         """See `StepMechanism`; the same at every step."""

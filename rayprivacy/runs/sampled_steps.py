@@ -22,7 +22,9 @@ from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import size_of
+from rayprivacy.release.banded import BandedGaussian
 from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import Effort
 
@@ -58,20 +60,25 @@ def sampled_steps(training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent
     Raises:
         ConfigError: no noise is enough.
     """
+    bands, norm, steps = training.bands, training.clipping_norm, training.steps
+    rate = bands * training.sampling_rate
     beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
-    noise = training.noise_multiplier or _least_noise(
-        training.sampling_rate, training.steps, beside, privacy.budget, privacy.composition
-    )
-    return SampledGaussian(training.sampling_rate, noise, training.clipping_norm, training.steps, privacy.unit)
+    noise = training.noise_multiplier or _least_noise(rate, steps // bands, beside, privacy.budget, privacy.composition)
+    if bands == 1:
+        return SampledGaussian(rate, noise, norm, steps, privacy.unit)
+    return BandedGaussian(rate, noise, norm, steps, privacy.unit, bands=bands)
 
 
 def noise_line(mechanism: SampledGaussian, training: DpSgdConfig) -> str:
     """The noise in one line, for people."""
-    mean = mechanism.noise_std(step=0) / training.expected_batch
+    last = step_factors(mechanism.strategy, mechanism.steps)[-1]
+    mean = mechanism.noise_std(step=0) * last / training.expected_batch
+    rate = f"sampling rate {mechanism.sampling_rate:g} per {mechanism.unit} (Poisson)"
+    if mechanism.groups > 1:
+        rate += f" in every {mechanism.groups}th step, noise correlated over {mechanism.groups} steps"
     return (
         f"noise multiplier {mechanism.noise_multiplier:.4g} on clipping norm {mechanism.clipping_norm:g},"
-        f" sampling rate {mechanism.sampling_rate:g} per {mechanism.unit} (Poisson), noise on a mean gradient"
-        f" {mean:.3g} per coordinate"
+        f" {rate}, noise on a mean gradient {mean:.3g} per coordinate"
     )
 
 

@@ -112,6 +112,6 @@ def _assumptions(recipe: TrainerRecipe) -> tuple[str, ...]:
         "chosen by looking at the corpus.",
         "The model left the private side, and nothing else.",
         *own,
-        *of_training(unit),
+        *of_training(unit, recipe.training.bands),
         TIMING,
     )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -56,6 +57,17 @@ def test_dpsgd_by_both_accountants_and_the_paper() -> None:
     owner = _json(*DPSGD, "--sigma", "1", "--records-per-user", "5")
     assert owner["epsilon"] == pytest.approx(11.64, abs=0.05)
     assert owner["epsilon"] < owner["accountants"]["rdp"]  # type: ignore[index]
+
+
+def test_bands_are_charged_as_fewer_steps_at_a_higher_rate() -> None:
+    banded = _json("dpsgd", "--q", "0.05", "--steps", "200", "--sigma", "2", "--bands", "8")
+    plain = _json("dpsgd", "--q", "0.4", "--steps", "25", "--sigma", "2")
+    assert (banded["epsilon"], banded["accountants"]) == (plain["epsilon"], plain["accountants"])
+    printed = [_text("dpsgd", "--q", "0.05", "--steps", "200", "--epsilon", "8", "--bands", b) for b in ("1", "8")]
+    errors = [float(re.search(r"root mean square over the steps: ([\d.]+)", text)[1]) for text in printed]  # type: ignore[index]
+    assert errors[1] < 0.8 * errors[0]
+    assert "hashed into 8 groups" in printed[1]
+    assert "as published" not in _text(*DPSGD, "--sigma", "1", "--bands", "8", "--as-published")
 
 
 def test_two_stages_compose() -> None:
@@ -151,6 +163,9 @@ BAD = [
     *((*DPSGD, "--sigma", bad) for bad in ("nan", "inf", "0")),
     *((*DPSGD, "--sigma", "1", "--delta", bad) for bad in ("0", "1", "nan")),
     *((*DPSGD, "--sigma", "1", "--records-per-user", bad) for bad in ("0", "1000", HUGE)),
+    *((*DPSGD, "--sigma", "1", "--bands", bad) for bad in ("0", "-1", "3", "200", HUGE)),
+    (*DPSGD, "--sigma", "1", "--bands", "2", "--records-per-user", "2"),
+    ("dpsgd", "--q", ".1", "--sigma", "1", "--steps", "200000", "--bands", "2"),
     DPSGD,
     (*TWO, "--sigma1", "1"),
     (*TWO, "--sigma1", "1", "--sigma2", "nan"),

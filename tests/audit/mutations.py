@@ -5,6 +5,7 @@ processes it starts (two ranks under ZeRO, say), and must fail. The piece must o
 cannot outlive the code it is about.
 """
 
+from correlated import CORRELATED
 from matching import MATCHING
 from mutation import Mutation
 from repaired import REPAIRED
@@ -51,8 +52,8 @@ MUTATIONS = (
         "same_noise_on_steps",
         "every step draws the same noise",
         "dpsgd/engines/noisy_optimizer.py",
-        "self._noise.noise.normal(self._step,",
-        "self._noise.noise.normal(0,",
+        "self._stream.normal(self._step,",
+        "self._stream.normal(0,",
         f"{_STEP_NOISE}::test_steps_parameters_and_neighbours_share_no_noise",
     ),
     Mutation(
@@ -340,4 +341,5 @@ MUTATIONS = (
     *REPAIRED,
     *SANITISING,
     *MATCHING,
+    *CORRELATED,
 )

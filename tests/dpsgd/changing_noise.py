@@ -22,6 +22,14 @@ class ChangingGaussian:
         return len(self.multipliers)
 
     @property
+    def groups(self) -> int:
+        return 1
+
+    @property
+    def strategy(self) -> tuple[float, ...]:
+        return (1.0,)
+
+    @property
     def protection(self) -> Protection:
         return Protection(self.unit)
 

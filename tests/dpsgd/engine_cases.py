@@ -24,6 +24,8 @@ from rayprivacy.dpsgd.engines.zero import ZeroEngine
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.step_mechanism import StepMechanism
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
@@ -48,6 +50,7 @@ class Case:
         norm: clipping norm C.
         sigma: noise std / C.
         sigmas: those of steps 0, 1, ..., where they differ.
+        bands: steps in a row that share noise.
         optimizer: of the run.
         save_at, load_from: a folder to save to after the last step, or to load before the first.
         first: number of the first step.
@@ -64,6 +67,7 @@ class Case:
     norm: float = 1.0
     sigma: float = 0.0
     sigmas: tuple[float, ...] = ()
+    bands: int = 1
     optimizer: OptimizerConfig = SGD
     save_at: Path | None = None
     load_from: Path | None = None
@@ -159,7 +163,9 @@ def made(case: Case) -> Engine:
     training = DpSgdConfig(
         expected_batch=BATCH, steps=steps, clipping_norm=case.norm, noise_multiplier=1.0, optimizer=case.optimizer
     )
-    mechanism = ChangingGaussian(case.sigmas or (case.sigma,) * steps, case.norm)
+    mechanism: StepMechanism = ChangingGaussian(case.sigmas or (case.sigma,) * steps, case.norm)
+    if case.bands > 1:
+        mechanism = BandedGaussian(0.5, case.sigma, case.norm, steps, bands=case.bands)
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH)
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
     engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from engine_cases import ADAM, SGD, Case, before, refused, taken
 from rank_processes import Ranks
+from safetensors.torch import load_file
 
 from rayprivacy.core.files import read_json
 
@@ -77,6 +78,28 @@ def test_four_steps_on_two_ranks_are_four_steps_on_one(
     for optimizer, engines in (("adamw", (None, 0, 1, 2, 3)), ("momentum", (None, 3))):
         for zero in engines:
             _same(pair.run(taken, _case(zero, False, "all", optimizer))[0], undisturbed[optimizer])
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(2, None), (None, 3)])
+def test_correlated_noise_goes_on_with_other_ranks_and_another_stage(
+    pair: Ranks, tmp_path: Path, saved: int | None, loaded: int | None
+) -> None:
+    def case(zero: int | None, steps: str, ranks: int = 2) -> Case:
+        return replace(_case(zero, False, steps, "momentum", ranks), bands=5)
+
+    def run(asked: Case) -> dict[str, np.ndarray]:
+        return taken(asked) if asked.zero is None else pair.run(taken, asked)[0]
+
+    run(replace(case(saved, "first", 1 if saved is None else 2), save_at=tmp_path))
+    after = run(replace(case(loaded, "last", 1 if loaded is None else 2), load_from=tmp_path))
+    expected = taken(case(None, "all", 1))
+    _same(after, expected)
+    independent = taken(replace(case(None, "all", 1), bands=1))
+    with pytest.raises(AssertionError):
+        _same(after, independent)
+    held = {path.name for path in tmp_path.iterdir() if path.suffix == ".safetensors"}
+    kinds = {name.partition(":")[0] for file in held for name in load_file(tmp_path / file)}
+    assert kinds == {"weight", "momentum_buffer"}  # no noise is on the disk
 
 
 def test_states_are_split_private_and_say_what_they_hold(pair: Ranks, tmp_path: Path) -> None:

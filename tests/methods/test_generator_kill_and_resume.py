@@ -48,9 +48,9 @@ def _kinds(job: Any) -> list[str]:
     return kinds
 
 
-def _same_as_undisturbed(job: Any) -> None:
+def _same_as_undisturbed(job: Any, *options: str) -> None:
     """A run that nobody disturbs, of the same release: it ends in the same model, or it would be refused."""
-    undisturbed = job.run("undisturbed")
+    undisturbed = job.run("undisturbed", *options)
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert job.certificate("undisturbed") == job.certificate("out")
     for name in ("model/model.safetensors", "synthetic.parquet"):
@@ -59,16 +59,18 @@ def _same_as_undisturbed(job: Any) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Any) -> None:
+@pytest.mark.parametrize("bands", [2, pytest.param(1, marks=pytest.mark.exhaustive)])  # correlated noise must be remade
+def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Any, bands: int) -> None:
+    noise = ("-o", f"training.bands={bands}")
     # The job dies between the save of the second chunk and its commit. Ray lives on, as it does on a cluster.
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = generator.killed("out", HOOK.format(when=SAVED, victims=JOB), *cluster)
+    killed = generator.killed("out", HOOK.format(when=SAVED, victims=JOB), *noise, *cluster)
     assert killed.returncode == -signal.SIGKILL
     before = _kinds(generator)
     assert before == ["create", *["reserve", "start", "commit"] * 2, "reserve", "start"]  # never under-counts
     # It is resumed, and a worker dies in the middle of the third chunk: Ray starts it again.
     (generator.folder / "died").unlink()
-    resumed = generator.killed("out", HOOK.format(when=MID_CHUNK, victims=WORKER), "--resume", *cluster)
+    resumed = generator.killed("out", HOOK.format(when=MID_CHUNK, victims=WORKER), "--resume", *noise, *cluster)
     assert (generator.folder / "died").exists()
     assert resumed.returncode == 0, resumed.stderr
-    _same_as_undisturbed(generator)
+    _same_as_undisturbed(generator, *noise)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
@@ -17,6 +18,7 @@ from rayprivacy.methods.generator.label_counts import label_sums
 from rayprivacy.methods.generator.plan import plan_run, planned_histogram, planned_steps
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.release.banded import BandedGaussian
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
@@ -44,6 +46,13 @@ def _recipe(**blocks: Any) -> GeneratorRecipe:
         ({"training": {"steps": 0}}, "'training.steps' is 0"),
         ({"training": {"steps": 5, "optimizer": {"warmup_steps": 5}}}, "warmup_steps is 5 of 5 steps"),
         ({"training": {"optimizer": {"betas": [0.9, 1.0]}}}, "betas"),
+        ({"training": {"bands": 0}}, "'training.bands' is 0"),
+        ({"training": {"bands": 4, "steps": 102, "chunk": 8}}, "bands is 4, steps 102 and chunk 8: let both be multi"),
+        ({"training": {"bands": 4, "steps": 100, "chunk": 25}}, "bands is 4, steps 100 and chunk 25: let both be mul"),
+        (
+            {"training": {"bands": 4, "steps": 100, "chunk": 20, "sampling_rate": 0.26}},
+            r"bands is 4 and sampling_rate 0\.26: .* so let that be at most 1",
+        ),
         ({"training": {"max_record": 3}}, "did you mean 'training.max_records'"),
         ({"privacy": {"composition": "gdp"}}, "'privacy.composition' is 'gdp'"),
         ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
@@ -61,6 +70,29 @@ def _recipe(**blocks: Any) -> GeneratorRecipe:
 def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         _recipe(**blocks)
+
+
+def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None:
+    steps = {"sampling_rate": 0.05, "steps": 80, "chunk": 16, "bands": 8}
+    recipe = _recipe(privacy={"epsilon": 4.0}, training=steps)
+    plan, mechanism = plan_run(recipe), planned_steps(recipe)
+    assert isinstance(mechanism, BandedGaussian)
+    assert (mechanism.sampling_rate, mechanism.groups) == (0.4, 8)
+    one = PoissonSampledDpEvent(0.4, GaussianDpEvent(mechanism.noise_multiplier))
+    assert plan.charges == [SelfComposedDpEvent(one, 2)] * 5
+    assert 3.99 < epsilon(plan.charges, 1e-6, "rdp") <= 4.0
+    assert "sampling rate 0.4 per user (Poisson) in every 8th step, noise correlated over 8 steps" in plan.noise
+    assert any("into one of 8 groups" in assumption for assumption in plan.assumptions)
+    independent = plan_run(_recipe(privacy={"epsilon": 4.0}, training=steps | {"bands": 1}))
+    assert not any("groups" in assumption for assumption in independent.assumptions)
+
+
+def test_without_bands_a_release_keeps_the_id_that_it_had_before_there_were_any() -> None:
+    plain, banded = ({"sampling_rate": 0.05, "steps": 80, "chunk": 16} | more for more in ({}, {"bands": 8}))
+    assert _recipe().release_id == "generator-e02bca2a11702f81"
+    assert _recipe(training=plain | {"bands": 1}).release_id == _recipe(training=plain).release_id
+    assert _recipe(training=banded).release_id != _recipe(training=plain).release_id
+    assert _recipe(training=banded).model_dump()["training"]["bands"] == 8
 
 
 def test_an_unknown_method_names_the_known_ones() -> None:

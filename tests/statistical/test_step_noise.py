@@ -16,7 +16,9 @@ from engine_cases import BATCH, RATE, Case, before, fragments, taken
 from rank_processes import Ranks
 
 from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
 from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.release.strategy import prefix_strategy
 
 SIGMA, NORM = 0.7, 3.0
 STD = SIGMA * NORM / BATCH
@@ -136,6 +138,17 @@ def test_the_noise_of_a_step_has_the_scale_of_that_step(
     assert not _declared(second)
     assert np.allclose(first, _flat(plain[0]), rtol=0, atol=1e-5 * STD)
     assert np.allclose(second, 3 * _flat(plain[1]), rtol=0, atol=1e-5 * STD)
+
+
+@pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)
+def test_noise_that_is_correlated_over_steps_is_that_of_one_rank(pair: Ranks, zero: int | None, offload: bool) -> None:
+    """Four steps on two ranks, where the noise of each depends on the ones before, and is summed in the weights."""
+    case = Case("gpt2", zero, offload, ((0, 0),) * 4, norm=NORM, sigma=SIGMA, bands=5)
+    moved = _moved(pair.run(taken, case)[0])
+    keyed = CorrelatedNoise(KeyedNoise(Key.for_tests(), "run"), prefix_strategy(5, 10))
+    for name, noise in moved.items():
+        wanted = sum(keyed.normal(step, name, 0, noise.size).numpy().astype(float) for step in range(4))
+        assert np.allclose(noise.ravel(), STD * wanted, rtol=0, atol=1e-5 * STD)
 
 
 @pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)

@@ -58,6 +58,8 @@ class DecayingGaussian:
     clipping_norm: float
     steps: int
     unit: PrivacyUnit = PrivacyUnit.USER
+    groups: int = 1
+    strategy: tuple[float, ...] = (1.0,)
 
     def noise_std(self, step: int) -> float:
         return self._multiplier(step) * self.clipping_norm

@@ -2,8 +2,9 @@
 
 What step t releases is (sum of clipped gradients + N(0, std_t^2 I)) / B (Abadi et al., 2016, algorithm 1), with a
 public B and the std_t of the mechanism that is charged. The optimizer of each rank owns some coordinates; a hook that
-runs right before its step adds keyed noise (dpsgd/noise.py) to all of these, once. Which rank owns a coordinate
-cannot change its noise, and `check_manifest` requires at construction that each is owned once.
+runs right before its step adds keyed noise (dpsgd/noise.py) to all of these, once, correlated over steps where the
+mechanism says so (dpsgd/correlated_noise.py). Which rank owns a coordinate cannot change its noise, and
+`check_manifest` requires at construction that each is owned once.
 
 The hook fails closed. It refuses to step when no step is open, when a gradient is missing or has another size, and when
 a tensor is not in the manifest or was noised before; and a step that left one without noise (an optimizer that skips
@@ -26,6 +27,7 @@ import torch
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.dpsgd import collectives
+from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
 from rayprivacy.dpsgd.engines.manifest import Fragment, check_manifest
 from rayprivacy.dpsgd.engines.partitions import Partition
 from rayprivacy.dpsgd.engines.state import read_state, write_state
@@ -43,7 +45,8 @@ class StepNoise:
 
     Attributes:
         noise: standard normal, by step, parameter and coordinate.
-        mechanism: whose `noise_std` of a step multiplies it, on the SUM of clipped gradients.
+        mechanism: whose `strategy` correlates it over steps, and whose `noise_std` of a step multiplies it, on the SUM
+            of clipped gradients.
         expected_batch: B, public.
 
     Raises:
@@ -96,6 +99,7 @@ class NoisyOptimizer:
         self._optimizer, self._partitions, self._sizes = optimizer, partitions, dict(sizes)
         self._replicated, self._noise, self._schedule, self._scale = replicated, noise, schedule, scale
         self._elements = {id(partition.tensor): partition.tensor.numel() for partition in partitions}
+        self._stream = CorrelatedNoise(noise.noise, noise.mechanism.strategy)
         self._due: dict[int, Partition] | None = None
         self._noised: set[int] = set()
         self._step = -1
@@ -180,7 +184,7 @@ class NoisyOptimizer:
         std = self._noise.mechanism.noise_std(self._step)
         for first in range(0, fragment.count, _DRAWN_AT_ONCE):
             part = flat[first : first + _DRAWN_AT_ONCE]
-            drawn = self._noise.noise.normal(self._step, fragment.name, fragment.start + first, len(part))
+            drawn = self._stream.normal(self._step, fragment.name, fragment.start + first, len(part))
             part.add_(drawn.to(part), alpha=std)
 
     def save(self, folder: Path) -> None:
@@ -199,5 +203,5 @@ class NoisyOptimizer:
 
 def _fingerprint(noise: StepNoise) -> str:
     probe = noise.noise.normal(0, _PROBE, 0, 8).numpy().tobytes()
-    scales = array("d", [*noise.stds, noise.expected_batch]).tobytes()
+    scales = array("d", [*noise.stds, *noise.mechanism.strategy, noise.expected_batch]).tobytes()
     return hashlib.sha256(scales + probe).hexdigest()

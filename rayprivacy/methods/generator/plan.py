@@ -120,7 +120,7 @@ def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:
         "model; none was chosen by looking at the corpus.",
         "The model and, where labels are used or text is matched, noisy shares left the private side, and nothing "
         "else; metrics marked 'releasable: false' are not part of the claim.",
-        *of_training(unit),
+        *of_training(unit, recipe.training.bands),
         *((DISCRETE_NOISE["gaussian"],) if recipe.has_histogram or recipe.match else ()),
         TIMING,
     )

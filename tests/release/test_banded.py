@@ -1,0 +1,139 @@
+"""Banded noise: columns no longer than 1, the least error of prefix sums, and the charge of every chunk."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+from rayprivacy.core.errors import EventError, ReleaseError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.steps import StepGate, StepRelease
+from rayprivacy.release.strategy import prefix_error, prefix_strategy, step_factors
+
+MECHANISM = BandedGaussian(sampling_rate=0.2, noise_multiplier=2.0, clipping_norm=0.5, steps=24, bands=4)
+SIZES = [(2, 8), (3, 30), (4, 200), (8, 200), (16, 480), (64, 64), (2, 2000), (7, 10_500)]
+
+
+def _dense(strategy: tuple[float, ...], steps: int) -> np.ndarray:
+    """C, whole."""
+    rows, columns = np.indices((steps, steps))
+    below = rows - columns
+    padded = np.zeros(max(steps, len(strategy)))
+    padded[: len(strategy)] = strategy
+    return np.where(below >= 0, padded[np.abs(below)], 0.0)
+
+
+@pytest.mark.parametrize(("bands", "steps"), SIZES)
+def test_no_column_is_longer_than_1_in_exact_arithmetic(bands: int, steps: int) -> None:
+    strategy = prefix_strategy(bands, steps)
+    assert len(strategy) == bands
+    assert 1 - Fraction(1, 10**5) < sum(Fraction(each) ** 2 for each in strategy) <= 1
+    assert all(float(np.float32(each)) == each for each in strategy)  # what the noise is made with is this, exactly
+
+
+@pytest.mark.parametrize(("bands", "steps"), [(1, 10), (4, 12), (8, 40)])
+def test_columns_of_the_whole_matrix_are_banded_and_the_last_ones_shorter(bands: int, steps: int) -> None:
+    matrix = _dense(prefix_strategy(bands, steps), steps)
+    lengths = np.linalg.norm(matrix, axis=0)
+    assert (lengths <= 1).all()
+    assert (np.diff(lengths[steps - bands :]) < 0).all()
+    for step in range(steps - bands):
+        assert matrix[:, step] @ matrix[:, step + bands] == 0  # no row is touched by two steps of one user
+        assert bands == 1 or matrix[:, step] @ matrix[:, step + bands - 1] > 0
+
+
+@pytest.mark.parametrize(("bands", "steps"), [(1, 10), (4, 12), (8, 40)])
+def test_errors_and_factors_are_those_of_the_dense_inverse(bands: int, steps: int) -> None:
+    strategy = prefix_strategy(bands, steps)
+    inverse = np.linalg.inv(_dense(strategy, steps))
+    assert step_factors(strategy, steps) == pytest.approx(np.linalg.norm(inverse, axis=1), rel=1e-9)
+    error = np.linalg.norm(np.tri(steps) @ inverse) / np.sqrt(steps)
+    assert prefix_error(strategy, steps) == pytest.approx(error, rel=1e-9)
+
+
+@pytest.mark.parametrize(("bands", "steps"), [(bands, steps) for bands, steps in SIZES if steps < 2000])
+def test_no_other_coefficients_have_a_smaller_error(bands: int, steps: int) -> None:
+    best, random = prefix_strategy(bands, steps), np.random.default_rng(3)
+    length = np.linalg.norm(best)
+    for scale in (0.3, 0.03, 0.003):
+        for _ in range(20):
+            other = np.array(best) * (1 + scale * random.normal(size=bands))
+            other *= length / np.linalg.norm(other)
+            assert prefix_error(best, steps) < prefix_error(tuple(other), steps) * (1 + 1e-5)
+
+
+def test_more_bands_have_a_smaller_error_at_one_noise_multiplier() -> None:
+    errors = [prefix_error(prefix_strategy(bands, 480), 480) for bands in (1, 2, 4, 8, 16, 32)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] == pytest.approx(np.sqrt(481 / 2), rel=1e-12)
+    assert errors[3] < 0.4 * errors[0]
+
+
+def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
+    one = PoissonSampledDpEvent(0.2, GaussianDpEvent(2.0))
+    assert MECHANISM.event == SelfComposedDpEvent(one, 6)
+    assert [MECHANISM.event_of(range(at, at + 8)).count for at in (0, 8, 16)] == [2, 2, 2]
+    assert MECHANISM.event_of(range(20, 24)) == SelfComposedDpEvent(one, 1)
+    assert replace(MECHANISM, clipping_norm=4.0).event == MECHANISM.event
+    assert {MECHANISM.noise_std(step) for step in range(24)} == {1.0}  # sigma times C
+
+
+def test_one_band_is_independent_noise() -> None:
+    one = replace(MECHANISM, bands=1)
+    independent = SampledGaussian(0.2, 2.0, 0.5, 24)
+    assert (one.event, one.strategy, one.groups) == (independent.event, independent.strategy, independent.groups)
+
+
+def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:
+    used = []
+    for chunk in (4, 8, 24):
+        ledger = Ledger.open(f"sqlite:///{tmp_path}/{chunk}.db")
+        relation = NeighbouringRelation.ADD_OR_REMOVE
+        plan = [MECHANISM.event]
+        ledger.ensure_account("chat", PrivacyUnit.USER, relation, Budget(8.0, 1e-6), "rdp", plan=plan)
+        release = StepRelease.of(ledger, "chat", "run", Key.for_tests(), MECHANISM, chunk, "corpus", "base")
+        gate = StepGate(ledger, release)
+        for rung in range(1, release.rungs + 1):
+            gate.begin(rung)
+            gate.end(rung, f"after {rung}")
+        assert [charge.event.count for charge in ledger.charges_of("chat", "run")] == [chunk // 4] * (24 // chunk)
+        used.append(ledger.status("chat").balance.used[0])
+    assert used == pytest.approx([used[0]] * 3, rel=1e-12)
+
+
+def test_everything_that_fixes_the_noise_is_in_the_digest() -> None:
+    assert MECHANISM.parameters["strategy"] == list(MECHANISM.strategy)
+    assert MECHANISM.parameters["bands"] == 4
+    assert MECHANISM.parameters["mechanism"] == "banded-gaussian"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "says"),
+    [
+        ({"bands": 0}, ReleaseError, "bands is 0"),
+        ({"bands": 2.0}, ReleaseError, "bands is 2.0"),
+        ({"bands": 5}, ReleaseError, "multiples of bands"),
+        ({"steps": 26}, ReleaseError, "multiples of bands"),
+        ({"sampling_rate": 1.2}, EventError, "sampling_probability"),
+        ({"noise_multiplier": 0.0}, EventError, "noise_multiplier"),
+        ({"clipping_norm": 0.0}, ReleaseError, "clipping norm is 0.0"),
+    ],
+)
+def test_a_mechanism_without_a_guarantee_cannot_be_made(
+    fields: dict[str, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        replace(MECHANISM, **fields)
+
+
+@pytest.mark.parametrize("steps", [range(0, 6), range(2, 6), range(22, 25)])
+def test_a_chunk_that_cuts_an_event_is_refused(steps: range) -> None:
+    with pytest.raises(ReleaseError, match="are charged at once with bands 4: let steps and chunk be multiples"):
+        MECHANISM.event_of(steps)
