@@ -58,7 +58,7 @@ def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded,
     with run.stage("public side"):
         rows = pseudo_rows(run, backbone, prompts, backbone.model, Round(0, "0"))
         base, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
-    spec = ensemble(run, backbone)
+    spec = ensemble(run, backbone, run.recipe.model)
     with run.stage("features"):
         deque(cache_features(spec, recipe.resources), maxlen=0)
     return rows, base, warm, spec

@@ -201,7 +201,7 @@ def _prepare(work: Path) -> None:
     backbone = load_backbone(run.recipe.model)
     rows = pseudo_rows(run, backbone, load_prompts(run.recipe.prompts), backbone.model, Round(0, "0"))
     _, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
-    queries, spec = round_queries(run, backbone, rows, warm, Round(0, "0")), ensemble(run, backbone)
+    queries, spec = round_queries(run, backbone, rows, warm, Round(0, "0")), ensemble(run, backbone, run.recipe.model)
     mechanism = round_mechanism(run.recipe, len(queries))
     task = Task(_config(work), work / "key", spec, queries, mechanism, _tokens(spec))
     (work / "task.pickle").write_bytes(pickle.dumps(task))

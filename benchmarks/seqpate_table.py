@@ -80,7 +80,7 @@ class Bench:
 
     def baselines(self) -> dict[str, float]:
         """Pub, Pub+pseudo, and Pri, which has no guarantee."""
-        private = nonprivate_student(self.run, self.backbone, self.warm, self.spec)
+        private = nonprivate_student(self.run, self.warm, self.spec)
         models = {"pub": self.base, "pub_pseudo": self.warm, "pri_not_private": private}
         return {name: round(self.perplexity(model), 3) for name, model in models.items()}
 

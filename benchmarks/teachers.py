@@ -143,7 +143,7 @@ def _sequential(arguments: argparse.Namespace, count: int) -> dict[str, float]:
     """One adapter after the other, in plain PyTorch on all cores."""
     recipe, run = _run(arguments, count)
     backbone = load_backbone(recipe.model)
-    spec = ensemble(run, backbone)
+    spec = ensemble(run, backbone, run.recipe.model)
     shards: list[list[list[str]]] = []
     for part in range(spec.teachers.parts):
         members = spec.teachers.members(part)

@@ -37,8 +37,10 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
             f"corpus.source is '{DATASET}', and a job cannot be handed a dataset: write it to storage that all nodes"
             " mount, and name that."
         )
-    if recipe.corpus.source != CHITCHAT:
-        _place("corpus.source", recipe.corpus.source, f"{REMEDY}, or a URI such as s3://bucket/chats")
+    _corpus("corpus.source", recipe.corpus.source)
+    for key, value in path_values(recipe, PathKind.PUBLIC_CORPUS):
+        if not _travels(value, shipped):
+            _corpus(key, value)
     for key, value in path_values(recipe, PathKind.PRIVATE):
         _absolute(key, value, REMEDY)
     for key, value in path_values(recipe, PathKind.PUBLIC):
@@ -69,6 +71,11 @@ def warnings_of(recipe: Recipe) -> Iterator[str]:
             "privacy.ledger is a SQLite file: it must lie on a local disk of the head node, and outlive that node, or "
             "what was spent is forgotten; use PostgreSQL on a cluster that comes and goes."
         )
+
+
+def _corpus(name: str, source: str) -> None:
+    if source != CHITCHAT:
+        _place(name, source, f"{REMEDY}, or a URI such as s3://bucket/chats")
 
 
 def _place(name: str, value: str, remedy: str) -> None:

@@ -13,10 +13,14 @@ from pydantic import BaseModel
 
 
 class PathKind(Enum):
-    """What lies behind a path: something of the private side (a secret, a cache of private text), or a public file."""
+    """What lies behind a path: something of the private side (a secret, a cache of private text), or a public file.
+
+    A public corpus may be one too; or, as the private corpus may be, a URI or a name.
+    """
 
     PRIVATE = "private"
     PUBLIC = "public"
+    PUBLIC_CORPUS = "public corpus"
 
 
 def path_keys(config: type[BaseModel], kind: PathKind) -> Iterator[str]:

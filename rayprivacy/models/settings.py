@@ -1,10 +1,11 @@
-"""The `model` block of a recipe, and the settings of what DP-SGD trains of the model."""
+"""The blocks `model` and `pretrain` of a recipe, and the settings of what DP-SGD trains of the model."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
 
 AUTO: Final = "auto"
 
@@ -20,6 +21,29 @@ class ModelConfig(Config):
 
     base: str = "smollm2-135m"
     dtype: Literal["auto", "bfloat16", "float32"] = AUTO
+
+
+class PretrainConfig(Config):
+    """The `pretrain` block: all weights of the base model are trained on public text before private text is read.
+
+    Attributes:
+        source: public text: `chitchat`, or a Parquet, JSONL or CSV file or directory (a path or a URI). That it is
+            public, and no part of the corpus, is the word of whoever writes the recipe.
+        text: the column that holds the text.
+        steps: of AdamW.
+        batch: rows of a step.
+        max_tokens: of a row. Texts are packed into rows, and longer ones are cut.
+        learning_rate: of AdamW.
+        seed: of which texts are held out, and of the order of the others.
+    """
+
+    source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
+    text: str = "text"
+    steps: int = Field(default=100, ge=1)
+    batch: int = Field(default=8, ge=1)
+    max_tokens: int = Field(default=128, ge=8, le=2048)
+    learning_rate: float = Field(default=5e-5, gt=0)
+    seed: int = Field(default=0, ge=0)
 
 
 class AdapterConfig(Config):

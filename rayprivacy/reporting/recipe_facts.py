@@ -4,6 +4,7 @@ Paths, URLs and accounts stay in the recipe.
 """
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError
@@ -38,6 +39,7 @@ class RecipeFacts(Lenient):
     model: _Base = _Base()
     corpus: _Corpus = _Corpus()
     codes: _Codes = _Codes()
+    pretrain: dict[str, Any] | None = None
 
     @property
     def card(self) -> Card:
@@ -58,7 +60,8 @@ class RecipeFacts(Lenient):
 
     def sentences(self) -> list[str]:
         """Base model and labels, as paragraphs of Markdown."""
-        told = [f"Base model: {markdown(public_name(self.model.base))}."] if self.card.has_model else []
+        further = ", trained further on public text" if self.pretrain else ""
+        told = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
         if not self.codes.values:
             return told
         told.append("A text has these labels; their lists are public, and what is on none is `other`:")

@@ -18,12 +18,15 @@ from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.corpus.verify import verify_shards
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.settings import ModelConfig, PretrainConfig
 from rayprivacy.release.charging import input_digest
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism
 from rayprivacy.runs.audit_rows import planted_rows
 from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.plan import PARTS_SHARDED, Plan
+from rayprivacy.runs.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
+from rayprivacy.runs.pretraining import Pretrained, pretrained_base
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.source import corpus_of
 
@@ -42,7 +45,8 @@ class RunContext(Generic[R]):
         progress: its gauges.
         until: chunks after which to stop and to leave the model alone, without a certificate; None for a whole run.
         corpus: the sharded corpus, after `shard`.
-        backbone: the base model, after `load_model`.
+        base: the model that the recipe names, after `load_model`.
+        pretrained: what it became by training on public text, after `load_model`; None where it is not trained.
         recalled: whether a release of this run was made by a version whose claim was found not to hold.
     """
 
@@ -53,7 +57,8 @@ class RunContext(Generic[R]):
     progress: ProgressGauges
     until: int | None = None
     corpus: ShardManifest = field(init=False)
-    backbone: Backbone | None = field(init=False, default=None)
+    base: Backbone | None = field(init=False, default=None)
+    pretrained: Pretrained | None = field(init=False, default=None)
     recalled: bool = field(init=False, default=False)
 
     @property
@@ -87,11 +92,36 @@ class RunContext(Generic[R]):
         return self.until if last is not None and last.name == stage else None
 
     @property
+    def backbone(self) -> Backbone | None:
+        """The public model that the run stands on, after `load_model`."""
+        return self.pretrained.backbone if self.pretrained else self.base
+
+    @property
+    def model(self) -> ModelConfig:
+        """How other processes load the public model that the run stands on."""
+        return self.pretrained.config if self.pretrained else self.recipe.model
+
+    @property
     def model_version(self) -> dict[str, str]:
         """The base model by name and digest, for the certificate; nothing where none was loaded."""
-        if self.backbone is None:
+        if self.base is None:
             return {}
-        return {"base model": f"{self.recipe.model.base} {self.backbone.digest[:16]}"}
+        named = {"base model": f"{self.recipe.model.base} {self.base.digest[:16]}"}
+        if self.pretrained is None:
+            return named
+        return named | {"pretrained model": f"{named['base model']} -> {self.pretrained.backbone.digest[:16]}"}
+
+    @property
+    def public_inputs(self) -> tuple[str, ...]:
+        """Sentences for the certificate on public inputs that are known by their digest alone."""
+        if self.pretrained is None:
+            return ()
+        return (f"Public input: the text on which the base model was trained first has digest {self.pretrained.text}.",)
+
+    @property
+    def public_figures(self) -> dict[str, Any]:
+        """Figures of pretraining for metrics.json, measured on public text."""
+        return {"pretraining": self.pretrained.figures} if self.pretrained else {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -149,19 +179,26 @@ class RunContext(Generic[R]):
             self.progress.show(PARTS_SHARDED, self.plan.parts)
         return self.corpus
 
-    def load_model(self, **public_inputs: str) -> Backbone:
-        """Load the base model, and hold the run to it and to its other public inputs.
+    def load_model(self, pretrain: PretrainConfig | None = None, **public_inputs: str) -> Backbone:
+        """Load the base model, train it on public text where that is asked for, and hold the run to all of this.
 
         Args:
+            pretrain: the public text and how it is trained on, for a recipe with a `pretrain` block.
             public_inputs: digests of other public inputs, by name.
 
+        Returns:
+            The model that the run stands on.
+
         Raises:
-            ConfigError: there is no such model, or an input has changed since the run began.
+            ConfigError: there is no such model or text, or an input has changed since the run began.
         """
         with self.run.stage("base model"):
-            self.backbone = load_backbone(self.recipe.model)
-            self.run.bind(base_model=self.backbone.digest, **public_inputs)
-        return self.backbone
+            self.base = load_backbone(self.recipe.model)
+            self.run.bind(base_model=self.base.digest, **public_inputs)
+        if pretrain is not None:
+            with self.stage(PRETRAINING):
+                self.pretrained = pretrained_base(self.run, self.base, pretrain, self.counter(PRETRAINING_STEPS))
+        return self.pretrained.backbone if self.pretrained else self.base
 
     def release_votes(
         self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest

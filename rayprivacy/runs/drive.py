@@ -52,7 +52,7 @@ def drive(method: Method, run: Run[R], until: int | None = None) -> dict[str, An
         certificate = write_certificate(context)
     if run.measured:
         _measure(run, method, output)
-        compare_with_private(run, method.card, context.backbone, output.codes)
+        compare_with_private(run, method.card, context.base, output.codes)
         keep_paces(run, plan)
     return certificate
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic.parquet"
 BASE = {"base": "Base model"}
+PRETRAINED = {"pretrained": "Base model after pretraining"}
 
 
 @dataclass(frozen=True)

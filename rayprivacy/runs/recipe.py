@@ -33,7 +33,7 @@ FREE: Mapping[str, Any] = {
 }
 
 
-_OPTIONAL = ("audit", "generation", "match")
+_OPTIONAL = ("audit", "generation", "match", "pretrain")
 _PLACES = ("privacy", "resources")  # blocks whose paths are no part of a release
 
 

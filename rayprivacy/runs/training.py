@@ -90,7 +90,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
     with context.stage(stage):
         release = _named(context, stage, training)
         job = Job(
-            model=recipe.model,
+            model=context.model,
             adapter=training.adapter,
             training=training.settings,
             engine=training.engine,

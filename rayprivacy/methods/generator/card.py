@@ -1,7 +1,7 @@
 """The DP-SGD generator as it is registered, and what it releases."""
 
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
-from rayprivacy.runs.method import BASE, Card, Method
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 CARD = Card(
     citation="the DP-SGD generator (Yue et al., ACL 2023)",
@@ -14,7 +14,7 @@ CARD = Card(
         ("gradients", "clipped"),
     ),
     released=(("generator", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
-    models=BASE | {"generator": "Generator (this run)"},
+    models=BASE | PRETRAINED | {"generator": "Generator (this run)"},
     ours="generator",
 )
 METHOD = Method(

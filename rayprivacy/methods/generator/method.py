@@ -1,5 +1,6 @@
 """The algorithm of the DP-SGD generator (Yue et al., ACL 2023, "Synthetic Text Generation with Differential Privacy").
 
+    base model -> trained on public text, with `pretrain`                                (public)
     labels -> RELEASE GATE: noisy shares of the control codes, one charge                (released)
     corpus -> users -> coins -> clipped gradients of a language model                    (private)
     their noisy sums, step by step, charged in chunks before they run -> the model       (released)
@@ -25,6 +26,7 @@ from rayprivacy.methods.generator.heldout import heldout_metrics
 from rayprivacy.methods.generator.label_counts import label_sums
 from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING, planned_histogram, planned_steps
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.match_plan import candidates_of
@@ -42,7 +44,7 @@ def run(context: Context) -> Output | None:
     recipe = context.recipe
     codes, reading = Codes(recipe.codes, recipe.corpus.labels), reading_of(recipe)
     context.shard()
-    backbone = context.load_model()
+    backbone = context.load_model(recipe.pretrain)
     shares = _shares(context, codes)
     mechanism = planned_steps(recipe)
     training = Training(mechanism, reading, recipe.adapter, recipe.resolved_training, recipe.resources)
@@ -52,7 +54,7 @@ def run(context: Context) -> Output | None:
         return None
     with context.stage(WRITING):
         written = _write(context, codes, shares, trained)
-    figures: dict[str, Any] = {"degenerate": written.degenerate}
+    figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
     if recipe.match:
         figures["match"] = match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
     return Output(
@@ -61,7 +63,7 @@ def run(context: Context) -> Output | None:
             context.run,
             backbone,
             reading,
-            {"base": backbone.model, "generator": model},
+            {**_public_models(context, backbone), "generator": model},
             context.counter(MODELS_MEASURED),
         ),
         codes=codes,
@@ -93,6 +95,13 @@ def _shares(context: Context, codes: Codes) -> Any:
             return codes.uniform
         sums = label_sums(context.shards, context.plan.parts, codes, mechanism)
         return context.release_histogram(CODES, mechanism, sums).value
+
+
+def _public_models(context: Context, backbone: Backbone) -> dict[str, Any]:
+    """The base model that the recipe names, and what it became by pretraining."""
+    if context.pretrained is None or context.base is None:
+        return {"base": backbone.model}
+    return {"base": context.base.model, "pretrained": backbone.model}
 
 
 def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:

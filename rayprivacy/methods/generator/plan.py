@@ -18,10 +18,10 @@ from rayprivacy.runs.plan import (
     composed,
     training_stage,
 )
+from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
 from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line, sampled_steps, steps_efforts
 
 CODES, STEPS, WRITING = "shares of control codes", "DP-SGD", "synthetic text"
-MODELS = 2  # that are measured on held-out users
 BLOCK = 128  # texts that an actor samples at once
 
 
@@ -47,12 +47,13 @@ def planned_steps(recipe: GeneratorRecipe) -> SampledGaussian:
 
 
 def check_inputs(recipe: GeneratorRecipe) -> None:
-    """Refuse a `match` block whose packages are missing.
+    """Refuse a `match` block whose packages are missing, and public text that cannot be used.
 
     Raises:
-        ConfigError: names what is to be installed.
+        ConfigError: names what is to be installed, or the key.
     """
     check_match(recipe.match)
+    check_pretrain(recipe.pretrain)
 
 
 def plan_run(recipe: GeneratorRecipe) -> Plan:
@@ -64,6 +65,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
     mechanism = planned_steps(recipe)
     return Plan(
         stages=(
+            *pretrain_stages(recipe.pretrain, recipe.model.base),
             _codes(recipe),
             _steps(recipe, mechanism),
             _writing(recipe),
@@ -105,11 +107,11 @@ def _writing(recipe: GeneratorRecipe) -> Stage:
 
 
 def _measuring(recipe: GeneratorRecipe) -> Stage:
-    """The base and the released model."""
-    size, config = size_of(recipe.model.base), recipe.training
+    """The base, what it became by pretraining, and the released model."""
+    size, config, models = size_of(recipe.model.base), recipe.training, 2 + bool(recipe.pretrain)
     read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * config.max_tokens * FULL
-    efforts = (Effort("encode", size.forward(MODELS * read)),) if size else None
-    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, MODELS),), efforts=efforts)
+    efforts = (Effort("encode", size.forward(models * read)),) if size else None
+    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
 
 
 def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:
@@ -118,6 +120,7 @@ def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:
         *OF_UNIT[unit],
         "Sampling rate, batch size, steps, clipping norm and the lists of label values are public, and so is the base "
         "model; none was chosen by looking at the corpus.",
+        *pretrain_assumptions(recipe.pretrain),
         "The model and, where labels are used or text is matched, noisy shares left the private side, and nothing "
         "else; metrics marked 'releasable: false' are not part of the claim.",
         *of_training(unit, recipe.training.bands),

@@ -11,6 +11,7 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.runs.matched_recipe import MatchedRecipe
+from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
 from rayprivacy.runs.recipe import Resources
 from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, with_learning_rate
 
@@ -32,7 +33,7 @@ class GeneratorResources(EngineConfig, Resources):
     actors: int = Field(default=0, ge=0)
 
 
-class GeneratorRecipe(MatchedRecipe):
+class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
     """A resolved recipe of the generator (Yue et al., ACL 2023)."""
 
     method: Literal["generator"] = "generator"

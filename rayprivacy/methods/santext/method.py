@@ -19,7 +19,7 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.santext.card import CARD
 from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, write_pairs
 from rayprivacy.methods.santext.mechanisms import Planned, confirmed, planned
-from rayprivacy.methods.santext.plan import PARTS_SANITISED, PRETRAINING, PRETRAINING_STEPS, WORDS
+from rayprivacy.methods.santext.plan import PARTS_SANITISED, WORDS
 from rayprivacy.methods.santext.pretraining import pretrained, public_texts
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.models.backbone import load_backbone
@@ -29,6 +29,7 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.exhibits import Chart, Table
 from rayprivacy.runs.method import Output
+from rayprivacy.runs.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.sanitize.entities import detector_of
 from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
 from rayprivacy.sanitize.labels import Labels

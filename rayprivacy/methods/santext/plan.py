@@ -11,11 +11,11 @@ from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING
 from rayprivacy.runs.effort import FULL, Effort
 from rayprivacy.runs.plan import EVALUATION, Plan, Stage, Work
+from rayprivacy.runs.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
-WORDS, PRETRAINING = "sanitised text", "pretraining"
-PARTS_SANITISED, PRETRAINING_STEPS = "parts_sanitised", "pretraining_steps"
+WORDS, PARTS_SANITISED = "sanitised text", "parts_sanitised"
 ROW_FLOPS = 4000 * 400.0  # for each word of the vocabulary: distinct words of a part, times what a cell costs
 MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
 NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"

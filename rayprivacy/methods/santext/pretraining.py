@@ -24,6 +24,7 @@ from rayprivacy.core.keys import Key
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import PretrainingConfig
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.public_training import Objective, fit
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.sanitize.coins import Coins
@@ -60,16 +61,10 @@ def pretrained(
     if len(every) - held < config.batch:
         raise ConfigError(f"pretraining.text is {config.text!r}, which has {len(every)} texts: give more of them.")
     model = trainable(backbone, AdapterConfig(kind="lora", rank=config.rank, layers=config.layers))
-    before = loss_of(model, every[:held], config.batch)
-    optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=config.learning_rate)
-    for step, batch in enumerate(itertools.islice(_batches(every[held:], config.batch), config.steps)):
-        told(step)
-        optimizer.zero_grad()
-        _loss(model, batch).backward()
-        optimizer.step()
-    told(config.steps)
-    after = loss_of(model, every[:held], config.batch)
-    return merged(model, backbone), {"loss_before": before, "loss_after": after}
+    batches = itertools.islice(_batches(every[held:], config.batch), config.steps)
+    objective = Objective(_loss, _predicted, config.batch)
+    figures = fit(model, objective, batches, every[:held], config.learning_rate, told)
+    return merged(model, backbone), figures
 
 
 def public_texts(path: Path) -> list[str]:
@@ -111,24 +106,16 @@ def _example(start: int, pieces: list[list[int]], before: Any, after: Any) -> Ex
     return Example(ids, targets)
 
 
-@torch.no_grad()
-def loss_of(model: Any, held_out: Sequence[Example], batch: int) -> float:
-    """Mean loss of a word, in nats."""
-    total, words = 0.0, 0
-    for start in range(0, len(held_out), batch):
-        few = held_out[start : start + batch]
-        count = sum(target != IGNORED for example in few for target in example.targets)
-        total += float(_loss(model, few)) * count
-        words += count
-    return total / max(1, words)
+def _predicted(examples: Sequence[Example]) -> int:
+    return sum(target != IGNORED for example in examples for target in example.targets)
 
 
 def _loss(model: Any, batch: Sequence[Example]) -> torch.Tensor:
     longest = max(len(example.ids) for example in batch)
     ids = torch.tensor([example.ids + [0] * (longest - len(example.ids)) for example in batch])
     targets = torch.tensor([example.targets + [IGNORED] * (longest - len(example.targets)) for example in batch])
-    logits = model(ids).logits.float()
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+    logits = model(ids).logits.float().flatten(0, 1)
+    return torch.nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def _batches(every: Sequence[Example], size: int) -> Iterator[list[Example]]:

@@ -1,7 +1,7 @@
 """SeqPATE as it is registered, and what it releases."""
 
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.runs.method import BASE, Card, Method
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 CARD = Card(
     citation="SeqPATE (Tian et al., NeurIPS 2022)",
@@ -15,6 +15,7 @@ CARD = Card(
     ),
     released=(("student", "learns from noise"), ("synthetic text", "new writing"), ("report", "this page")),
     models=BASE
+    | PRETRAINED
     | {
         "base_pseudo": "Base model tuned on pseudo-text",
         "student": "Student (this run)",

@@ -6,6 +6,7 @@ from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.methods.seqpate.public_side import WARM
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.runs.clean import remember_store
 from rayprivacy.runs.directory import Run
@@ -14,8 +15,14 @@ from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
 
 
-def ensemble(run: Run[SeqPateRecipe], backbone: Backbone) -> GroupSpec:
-    """The ensemble of a run; its folders are made if they are missing."""
+def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) -> GroupSpec:
+    """The ensemble of a run; its folders are made if they are missing.
+
+    Args:
+        run: the run.
+        backbone: the public model that it stands on.
+        model: how actors load it.
+    """
     recipe, resources = run.recipe, run.recipe.resources
     basis, warm = run.public("basis.safetensors"), run.public(WARM)
     store = FeatureStore(
@@ -30,7 +37,7 @@ def ensemble(run: Run[SeqPateRecipe], backbone: Backbone) -> GroupSpec:
     workspace = Workspace(run.private("teachers"), digest_json(origin))
     workspace.prepare()
     return GroupSpec(
-        model=recipe.model,
+        model=model,
         teachers=recipe.teachers,
         unit=recipe.privacy.unit,
         shards=run.private("shards"),

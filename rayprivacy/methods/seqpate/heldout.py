@@ -1,6 +1,6 @@
 """Internal evaluation on held-out users, against what one would use instead of the student.
 
-Four models are compared: the public base, base + pseudo-sentences (the student before any
+These are compared: the public base, what pretraining made of it, base + pseudo-sentences (the student before any
 vote), the student, and a non-private fine-tune on all private features (an upper bound that is never released). All
 figures here read private text and are outside the certificate: `releasable: false`.
 """
@@ -36,17 +36,15 @@ NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
     run: Run[SeqPateRecipe],
-    backbone: Backbone,
     students: dict[str, Student],
     spec: GroupSpec,
     told: Told = nobody,
 ) -> dict[str, Any]:
-    """Perplexity and Bleu of base, base_pseudo, student and a non-private model; little where no user is held out.
+    """Perplexity and Bleu of the students and a non-private model; little where no user is held out.
 
     Args:
         run: the run.
-        backbone: the base model.
-        students: by name.
+        students: by name, `base_pseudo` among them; all read text as one tokenizer does.
         spec: of the teachers.
         told: told how many models are measured.
     """
@@ -55,20 +53,23 @@ def heldout_metrics(
         return {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
     models = dict(students)
     if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind in HEAD_KINDS:
-        models["nonprivate"] = nonprivate_student(run, backbone, students["base_pseudo"], spec)
+        models["nonprivate"] = nonprivate_student(run, students["base_pseudo"], spec)
     flat = [text for user in texts for text in user]
-    parts = _encoded(run, backbone, texts)
-    rows = join(parts, run.recipe.teachers.row_tokens, backbone.width)
-    users = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-    tokens = rows.predicts.sum(1).double().numpy()
     completions = _Completions.of(run, flat)
     nll: dict[str, Any] = {}
     scores: dict[str, dict[str, float]] = {}
+    read_by: Backbone | None = None
     for number, (name, student) in enumerate(models.items()):
         told(number)
-        nll[name] = row_nll(student.hidden(rows), rows, backbone.head).numpy()
+        if student.backbone is not read_by:
+            read_by = student.backbone
+            parts = _encoded(run, read_by, texts)
+            rows = join(parts, run.recipe.teachers.row_tokens, read_by.width)
+        nll[name] = row_nll(student.hidden(rows), rows, read_by.head).numpy()
         if completions:
-            scores[name] = completions.scores(student, backbone)
+            scores[name] = completions.scores(student)
+    users = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    tokens = rows.predicts.sum(1).double().numpy()
     told(len(models))
     return {
         "releasable": False,
@@ -101,7 +102,7 @@ def _encoded(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]
     ]
 
 
-def nonprivate_student(run: Run[SeqPateRecipe], backbone: Backbone, warm: Student, spec: GroupSpec) -> Student:
+def nonprivate_student(run: Run[SeqPateRecipe], warm: Student, spec: GroupSpec) -> Student:
     """The warm student fitted to private features without noise: an upper bound that must never be released."""
     names = [name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard]
     random.Random(run.recipe.seed).shuffle(names)
@@ -111,7 +112,7 @@ def nonprivate_student(run: Run[SeqPateRecipe], backbone: Backbone, warm: Studen
         rows += len(groups[-1].ids)
         if rows >= NONPRIVATE_ROWS:
             break
-    private = join(groups, spec.teachers.row_tokens, backbone.width)
+    private = join(groups, spec.teachers.row_tokens, warm.backbone.width)
     steps = run.recipe.evaluation.nonprivate_steps
     return warm.fitted(private, steps, NONPRIVATE_BATCH, NONPRIVATE_RATE, run.recipe.seed)
 
@@ -141,8 +142,9 @@ class _Completions:
         references = [" ".join(entry[PREFIX_WORDS:]) for entry in long]
         return _Completions(prefixes, references, run.recipe.generation.max_tokens)
 
-    def scores(self, student: Student, backbone: Backbone) -> dict[str, float]:
+    def scores(self, student: Student) -> dict[str, float]:
         """Bleu of a student's most likely continuations."""
+        backbone = student.backbone
         documents = greedy(student.model(), backbone, self.prefixes, self.max_tokens)
         written = [
             backbone.text_after(prefix, document) for prefix, document in zip(self.prefixes, documents, strict=True)

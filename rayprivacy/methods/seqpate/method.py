@@ -1,5 +1,6 @@
 """The algorithm of SeqPATE (Tian et al., NeurIPS 2022).
 
+    base model -> trained on public text, with `pretrain`                          (public)
     public prompts -> pseudo-sentences -> student warm start -> queries            (public)
     corpus -> users -> shards -> M teachers -> summed votes on the queries          (private)
     summed votes -> RELEASE GATE: sqrt(2) sensitivity, Gaussian noise, one charge   (released)
@@ -56,8 +57,9 @@ from rayprivacy.methods.seqpate.public_side import (
     warm_students,
 )
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.methods.seqpate.students import Student
+from rayprivacy.methods.seqpate.students import HeadStudent, Student
 from rayprivacy.methods.seqpate.targets import vote_targets
+from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.queries import Queries
@@ -82,13 +84,13 @@ def run(context: Context) -> Output:
     prompts = load_prompts(recipe.prompts)
     # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
     context.shard(phrases)
-    backbone = context.load_model(prompts=digest_json(prompts))
+    backbone = context.load_model(recipe.pretrain, prompts=digest_json(prompts))
     with context.stage("pseudo-sentences"):
         rows = pseudo_rows(context.run, backbone, prompts, backbone.model, FIRST, context.counter(SENTENCES))
     with context.stage("public bases and warm start"):
         basis = bases(context.run, backbone, rows)
         untrained, warm = warm_students(context.run, backbone, basis, rows, context.counter(WARM_STEPS))
-    spec = ensemble(context.run, backbone)
+    spec = ensemble(context.run, backbone, context.model)
     with context.stage("features of private text"):
         # Every part passes through an actor, also one without users (see `encoding_job`).
         deque(context.track(cache_features(spec, recipe.resources), PARTS), maxlen=0)
@@ -101,15 +103,22 @@ def run(context: Context) -> Output:
             student, rows = asking.round(number, student, rows)
     with context.stage(WRITING):
         written = _write(context, backbone, student, prompts)
-    figures: dict[str, Any] = {"degenerate": written.degenerate}
+    figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
     if recipe.match:
         figures["match"] = match_texts(context, recipe.match, recipe.generation.texts)
-    students = {"base": untrained, "base_pseudo": warm, "student": student}
+    students = {**_public_models(context, untrained, basis), "base_pseudo": warm, "student": student}
     return Output(
         figures=figures,
-        heldout=lambda: heldout_metrics(context.run, backbone, students, spec, context.counter(MODELS_MEASURED)),
+        heldout=lambda: heldout_metrics(context.run, students, spec, context.counter(MODELS_MEASURED)),
         internal=lambda: _phrase_block(context, phrases),
     )
+
+
+def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[str, Student]:
+    """The base model that the recipe names, and what it became by pretraining, as students that learnt nothing."""
+    if context.pretrained is None or context.base is None:
+        return {"base": untrained}
+    return {"base": HeadStudent.untrained(context.base, basis, context.recipe.student), "pretrained": untrained}
 
 
 def reading_of(recipe: SeqPateRecipe) -> Reading:

@@ -14,6 +14,7 @@ from rayprivacy.release.vote import VoteMechanism
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING
 from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
 from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Plan, Stage, Work
+from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
 
 AUTO_MOST = 100_000
 GATE, WRITING = "release gate", "synthetic text"
@@ -87,14 +88,15 @@ def _mechanism(recipe: SeqPateRecipe, queries: int, clip: float | None) -> VoteM
 
 
 def check_inputs(recipe: SeqPateRecipe) -> None:
-    """Refuse a list of secret phrases that cannot be used, an engine and packages that are not there.
+    """Refuse a list of secret phrases or public text that cannot be used, an engine and packages that are not there.
 
     Raises:
-        ConfigError: the list cannot be read, or phrases could overlap; or the engine, or what `match` needs, is not
-            installed.
+        ConfigError: the list or the text cannot be read, or phrases could overlap; or the engine, or what `match`
+            needs, is not installed.
     """
     require_engine("pseudo.engine", recipe.pseudo.engine)
     check_match(recipe.match)
+    check_pretrain(recipe.pretrain)
     if recipe.corpus.phrases:
         load_phrases(recipe.corpus.phrases)
 
@@ -115,6 +117,7 @@ def plan_run(recipe: SeqPateRecipe) -> Plan:
         assumptions=(
             *OF_UNIT[unit],
             _PUBLIC,
+            *pretrain_assumptions(recipe.pretrain),
             f"Only the released votes{' and noisy shares' if recipe.match else ''} left the private side; metrics "
             "marked 'releasable: false' are not part of the claim.",
             f"The key file stayed secret; it decides which {_KEYED[unit]}.",
@@ -136,6 +139,7 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
     steps, efforts = recipe.student, efforts_of(recipe, mechanism.queries)
     trained = (Work(STACKS, teachers.parts), Work(TEACHERS, teachers.count))
     return (
+        *pretrain_stages(recipe.pretrain, recipe.model.base),
         Stage(
             "pseudo-sentences",
             "public text",
@@ -184,8 +188,11 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
 
 
 def _measuring(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> Stage:
-    """The base, the student before and after the votes, and where it is wanted a model without privacy."""
-    models = 3 + bool(recipe.evaluation.nonprivate_steps and recipe.teachers.kind in ("square", "residual"))
+    """The base, what it became by pretraining, the student before and after the votes, and where it is wanted a model
+    without privacy.
+    """
+    without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind in ("square", "residual")
+    models = 3 + bool(without_privacy) + bool(recipe.pretrain)
     efforts = efforts_of(recipe, mechanism.queries).get("measuring")
     return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
 

@@ -15,6 +15,7 @@ from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.release.ballots import CLIP_RANGE
 from rayprivacy.runs.matched_recipe import MatchedRecipe
+from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
 from rayprivacy.runs.recipe import Resources
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
@@ -94,7 +95,7 @@ class TeacherResources(ResourcesConfig, Resources):
     """The `resources` block."""
 
 
-class SeqPateRecipe(MatchedRecipe):
+class SeqPateRecipe(PretrainedRecipe, MatchedRecipe):
     """A resolved recipe of SeqPATE."""
 
     method: Literal["seqpate"] = "seqpate"

@@ -17,6 +17,11 @@ from rayprivacy.models.queries import Queries
 class Student(Protocol):
     """A language model that learns from public text and released votes. Learning returns another student."""
 
+    @property
+    def backbone(self) -> Backbone:
+        """The public model that it stands on."""
+        ...
+
     def hidden(self, rows: Encoded) -> torch.Tensor:
         """States whose product with the public head are the logits, float32 [rows, row_tokens, width]."""
         ...

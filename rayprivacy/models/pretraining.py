@@ -1,0 +1,99 @@
+"""Pretraining of all weights of a base model on further public text, so that private steps begin nearer to their end.
+
+    public texts, in an order that a public seed draws -> a tenth of them held out
+    the others -> documents packed into rows of one length -> AdamW on next tokens -> the same model, other weights
+
+Weights are trained in float32, because a step is far smaller than the spacing of bfloat16 numbers, and rounded to the
+base's number format at the end; products are computed in that format. Equal inputs give equal bits on one machine.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rayprivacy.core.counting import Told
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import attention_bias
+from rayprivacy.models.packing import PAD, Row, pack
+from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.models.settings import AdapterConfig, PretrainConfig
+from rayprivacy.models.trainable import merged, trainable
+
+CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
+_HELD_OUT = 0.1  # of the texts
+_GROUP = 64  # documents that are packed together: time grows with the number of rows that each is offered to
+
+
+def pretrained(
+    backbone: Backbone, texts: Sequence[str], config: PretrainConfig, held_rows: int, told: Told
+) -> tuple[Any, dict[str, float]]:
+    """The model after training, in the base's number format; and its loss on held-out text before and after.
+
+    Args:
+        backbone: the base.
+        texts: public, at least two.
+        config: how it is trained.
+        held_rows: rows of held-out text, at most.
+        told: told how many steps are done.
+
+    Raises:
+        ConfigError: the base takes shorter rows only, or training diverges.
+    """
+    most = getattr(backbone.model.config, "max_position_embeddings", None)
+    if most is not None and config.max_tokens > most:
+        raise ConfigError(f"pretrain.max_tokens is {config.max_tokens}, and the base model takes {most}: lower it.")
+    order = np.random.default_rng(config.seed).permutation(len(texts))
+    held = max(1, int(_HELD_OUT * len(texts)))
+    held_out = _rows(backbone, (texts[place] for place in order[:held]), config.max_tokens)
+    others = _rows(backbone, (texts[place] for place in order[held:]), config.max_tokens)
+    rows = list(itertools.islice(others, config.steps * config.batch))
+    model = trainable(backbone, AdapterConfig(kind="full"))
+    objective = Objective(_loss_in(backbone.model.dtype), _predicted, max(1, CALL_TOKENS // config.max_tokens))
+    first = list(itertools.islice(held_out, held_rows))
+    figures = fit(model, objective, _batches(rows, config), first, config.learning_rate, told)
+    if not math.isfinite(figures["loss_after"]):
+        raise ConfigError(f"pretrain.learning_rate is {config.learning_rate:g}, and training diverges: lower it.")
+    return merged(model, backbone), figures
+
+
+def _rows(backbone: Backbone, texts: Iterable[str], row_tokens: int) -> Iterator[Row]:
+    """Packed rows, made as they are asked for."""
+    documents = (backbone.document(text, row_tokens - 2) for text in texts)
+    while group := list(itertools.islice(documents, _GROUP)):
+        yield from pack(group, row_tokens, len(group))
+
+
+def _batches(rows: Sequence[Row], config: PretrainConfig) -> Iterator[list[Row]]:
+    """The rows of each step: all of them once before any is read again."""
+    dice = np.random.default_rng(config.seed)
+    places = (place for _ in itertools.count() for place in dice.permutation(len(rows)))
+    return ([rows[place] for place in itertools.islice(places, config.batch)] for _ in range(config.steps))
+
+
+def _predicts(segment: torch.Tensor) -> torch.Tensor:
+    return (segment[..., 1:] == segment[..., :-1]) & (segment[..., 1:] != PAD)
+
+
+def _predicted(rows: Sequence[Row]) -> int:
+    return sum(int(_predicts(row.segment).sum()) for row in rows)
+
+
+def _loss_in(dtype: torch.dtype) -> Any:
+    """The loss of a few rows, with the products of the model computed in a number format."""
+
+    def loss(model: Any, rows: Sequence[Row]) -> torch.Tensor:
+        ids, keep = torch.stack([row.ids for row in rows]), _predicts(torch.stack([row.segment for row in rows]))
+        with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
+            logits = model(
+                input_ids=ids,
+                attention_mask=attention_bias(torch.stack([row.mask for row in rows]), dtype),
+                position_ids=torch.stack([row.positions for row in rows]),
+            ).logits
+        return torch.nn.functional.cross_entropy(logits[:, :-1][keep].float(), ids[:, 1:][keep], reduction="sum")
+
+    return loss

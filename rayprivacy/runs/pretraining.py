@@ -1,0 +1,88 @@
+"""The base model of a run after training on public text: made once, and kept in the public folder of the run.
+
+It is kept under a digest of the base, the settings and the text, as a folder that every process of the run loads in
+place of `model.base`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.counting import Told
+from rayprivacy.core.files import read_json, write_json
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.pretraining import pretrained
+from rayprivacy.models.save import save_model
+from rayprivacy.models.settings import ModelConfig, PretrainConfig
+from rayprivacy.runs.directory import INPUTS, R, Run
+from rayprivacy.runs.pretrain_plan import HELD_ROWS, texts_of
+from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
+
+HOW = "A public base model, trained further on public text alone. No private text was read, and nothing is claimed."
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A base model after pretraining.
+
+    Attributes:
+        backbone: the model.
+        config: how other processes load it.
+        text: digest of the public text.
+        figures: loss on held-out public text before and after, in nats for each token.
+    """
+
+    backbone: Backbone
+    config: ModelConfig
+    text: str
+    figures: dict[str, float]
+
+
+def pretrained_base(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told) -> Pretrained:
+    """Train the base model on public text, or find that done; and hold the run to the text and to the model.
+
+    Args:
+        run: the run, held to its base.
+        base: the model that the recipe names.
+        config: the block of the recipe.
+        told: told how many steps are done.
+
+    Raises:
+        ConfigError: the text cannot be read, or it or the model has changed since the run began.
+    """
+    texts = texts_of(config)
+    text = digest_json(texts)
+    run.bind(pretraining_text=text)
+    folder = _folder(run.root, base.digest, config, text)
+    kept = folder.with_suffix(".json")
+    if not folder.is_dir():
+        model, figures = pretrained(base, texts, config, HELD_ROWS, told)
+        write_json(kept, figures)
+        save_model(model, base.tokenizer, folder, run.recipe.release_id, HOW)
+    loaded = ModelConfig(base=str(folder), dtype=run.recipe.model.dtype)
+    backbone = load_backbone(loaded)
+    run.bind(pretrained_model=backbone.digest)
+    return Pretrained(backbone, loaded, text, read_json(kept))
+
+
+def on_its_base(root: Path, recipe: R) -> R:
+    """The recipe of a finished run, with the model that it pretrained as its base model and nothing to pretrain.
+
+    For what looks at the run afterwards: the public model that it stood on, and models trained like its own.
+
+    Args:
+        root: the run directory.
+        recipe: its recipe; one without pretraining is returned as it is.
+    """
+    if not isinstance(recipe, PretrainedRecipe) or recipe.pretrain is None:
+        return recipe
+    inputs = read_json(root / "public" / INPUTS)
+    folder = _folder(root.absolute(), inputs["base_model"], recipe.pretrain, inputs["pretraining_text"])
+    model = ModelConfig(base=str(folder), dtype=recipe.model.dtype)
+    return recipe.model_copy(update={"model": model, "pretrain": None})
+
+
+def _folder(root: Path, base: str, config: PretrainConfig, text: str) -> Path:
+    settings = config.model_dump(mode="json", exclude={"source", "text"})
+    return root / "public" / f"pretrained-{digest_json([base, settings, text])[:16]}"

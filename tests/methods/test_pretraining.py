@@ -1,0 +1,182 @@
+"""Pretraining on public text as its users run it: another base model for the whole run, and the same charges."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+
+import rayprivacy as rp
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.generator import method as generator_method
+from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
+from rayprivacy.methods.seqpate import method as seqpate_method
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.runs import training
+from rayprivacy.runs.pretraining import on_its_base
+
+QUIET = Console(quiet=True)
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def _stop(*_: Any) -> None:
+    raise _StoppedError
+
+
+def _with_public_text(job: Any, sentences: list[str]) -> Path:
+    """The recipe of a job with a `pretrain` block, and the file that it names."""
+    path, recipe = job.folder / "public.jsonl", yaml.safe_load(job.recipe.read_text())
+    path.write_text("".join(json.dumps({"written": text}) + "\n" for text in sentences * 8))
+    block = {"source": str(path), "text": "written", "steps": 30, "batch": 4, "max_tokens": 32, "learning_rate": 3e-3}
+    job.recipe.write_text(yaml.safe_dump({**recipe, "pretrain": block}))
+    return Path(path)
+
+
+def _without(recipe: rp.Recipe) -> rp.Recipe:
+    values = recipe.model_dump(mode="json")
+    return parse_recipe({name: value for name, value in values.items() if name != "pretrain"})
+
+
+def _charged(job: Any) -> list[Any]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    found = [charge.event for charge in ledger.charges_of("talk", load_recipe(job.recipe).release_id)]
+    ledger.close()
+    return found
+
+
+def _folder(job: Any, out: str) -> Path:
+    (folder,) = [path for path in (job.folder / out / "public").glob("pretrained-*") if path.is_dir()]
+    return Path(folder)
+
+
+def _is_of_the_pretrained_model(job: Any, out: str, base: Path) -> None:
+    """Certificate, figures, and weights that no method trains."""
+    run, folder, certificate = job.folder / out, _folder(job, out), job.certificate(out)
+    inputs = json.loads((run / "public" / "inputs.json").read_text())
+    metrics = json.loads((run / "metrics.json").read_text())
+    name = (
+        "model.layers.0.self_attn.q_proj.weight"
+        if certificate["release_id"].startswith("seqpate")
+        else ("model.embed_tokens.weight")
+    )
+    stood_on, released = load_file(folder / "model.safetensors"), load_file(run / "model" / "model.safetensors")
+    assert released[name].equal(stood_on[name])
+    assert not released[name].equal(load_file(base / "model.safetensors")[name])
+    assert any(inputs["pretraining_text"] in sentence for sentence in certificate["assumptions"])
+    assert certificate["versions"]["base model"] == f"{base} {inputs['base_model'][:16]}"
+    assert certificate["versions"]["pretrained model"].endswith(inputs["pretrained_model"][:16])
+    figures = metrics["synthetic"]["pretraining"]
+    assert figures["loss_after"] < figures["loss_before"] - 0.5
+    perplexity = metrics["heldout"]["perplexity"]
+    assert perplexity["base"] != perplexity["pretrained"]
+    afterwards = on_its_base(run, load_recipe(run / "recipe.yaml"))
+    assert load_backbone(afterwards.model).digest == inputs["pretrained_model"] != inputs["base_model"]
+    assert "pretrain" not in afterwards.model_dump(mode="json")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_generator_starts_from_it_and_a_killed_run_does_not_train_it_again(
+    generator: Any, public_sentences: list[str], tiny_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _with_public_text(generator, public_sentences)
+    recipe, text = load_recipe(generator.recipe), path.read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr(generator_method, "_shares", _stop)
+        with pytest.raises(_StoppedError):
+            rp.run(recipe, generator.folder / "out", console=QUIET)
+    weights = _folder(generator, "out") / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    path.write_text(text.replace("soup", "cake"))
+    with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
+        rp.run(recipe, generator.folder / "out", console=QUIET)
+    assert _charged(generator) == []
+    path.write_text(text)
+    jobs, real = [], training.run_training
+    monkeypatch.setattr(training, "run_training", lambda job, *more: jobs.append(job) or real(job, *more))
+    rp.run(recipe, generator.folder / "out", console=QUIET)
+    assert weights.stat().st_mtime_ns == before
+    assert [job.model.base for job in jobs] == [str(weights.parent)]
+    assert _charged(generator) == rp.plan(_without(recipe)).plan.charges
+    _is_of_the_pretrained_model(generator, "out", tiny_base)
+    audited = generator.call("audit", str(generator.folder / "out"), "--users", "8")
+    assert audited.returncode == 0, audited.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_teachers_and_student_of_seqpate_start_from_it(
+    job: Any, public_sentences: list[str], tiny_base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_public_text(job, public_sentences)
+    specs, real = [], seqpate_method.cache_features
+    monkeypatch.setattr(seqpate_method, "cache_features", lambda spec, *more: specs.append(spec) or real(spec, *more))
+    assert job.run("out").returncode == 0
+    assert [spec.model.base for spec in specs] == [str(_folder(job, "out"))]
+    assert _charged(job) == rp.plan(_without(load_recipe(job.recipe))).plan.charges
+    _is_of_the_pretrained_model(job, "out", tiny_base)
+    page = (job.folder / "out" / "report.html").read_text()
+    assert "Base model after pretraining" in page
+
+
+@pytest.mark.parametrize("name", ["seqpate", "generator"])
+def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name: str, tmp_path: Path) -> None:
+    values = {"method": name, "corpus": {"source": "chats.parquet"}}
+    plain = parse_recipe(values)
+    recipe = parse_recipe({**values, "pretrain": {"source": "public.parquet"}})
+    longer = parse_recipe({**values, "pretrain": {"source": "public.parquet", "steps": 101}})
+    assert len({plain.release_id, recipe.release_id, longer.release_id}) == 3
+    assert "pretrain" not in plain.model_dump(mode="json")
+    assert _without(recipe).release_id == plain.release_id
+    plan, before = method_of(recipe).planned(recipe), method_of(plain).planned(plain)
+    stage = plan.stages[0]
+    assert (stage.name, stage.reads, stage.charges) == ("pretraining", "public text", ())
+    assert stage.efforts
+    assert plan.charges == before.charges
+    assert plan.stages[1:] == before.stages
+    assert set(plan.assumptions) - set(before.assumptions)
+
+
+@pytest.mark.parametrize("name", ["seqpate", "generator"])
+def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "public.csv"
+    path.write_text("text\n" + "\n".join(["hello"] * 9 + [" "] * 20))
+    values = {"method": name, "privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key")}}
+    for block, said in (
+        ({"source": str(tmp_path / "none.csv")}, r"pretrain\.source is '.*none\.csv', which does not exist"),
+        ({"source": str(path), "text": "body"}, r"pretrain\.text is 'body', which is not a column"),
+        ({"source": str(path)}, r"pretrain\.source has 9 texts that are not empty: give at least 10"),
+    ):
+        with pytest.raises(rp.ConfigError, match=said):
+            rp.run(parse_recipe({**values, "pretrain": block}), tmp_path / "out", console=QUIET)
+    assert not (tmp_path / "ledger.db").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("public", "private"),
+    [
+        ("chats.parquet", "chats.parquet"),
+        ("./talk/../chats.parquet", "chats.parquet"),
+        ("talk/one.parquet", "talk"),
+        ("talk", "talk/one.parquet"),
+        ("chitchat", "chitchat"),
+        ("s3://bucket/talk/", "s3://bucket/talk"),
+    ],
+)
+def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None:
+    with pytest.raises(rp.ConfigError, match=r"pretrain\.source is the private corpus: name public text"):
+        parse_recipe({"method": "seqpate", "corpus": {"source": private}, "pretrain": {"source": public}})
+
+
+def test_credentials_of_a_public_source_are_refused_and_not_shown() -> None:
+    with pytest.raises(rp.ConfigError, match=r"pretrain\.source is a URI with credentials") as error:
+        parse_recipe({"method": "seqpate", "pretrain": {"source": "s3://me:word@bucket/talk"}})
+    assert "word" not in str(error.value)

@@ -1,0 +1,71 @@
+"""Training of all weights on public text: deterministic, of every weight, in the number format of the base."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from rayprivacy.core.counting import nobody
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
+from rayprivacy.models.pretraining import pretrained
+from rayprivacy.models.save import save_model
+from rayprivacy.models.settings import ModelConfig, PretrainConfig
+
+CONFIG = PretrainConfig(source="public", steps=20, batch=4, max_tokens=32, learning_rate=3e-3)
+
+
+def test_all_weights_learn_and_equal_seeds_give_equal_bits(
+    tiny_backbone: Backbone, public_sentences: list[str], one_thread: None
+) -> None:
+    before, told = tiny_backbone.digest, list[int]()
+    model, figures = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, told.append)
+    assert told == list(range(1, 21))
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
+    was = tiny_backbone.model.state_dict()
+    assert all(not tensor.equal(was[name]) for name, tensor in model.state_dict().items())
+    again, _ = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, nobody)
+    assert model_digest(again) == model_digest(model)
+    other, _ = pretrained(tiny_backbone, public_sentences * 4, CONFIG.model_copy(update={"seed": 1}), 8, nobody)
+    assert model_digest(other) != model_digest(model)
+    assert model_digest(tiny_backbone.model) == before
+
+
+def test_a_kept_model_is_the_same_input_wherever_it_lies(
+    tiny_backbone: Backbone, public_sentences: list[str], tmp_path: Path
+) -> None:
+    """A run that is repeated in another directory is served from the ledger."""
+    model, _ = pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update={"steps": 1}), 8, nobody)
+    for name in ("one", "other"):
+        save_model(model, tiny_backbone.tokenizer, tmp_path / name, "release", "A test.")
+    one, other = (load_backbone(ModelConfig(base=str(tmp_path / name), dtype="float32")) for name in ("one", "other"))
+    assert one.digest == other.digest != tiny_backbone.digest
+    assert all(tensor.equal(model.state_dict()[name]) for name, tensor in one.model.state_dict().items())
+
+
+def test_how_many_rows_a_call_takes_changes_rounding_alone(
+    tiny_backbone: Backbone, public_sentences: list[str], monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    one, _ = pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update={"steps": 1}), 8, nobody)
+    monkeypatch.setattr("rayprivacy.models.pretraining.CALL_TOKENS", 32)
+    other, _ = pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update={"steps": 1}), 8, nobody)
+    moved = [(a - b).abs().max() for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)]
+    assert max(moved) < 1e-4  # a step of AdamW moves a weight by the learning rate
+
+
+def test_a_base_in_bfloat16_learns_although_its_numbers_are_far_apart(
+    tiny_base: Path, public_sentences: list[str], one_thread: None
+) -> None:
+    base = load_backbone(ModelConfig(base=str(tiny_base), dtype="bfloat16"))
+    model, figures = pretrained(base, public_sentences * 4, CONFIG, 8, nobody)
+    assert model.dtype == torch.bfloat16
+    assert figures["loss_after"] < figures["loss_before"] - 0.3
+
+
+def test_settings_that_cannot_work_are_one_sentence(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
+    for change, said in (
+        ({"max_tokens": 1024}, r"pretrain\.max_tokens is 1024, and the base model takes 512: lower it\."),
+        ({"learning_rate": 1e30}, r"pretrain\.learning_rate is 1e\+30, and training diverges: lower it\."),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            pretrained(tiny_backbone, public_sentences, CONFIG.model_copy(update=change), 8, nobody)
