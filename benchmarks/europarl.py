@@ -1,10 +1,10 @@
-"""Europarl as a private corpus: some speakers are marked public and give prompts, the others are to be protected.
+"""Europarl as a private corpus: some speakers are marked public and give text, the others are to be protected.
 
     python benchmarks/europarl.py --data europarl_by_speaker.parquet --out runs/europarl
 
-writes `private.parquet` (columns author_id, text), `prompts.txt`, the first four words of what the public speakers
-said, and `phrases.txt`, names of two words from the private text: what jobs/seqpate/europarl.yaml and the benchmarks
-read. `--sentences 5` keeps so many sentences of each private speaker.
+writes `private.parquet` (columns author_id, text), `public.parquet`, what the public speakers said, `prompts.txt`, the
+first four words of that, and `phrases.txt`, names of two words from the private text: what jobs/seqpate/europarl.yaml
+and the benchmarks read. `--sentences 5` keeps so many sentences of each speaker.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def prepare(data: Path, out: Path, sentences: int = 150, seed: int = 2026) -> No
     Args:
         data: Parquet with the columns author_id and text.
         out: folder for the files; what is there already is kept.
-        sentences: of each private speaker, at most.
+        sentences: of each speaker, at most.
         seed: of the split.
     """
     if (out / "prompts.txt").exists():
@@ -44,6 +44,7 @@ def prepare(data: Path, out: Path, sentences: int = 150, seed: int = 2026) -> No
     names = Counter(name for text in private["text"].to_pylist() for name in set(NAME.findall(text)))
     rare = _disjoint(name for name, times in names.most_common() if times <= OCCURRENCES)
     (out / "phrases.txt").write_text("\n".join(rare[:PHRASES]) + "\n", "utf-8")
+    pq.write_table(_first(table.filter(is_public).replace_schema_metadata(None), sentences), out / "public.parquet")
     said = [text.split() for text in table.filter(is_public)["text"].to_pylist()]
     prefixes = sorted({" ".join(words[:PREFIX_WORDS]) for words in said if len(words) > PREFIX_WORDS})
     (out / "prompts.txt").write_text("\n".join(draw.sample(prefixes, min(PROMPTS, len(prefixes)))) + "\n", "utf-8")

@@ -42,7 +42,7 @@ class PretrainConfig(Config):
     steps: int = Field(default=100, ge=1)
     batch: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=128, ge=8, le=2048)
-    learning_rate: float = Field(default=5e-5, gt=0)
+    learning_rate: float = Field(default=1e-4, gt=0)
     seed: int = Field(default=0, ge=0)
 
 

@@ -14,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
 from rayprivacy.ledger.certificate import AUDIT_WARNING
-from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting import attack_figures, claim, data_flow, format
 from rayprivacy.reporting.attack_figures import Audit, Evaluation
 from rayprivacy.reporting.cards import write_cards
@@ -25,11 +24,11 @@ from rayprivacy.reporting.inputs import (
     Heldout,
     Metrics,
     Synthetic,
-    read_method,
     read_model,
     read_recipe,
 )
 from rayprivacy.reporting.pictures import PLOTS, run_pictures
+from rayprivacy.reporting.recipe_facts import read_facts
 from rayprivacy.reporting.render import write_pictures
 from rayprivacy.reporting.samples import draw_samples
 from rayprivacy.runs.directory import CERTIFICATE, METRICS, RECIPE
@@ -115,7 +114,7 @@ def _public_view(run_dir: Path) -> View:
 
 def _release(run_dir: Path) -> tuple[Certificate, Card]:
     certificate = read_model(run_dir / CERTIFICATE, Certificate)
-    return certificate, method_named(read_method(run_dir / RECIPE)).card
+    return certificate, read_facts(run_dir / RECIPE).card
 
 
 def _page(view: View, run_dir: Path, internal: bool) -> str:

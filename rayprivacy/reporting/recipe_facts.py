@@ -3,6 +3,7 @@
 Paths, URLs and accounts stay in the recipe.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting.format import markdown
 from rayprivacy.reporting.inputs import Lenient, read_bytes
-from rayprivacy.runs.method import Card
+from rayprivacy.runs.method import PRETRAINED, Card
 
 OPENER = "Hello, how are you"
 SHOWN = 100
@@ -43,8 +44,11 @@ class RecipeFacts(Lenient):
 
     @property
     def card(self) -> Card:
-        """What the method releases."""
-        return method_named(self.method).card
+        """What the method releases, with the models that this recipe makes."""
+        card = method_named(self.method).card
+        if self.pretrain:
+            return card
+        return replace(card, models={name: said for name, said in card.models.items() if name not in PRETRAINED})
 
     @property
     def method_sentence(self) -> str:

@@ -8,6 +8,7 @@ cannot outlive the code it is about.
 from correlated import CORRELATED
 from matching import MATCHING
 from mutation import Mutation
+from pretraining import PRETRAINING
 from repaired import REPAIRED
 from sanitising import SANITISING
 
@@ -342,4 +343,5 @@ MUTATIONS = (
     *SANITISING,
     *MATCHING,
     *CORRELATED,
+    *PRETRAINING,
 )

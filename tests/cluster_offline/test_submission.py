@@ -47,6 +47,8 @@ PHRASES = {
         ({"corpus": {"source": "s3://bucket/chats?secret_key=word"}}, "corpus.source"),
         (PHRASES, "corpus.phrases"),
         ({"prompts": "openers.txt"}, "prompts"),
+        ({"pretrain": {"source": "forum.parquet"}}, "pretrain.source"),
+        ({"pretrain": {"source": "s3://bucket/forum?secret_key_2=word"}}, "pretrain.source"),
         ({"privacy": {"key": "runs/key"}}, "privacy.key"),
         ({"privacy": {"ledger_key": "ledger.key"}}, "privacy.ledger_key"),
         ({"privacy": {"ledger": "sqlite:///ledger.db"}}, "privacy.ledger"),
@@ -73,6 +75,8 @@ def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any
         {"privacy": {"ledger": "postgresql://me@db/ledger?passfile=/mnt/pgpass"}},
         {"model": {"base": "HuggingFaceTB/SmolLM2-135M"}},
         {"prompts": "/mnt/openers.txt"},
+        {"pretrain": {"source": "/mnt/forum.parquet"}},
+        {"pretrain": {"source": "s3://bucket/forum?region=eu-central-1"}},
     ],
 )
 def test_what_the_cluster_finds_is_taken(blocks: dict[str, Any]) -> None:
