@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from rayprivacy.tuning.budgeted import BudgetedSearcher
     from rayprivacy.tuning.trial_charges import trial_release
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"
 
 _PLACES = {
     "rayprivacy.api": (
