@@ -59,18 +59,20 @@ def _same_as_undisturbed(job: Any, *options: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("bands", [2, pytest.param(1, marks=pytest.mark.exhaustive)])  # correlated noise must be remade
-def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Any, bands: int) -> None:
-    noise = ("-o", f"training.bands={bands}")
+@pytest.mark.parametrize("more", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Any, more: bool) -> None:
+    """With noise that must be made again, and an average that must be kept; and with neither."""
+    keys = ("bands=2", "average=ema", "optimizer.kind=adambc") if more else ()
+    training = tuple(part for key in keys for part in ("-o", f"training.{key}"))
     # The job dies between the save of the second chunk and its commit. Ray lives on, as it does on a cluster.
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = generator.killed("out", HOOK.format(when=SAVED, victims=JOB), *noise, *cluster)
+    killed = generator.killed("out", HOOK.format(when=SAVED, victims=JOB), *training, *cluster)
     assert killed.returncode == -signal.SIGKILL
     before = _kinds(generator)
     assert before == ["create", *["reserve", "start", "commit"] * 2, "reserve", "start"]  # never under-counts
     # It is resumed, and a worker dies in the middle of the third chunk: Ray starts it again.
     (generator.folder / "died").unlink()
-    resumed = generator.killed("out", HOOK.format(when=MID_CHUNK, victims=WORKER), "--resume", *noise, *cluster)
+    resumed = generator.killed("out", HOOK.format(when=MID_CHUNK, victims=WORKER), "--resume", *training, *cluster)
     assert (generator.folder / "died").exists()
     assert resumed.returncode == 0, resumed.stderr
-    _same_as_undisturbed(generator, *noise)
+    _same_as_undisturbed(generator, *training)

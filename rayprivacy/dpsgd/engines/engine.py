@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd.averaging import Averaging
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.engines.manifest import Fragment
@@ -59,7 +60,7 @@ class Engine(Protocol):
         """
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The trainable parameters by name, whole, float32, on the CPU of every rank."""
+        """What is released: the trainable parameters by name, whole, float32, on the CPU of every rank."""
 
 
 def make_engine(
@@ -74,7 +75,7 @@ def make_engine(
 
     Args:
         model: on its device, with `requires_grad` set; the engine takes it over.
-        training: clipping and optimizer.
+        training: clipping, optimizer, and which average of the weights is released.
         noise: keyed noise, the mechanism that scales it at each step, and the expected batch.
         engine: ZeRO stage, and how gradients are clipped.
         losses: forward pass of a batch, one loss for each row.
@@ -93,10 +94,10 @@ def make_engine(
         check_independence(model, losses, training.max_tokens, engine.tokens_at_once)
     clipping = Clipping(training.clipping_norm, training.clipping, low_precision)
     gradients = partial(_gradients, engine.gradients, clipping)
-    schedule = Schedule(training.optimizer, training.steps)
+    schedule, averaging = Schedule(training.optimizer, training.steps), Averaging(training)
     if engine.zero is None:
-        return PlainEngine(model, gradients, noise, schedule, losses)
-    return ZeroEngine(model, gradients, noise, schedule, losses, engine.zero, engine.offload)
+        return PlainEngine(model, gradients, noise, schedule, losses, averaging)
+    return ZeroEngine(model, gradients, noise, schedule, losses, engine.zero, engine.offload, averaging)
 
 
 def _gradients(kind: str, clipping: Clipping, model: nn.Module) -> ClippedGradients:

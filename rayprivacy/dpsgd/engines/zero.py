@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import collectives
+from rayprivacy.dpsgd.averaging import LAST_WEIGHTS, Averages, Averaging
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
 from rayprivacy.dpsgd.engines import partitions
 from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed, never_skip, settings
@@ -45,6 +46,7 @@ class ZeroEngine:
         losses: one loss for each row.
         stage: 0 to 3.
         offload: keep the optimizer's part in the memory of the host.
+        averaging: which average of the weights is released.
 
     Raises:
         ConfigError: DeepSpeed is not installed, no process group is initialised, or stage 0 is to be offloaded.
@@ -59,6 +61,7 @@ class ZeroEngine:
         losses: Callable[[Any, Batch], Tensor],
         stage: int,
         offload: bool,
+        averaging: Averaging = LAST_WEIGHTS,
     ) -> None:
         if not collectives.grouped():
             raise ConfigError(f"resources.zero is {stage} without a process group: let Ray Train start the workers.")
@@ -71,22 +74,23 @@ class ZeroEngine:
         self._deepspeed = find_deepspeed(self._device)
         for parameter in self._parameters.values():
             parameter.data = parameter.data.float()
-        optimizer = make_optimizer(schedule.config, self._parameters.values())
+        optimizer = make_optimizer(schedule.config, self._parameters.values(), noise.variances)
         self._engine = self._deepspeed.initialize(
             model=model, optimizer=optimizer, config=settings(stage, offload), dist_init_required=False
         )[0]
         never_skip(self._engine.optimizer, stage)
         self._model, self._losses, self._stage = self._engine.module, losses, stage
-        self._gradients = gradients(self._model)
+        self._gradients, owned = gradients(self._model), self._partitions()
         self._noisy = NoisyOptimizer(
             self._engine.basic_optimizer,
-            self._partitions(),
+            owned,
             {name: partitions.size(parameter) for name, parameter in self._parameters.items()},
             stage == 0,
             noise,
             schedule,
             scale=collectives.world() if stage == 3 else 1,
         )
+        self._averages = Averages(averaging, self._engine.basic_optimizer, owned)
 
     def _partitions(self) -> list[partitions.Partition]:
         names = {parameter: name for name, parameter in self._parameters.items()}
@@ -104,6 +108,7 @@ class ZeroEngine:
             else:
                 self._reduce_once(batches)
             self._engine.step()
+        self._averages.update(step)
 
     def _reduce_once(self, batches: Sequence[Batch]) -> None:
         if len(batches) == 1:
@@ -140,19 +145,28 @@ class ZeroEngine:
 
     def load(self, folder: Path) -> None:
         """See `engine.Engine`."""
-        if self._stage == 3:
-            self._engine.optimizer._partition_all_parameters()
         self._noisy.load(folder)
+        self._spread()
+
+    def _spread(self) -> None:
+        """Let the model hold what the optimizer's partitions do."""
         if self._stage in (1, 2):
             self._engine.optimizer.update_lp_params()
         elif self._stage == 3:
+            self._engine.optimizer._partition_all_parameters()  # what is gathered already would stay as it is
             for group in range(len(self._engine.optimizer.fp16_groups)):
                 self._engine.optimizer._reassign_or_swap_out_partitioned_parameters(group)
             self._engine.optimizer._post_step(set())
 
     def state_dict(self) -> dict[str, Tensor]:
         """See `engine.Engine`."""
-        return {name: self._whole(parameter) for name, parameter in self._parameters.items()}
+        with self._averages.in_place() as changed:
+            if changed:
+                self._spread()
+            released = {name: self._whole(parameter) for name, parameter in self._parameters.items()}
+        if changed:
+            self._spread()
+        return released
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
         if self._stage < 3:
