@@ -2,7 +2,7 @@
 
 from mutation import Mutation
 
-_VOTES = "tests/matching/test_votes.py"
+_VOTES = "tests/matching/test_shape_votes.py"
 
 MATCHING = (
     Mutation(
