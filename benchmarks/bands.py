@@ -1,13 +1,14 @@
 """Noise that is correlated over bands of steps against independent noise, at equal epsilon and equal steps.
 
     python benchmarks/bands.py --private europarl_by_speaker.parquet --public wikitext2_raw_valid_test.parquet --json
+    python benchmarks/bands.py ... --seeds 1 --json > 1.json; ...; python benchmarks/bands.py --merge 1.json 2.json
 
 A small Llama (2 layers, width 64, 1,000 tokens of its own) is trained on public text without privacy, and then with
 DP-SGD on the sentences of Europarl's speakers, one sentence of each sampled speaker a step. Sampler, clipped gradients,
 noise and optimizer are the package's, in one process and one thread; Ray and the ledger are left out. All rows of a
 seed have the same base, coins of one key, expected batch, steps and epsilon, with the least noise that fits it. What is
-measured is the mean negative log-likelihood of a token of speakers who were held out. Learning rates were chosen by
-`--tune`, for each row, on seed 0 and on other held-out speakers.
+measured is the mean negative log-likelihood of a token of speakers who were held out. The two learning rates are those
+that were best for independent noise by `--tune`: on seed 0, and on other held-out speakers.
 """
 
 import argparse
@@ -41,14 +42,15 @@ from rayprivacy.runs.sampled_steps import sampled_steps
 
 TOKENS, VOCABULARY, END, RECORDS = 24, 1000, 0, 8
 TRAINED, HELD_OUT = 2500, 240  # speakers; those held out are halved for tuning and testing
-STEPS, RATE, DELTA = 240, 0.02, 1e-6
+STEPS, RATE, DELTA = 208, 0.02, 1e-6
+BATCH_TOKENS = 64 * TOKENS  # nearly always enough for one batch
 BANDS = (1, 4, 8, 16)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"kind": "sgd", "momentum": 0.9},
     "adamw": {"kind": "adamw"},
     "adambc": {"kind": "adambc"},
 }
-GRID = {"sgd": (0.05, 0.1, 0.2, 0.4), "adamw": (5e-4, 1e-3, 2e-3, 4e-3), "adambc": (2.5e-4, 5e-4, 1e-3, 2e-3)}
+GRID = {"sgd": (0.0125, 0.025, 0.05, 0.1), "adamw": (2.5e-4, 5e-4, 1e-3, 2e-3), "adambc": (6e-5, 1.25e-4, 2.5e-4, 5e-4)}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        return f"{self.optimizer}, b = {self.bands}" + (f", {self.average}" if self.average != "none" else "")
+        return f"{self.optimizer} at {self.rate:g}, b = {self.bands}" + f", {self.average}" * (self.average != "none")
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _tokenizer(texts: list[str]) -> Tokenizer:
 def _documents(tokenizer: Tokenizer, texts: list[str]) -> list[Document]:
     encoded = tokenizer.encode_batch(texts)
     cut = [np.array([END, *each.ids[: TOKENS - 1]], dtype=np.int32) for each in encoded]
-    return [Document(ids, 1) for ids in cut if len(ids) > 4]
+    return [Document(ids, 1) for ids in cut if len(ids) == TOKENS]
 
 
 def _pretrained(documents: list[Document], steps: int = 400) -> dict[str, torch.Tensor]:
@@ -150,10 +152,10 @@ def trained(row: Row, data: Data, epsilon: float, seed: int, rows: list[list[Doc
     key, run = Key(bytes([seed]) * 32), "bands"
     sampler = PoissonSampler(key, run, mechanism.sampling_rate, data.units, 1, groups=mechanism.groups)
     noise = StepNoise(KeyedNoise(key, run), mechanism, training.expected_batch)
-    engine = make_engine(model_of(data.base), training, noise, EngineConfig(batch_tokens=512), row_losses)
+    engine = make_engine(model_of(data.base), training, noise, EngineConfig(batch_tokens=BATCH_TOKENS), row_losses)
     began = time.process_time()
     for step in range(STEPS):
-        engine.step(step, physical_batches(sampler.sample(step), 512, END))
+        engine.step(step, physical_batches(sampler.sample(step), BATCH_TOKENS, END))
     spent = (time.process_time() - began) / STEPS
     found = {"row": row.name, "seed": seed, "epsilon": epsilon, "learning_rate": row.rate}
     sums = mechanism.noise_multiplier * prefix_error(mechanism.strategy, STEPS)
@@ -185,7 +187,8 @@ def noise_cost(size: int = 2_000_000, rounds: int = 9) -> dict[str, float]:
     return {str(bands): round(statistics.median(times[-rounds:]), 2) for bands, times in spent.items()}
 
 
-ROWS = [Row("sgd", b, 0.4) for b in BANDS]
+ROWS = [Row("sgd", b, rate) for rate in (0.025, 0.0125) for b in BANDS]
+ROWS += [Row("sgd", b, 0.025, "ema") for b in (1, 8)]
 
 
 def tuned(data: Data, epsilon: float, rows: list[tuple[str, int]]) -> list[dict[str, Any]]:
@@ -219,14 +222,19 @@ def _with_error(values: list[float]) -> list[float]:
 
 def main() -> None:
     arguments = _arguments()
+    if arguments.merge:
+        parts = [json.loads(path.read_text()) for path in arguments.merge]
+        results = [each for part in parts for each in part["results"]]
+        cost = parts[0] | {"cpu_s": round(sum(part["cpu_s"] for part in parts), 1)}
+        print(json.dumps(cost | {"summary": summary(results), "results": results}, indent=1))
+        return
     torch.set_num_threads(1)
     data = load(arguments.private, arguments.public)
     base = round(_loss(model_of(data.base), data.test), 4)
     print(json.dumps({"base": base}), file=sys.stderr, flush=True)
     if arguments.tune:
         rows = [(name, bands) for name in arguments.optimizers for bands in BANDS]
-        results: Any = tuned(data, arguments.epsilon, rows)
-        print(json.dumps(results, indent=1))
+        print(json.dumps(tuned(data, arguments.epsilon, rows), indent=1))
         return
     results = []
     for seed in arguments.seeds:
@@ -239,8 +247,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--private", type=Path, required=True)
-    parser.add_argument("--public", type=Path, required=True)
+    parser.add_argument("--private", type=Path, help="sentences by speaker")
+    parser.add_argument("--public", type=Path, help="text for the base model")
+    parser.add_argument("--merge", type=Path, nargs="+", help="results of several seeds, instead of running")
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--optimizers", nargs="+", choices=list(OPTIMIZERS), default=["sgd", "adamw"])
