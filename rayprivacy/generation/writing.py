@@ -146,7 +146,7 @@ class _Task:
     engine: EngineName
     threads: int
     ready: Path
-    begun: bool
+    begun: bool = False
 
     def at(self, block: int) -> SamplingConfig:
         """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""

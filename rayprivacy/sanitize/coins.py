@@ -75,7 +75,8 @@ def below(coins: Coins, purpose: int, tags: Tags, positions: Positions, limits: 
     Args:
         coins: of the release.
         purpose: one of `PURPOSES`.
-        tags, positions: of the words, [words].
+        tags: of the words' documents, [words].
+        positions: of the words, [words].
         limits: above 0, [words].
     """
     drawn = np.zeros(len(tags), dtype=np.uint64)

@@ -8,7 +8,7 @@ import yaml
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.noise_target import noise_on_mean
-from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism, planned_queries
+from rayprivacy.methods.seqpate.plan import GATE, plan_run, planned_mechanism, planned_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
@@ -128,8 +128,8 @@ def test_the_recipes_in_the_repository_are_valid_and_can_be_priced(path: Path) -
     recipe = load_recipe(path)
     assert recipe.release_id.startswith("seqpate-")
     assert set(yaml.safe_load(path.read_text())) <= set(SeqPateRecipe.model_fields)
-    events = plan_run(recipe).charges
-    assert sum(event.count for event in events) == planned_mechanism(recipe).queries >= 50
+    asked = plan_run(recipe).stage(GATE).charges
+    assert sum(event.count for event in asked) == planned_mechanism(recipe).queries >= 50
 
 
 def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
