@@ -124,14 +124,14 @@ def zygote() -> Iterator[None]:
 
 
 def fork_workers() -> None:
-    """Ray starts what it finds at `worker_path`."""
+    """Ray starts its workers by the script that it finds at `setup_worker_path`."""
     from ray._private.parameter import RayParams
 
     real = RayParams.update_if_absent
 
     def update(self: Any, **known: Any) -> None:
-        if SOCKET in os.environ and "worker_path" in known:
-            known["worker_path"] = str(WORKER)
+        if SOCKET in os.environ and "setup_worker_path" in known:
+            known["setup_worker_path"] = str(WORKER)
         real(self, **known)
 
     RayParams.update_if_absent = update
