@@ -11,7 +11,7 @@ from rayprivacy.core.counting import Told, nobody
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import Documents
 
-BATCH = 128
+BATCH = 64
 Sampler = Callable[[list[str], SamplingConfig], list[list[int]]]
 
 

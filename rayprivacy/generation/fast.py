@@ -4,17 +4,24 @@
 
 The released model stays what it is: the converted folder serves sampling, and is deleted when the texts are written.
 Temperature, top k and top p are applied in the order of transformers, so that both draw from one distribution, up to
-the rounding of int8 weights. CTranslate2 reads its seed when a thread draws for the first time; hence every call has
-a generator, and with it a thread, of its own. A finished text takes no further part in the batch.
+the rounding of int8 weights. A finished text takes no further part in its batch.
+
+A small product gains nothing from a second core, and two batches do. So a batch is sampled by one thread, and several
+batches at once. CTranslate2 reads its seed when a thread draws for the first time; hence every batch has a generator,
+and with it a thread and a seed, of its own, and its texts do not depend on what is sampled beside it.
 """
 
 import copy
+import gc
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +40,7 @@ from rayprivacy.models.quiet import no_progress_bars
 # Total variation between two next-token distributions; int8 is coarser where the processor has no VNNI.
 FARTHEST = {"int8": 0.4, "float32": 0.05}
 _PROBE = "The weather was"
+_SEEDING = threading.Lock()
 
 
 @contextmanager
@@ -78,7 +86,7 @@ def _convert(engine: str, model: Any, documents: Documents, scratch: Path) -> Pa
     model.config.save_pretrained(scratch)
     out, precision = scratch / "converted", PRECISIONS[engine]
     try:
-        with no_progress_bars():
+        with no_progress_bars(), _little_to_collect():
             _converter(model, documents.tokenizer, scratch).convert(str(out), quantization=precision)
         _name_no_missing_token(out / "config.json")
         distance = next_token_distance(model, Decoder(out, documents), documents.prefix(_PROBE))
@@ -92,6 +100,16 @@ def _convert(engine: str, model: Any, documents: Documents, scratch: Path) -> Pa
             f" {distance:.2g}): use 'transformers'."
         )
     return out
+
+
+@contextmanager
+def _little_to_collect() -> Iterator[None]:
+    """The converter collects garbage after each layer: most of its time, if that looks at all that is in memory."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _name_no_missing_token(path: Path) -> None:
@@ -129,7 +147,7 @@ class Decoder:
     Args:
         folder: as `convert` leaves it.
         documents: the tokenizer.
-        threads: of every call.
+        threads: batches that are sampled at once.
         told: told how many texts of a call are written.
     """
 
@@ -145,29 +163,39 @@ class Decoder:
     def sample(self, prompts: list[str], config: SamplingConfig, batch: int = BATCH) -> list[list[int]]:
         """Sample one continuation of every prompt; documents as of `decode.sample`."""
         prefixes = [self._documents.prefix(prompt) for prompt in prompts]
-        self._library.set_random_seed(config.seed % (2**32 - 1))  # the largest value means a seed by chance
-        generator = self._generator()
+        batches = [prefixes[at : at + batch] for at in range(0, len(prefixes), batch)]
         found: list[list[int]] = []
-        for at in range(0, len(prefixes), batch):
-            self._told(at)
-            found += self._continued(generator, prefixes[at : at + batch], config)
-        self._told(len(prefixes))
+        self._told(0)
+        with ThreadPoolExecutor(self._threads) as threads:
+            for documents in threads.map(self._continued, count(), batches, repeat(config)):
+                found += documents
+                self._told(len(found))
         return found
 
-    def _continued(self, generator: Any, prefixes: list[list[int]], config: SamplingConfig) -> list[list[int]]:
-        found = generator.generate_batch(
-            [[self._tokens[token] for token in prefix] for prefix in prefixes],
-            max_length=config.max_tokens,
-            sampling_temperature=config.temperature,
-            sampling_topk=min(config.top_k, len(self._tokens)),
-            sampling_topp=config.top_p,
-            end_token=sorted({self._documents.start, self._documents.end}),
-            include_prompt_in_result=False,
+    def _continued(self, number: int, prefixes: list[list[int]], config: SamplingConfig) -> list[list[int]]:
+        asked = [[self._tokens[token] for token in prefix] for prefix in prefixes]
+        settings = {
+            "sampling_temperature": config.temperature,
+            "sampling_topk": min(config.top_k, len(self._tokens)),
+            "sampling_topp": config.top_p,
+            "end_token": sorted({self._documents.start, self._documents.end}),
+            "include_prompt_in_result": False,
+        }
+        found = self._seeded(config.seed + number, settings).generate_batch(
+            asked, max_length=config.max_tokens, **settings
         )
         return [
             self._document(prefix, each.sequences_ids[0], config.max_tokens)
             for prefix, each in zip(prefixes, found, strict=True)
         ]
+
+    def _seeded(self, seed: int, settings: dict[str, Any]) -> Any:
+        """A generator whose thread has read this seed: it has drawn once, while no other thread could set another."""
+        generator, first = self._generator(), [[self._tokens[self._documents.start]]]
+        with _SEEDING:
+            self._library.set_random_seed(seed % (2**32 - 1))  # the largest value means a seed by chance
+            generator.generate_batch(first, max_length=1, **settings)
+        return generator
 
     def logits(self, ids: list[int]) -> torch.Tensor:
         """The logits of the token after each of `ids`, float32 [ids, vocabulary]."""
@@ -176,7 +204,7 @@ class Decoder:
         return torch.from_numpy(np.array(self._asked.forward_batch([ids]))[0])
 
     def _generator(self) -> Any:
-        return self._library.Generator(str(self._folder), intra_threads=self._threads)
+        return self._library.Generator(str(self._folder), intra_threads=1)
 
     def _document(self, prefix: list[int], new: list[int], most: int) -> list[int]:
         """A text that is shorter than it may be has ended by itself."""

@@ -112,7 +112,17 @@ def encode(
         trunk: which module gives the states; by default the whole trunk, hence final states.
         whole: run the trunk on whole rows, empty positions and all; states may differ in their last bits.
     """
-    rows = pack(documents, row_tokens, max_rows)
+    return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, whole=whole)
+
+
+def encode_rows(
+    backbone: Backbone, rows: list[Row], row_tokens: int, trunk: Any = None, *, whole: bool = False
+) -> Encoded:
+    """Run the trunk over rows that are packed; other arguments as of `encode`.
+
+    Rows of several groups share calls here, so that the states of one may depend on another's in their last bits. Only
+    what is never released, like an evaluation, may do that to private text.
+    """
     parts = [_states(trunk or backbone.model.base_model, call, whole) for call in _calls(rows)]
     return join(parts, row_tokens, backbone.width)
 

@@ -25,6 +25,11 @@ class Row:
     segment: torch.Tensor
 
     @property
+    def filled(self) -> int:
+        """How many positions hold a token; they come first."""
+        return int((self.segment != PAD).sum())
+
+    @property
     def positions(self) -> torch.Tensor:
         """Position inside the document, int64 [row_tokens]."""
         index = torch.arange(len(self.segment))

@@ -16,8 +16,8 @@ def two_nodes(zygotes: None) -> Iterator[Nodes]:
     nodes.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def head(zygotes: None) -> Iterator[Head]:
-    """A cluster of one node, with a dashboard and a token."""
+    """A cluster of one node, with a dashboard and a token, for all files: it takes longer to start than most jobs."""
     with head_node() as found:
         yield found

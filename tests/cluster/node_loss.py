@@ -43,7 +43,7 @@ GENERATOR: dict[str, Any] = {
     "training": {
         "sampling_rate": 0.4,
         "expected_batch": 10,
-        "steps": 6,
+        "steps": 4,
         "chunk": 2,
         "max_records": 2,
         "max_tokens": 12,

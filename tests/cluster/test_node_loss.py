@@ -18,7 +18,7 @@ from rayprivacy.methods.registry import load_recipe
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ONE_CHARGE = ["create", "reserve", "start", "commit"]
-FOUR_CHARGES = ["create", *["reserve", "start", "commit"] * 4]  # the shares of the codes, and three chunks
+THREE_CHARGES = ["create", *["reserve", "start", "commit"] * 3]  # the shares of the codes, and two chunks
 
 
 def _finished(driver: Driver) -> None:
@@ -65,8 +65,8 @@ def _same_votes(job: Job, out: str) -> None:
 def _same_model(job: Job, out: str) -> None:
     """One charge for each chunk, and the model that the noise of these chunks makes; the shares have other noise."""
     kinds, charges = job.book(out)
-    assert kinds == FOUR_CHARGES
-    assert len(charges) == 4
+    assert kinds == THREE_CHARGES
+    assert len(charges) == 3
     for pattern in ("private/shards/*", "model/model.safetensors"):
         assert job.contents(out, pattern) == job.contents("undisturbed", pattern)
     assert job.certificate(out) == job.certificate("undisturbed")
@@ -147,7 +147,7 @@ def test_a_driver_killed_in_the_middle_of_a_chunk_is_finished_by_a_second_start(
     killed.caught("steps")
     killed.kill()
     killed.release("steps")  # what still runs of the first start may go on, until Ray ends it
-    assert generator.book("killed")[0] == FOUR_CHARGES[:9]
+    assert generator.book("killed")[0] == THREE_CHARGES[:9]
     drivers.append(generator.start("killed", "--resume"))
     _finished(drivers[-1])
     _same_model(generator, "killed")

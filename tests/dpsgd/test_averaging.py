@@ -66,7 +66,7 @@ def test_a_model_that_is_looked_at_on_the_way_changes_nothing(average: Any) -> N
     assert np.array_equal(_released(case)[-1], _last(case))
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("zero", [*(pytest.param(zero, marks=pytest.mark.exhaustive) for zero in (1, 2)), 3])
 def test_ranks_that_share_the_weights_look_without_moving_them(pair: Ranks, zero: int, weights: Any) -> None:
     case = replace(CASE, zero=zero, splits=((5, 4), (0, 0), (5, 0), (9, 0), (1, 1), (0, 0)), average="tail")
     (each, same), alone = pair.run(_released, case), _released(replace(CASE, average="tail"))

@@ -49,7 +49,7 @@ def _same(after: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None
         ((3, False), (2, True), "adamw"),
         pytest.param((3, False), None, "momentum", marks=pytest.mark.exhaustive),
         pytest.param(None, (3, True), "adamw", marks=pytest.mark.exhaustive),  # one rank without DeepSpeed, then two
-        (None, (1, False), "momentum"),
+        pytest.param(None, (1, False), "momentum", marks=pytest.mark.exhaustive),
         pytest.param((1, True), (0, False), "adamw", marks=pytest.mark.exhaustive),
         ((0, False), (3, False), "momentum"),
     ],
@@ -82,7 +82,7 @@ def test_four_steps_on_two_ranks_are_four_steps_on_one(
             _same(pair.run(taken, _case(zero, False, "all", optimizer))[0], undisturbed[optimizer])
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [(2, None), (None, 3)])
+@pytest.mark.parametrize(("saved", "loaded"), [pytest.param(2, None, marks=pytest.mark.exhaustive), (None, 3)])
 def test_correlated_noise_goes_on_with_other_ranks_and_another_stage(
     pair: Ranks, tmp_path: Path, saved: int | None, loaded: int | None
 ) -> None:
@@ -112,7 +112,7 @@ BC = ADAM.model_copy(update={"kind": "adambc"})
     [
         (2, None, "ema", ADAM),
         (None, 3, "tail", MOMENTUM),
-        (3, 1, "tail", BC),
+        pytest.param(3, 1, "tail", BC, marks=pytest.mark.exhaustive),
         pytest.param(1, 3, "ema", SGD.model_copy(update={"learning_rate": 1e-2}), marks=pytest.mark.exhaustive),
     ],
 )

@@ -174,8 +174,8 @@ def step_with(case: Case, units: list[list[Unit]]) -> Counter[int]:
         pytest.param(zero, kind, half, id=f"{engine}-{name}", marks=[] if now else pytest.mark.exhaustive)
         for zero, engine in ((None, "plain"), (0, "zero0"), (1, "zero1"), (2, "zero2"), (3, "zero3"))
         for kind, half, name, now in (
-            ("gpt2", False, "full", zero in (0, 2, 3)),
-            ("llama_lora", True, "lora-bfloat16", zero in (None, 1, 3)),
+            ("gpt2", False, "full", zero in (0, 2)),
+            ("llama_lora", True, "lora-bfloat16", zero in (None, 3)),
         )
     ],
 )

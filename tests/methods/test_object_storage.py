@@ -45,7 +45,7 @@ def entries(job: Any) -> list[str]:
 
 def finished_elsewhere(job: Any, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
-    assert job.killed(uri, patch, *machine(job, 1)).returncode == -signal.SIGKILL
+    assert job.killed(uri, patch, *machine(job, 1), alone=True).returncode == -signal.SIGKILL
     before = entries(job)
     assert "commit" in before
     refused = job.call("run", str(job.recipe), "--out", uri, *machine(job, 2))

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, USERS, Bench
 from zygote import fork_command
 
@@ -184,7 +185,7 @@ def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finis
         "def write(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
         "method.write_release = write\n"
     )
-    assert fork_command(words, shared.folder, patch).wait(timeout=300) == -signal.SIGKILL
+    assert fork_command([*words, *joining()], shared.folder, patch).wait(timeout=300) == -signal.SIGKILL
     assert main([*words, "--resume"]) == 0
     assert (shared.folder / "killed" / "sanitized.parquet").read_bytes() == _bytes(finished)
     assert _charges(shared, "killed") == 1

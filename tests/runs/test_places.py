@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import ray.data
+from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, Bench
 from toy_method import CHUNKS, LENGTHS
 from typer.testing import CliRunner
@@ -138,8 +139,7 @@ Gate.release_histogram = dying
 def test_a_process_that_is_killed_is_resumed_by_another(bench: Bench) -> None:
     """SIGKILL between two chunks, in a process of its own, on a cluster that lives on."""
     words = ["run", str(bench.recipe), "--out", str(bench.folder / "out")]
-    words += ["-o", f"resources.address={ray.get_runtime_context().gcs_address}"]
-    assert fork_command(words, bench.folder, DIES_AT_THE_THIRD).wait() == -signal.SIGKILL
+    assert fork_command([*words, *joining()], bench.folder, DIES_AT_THE_THIRD).wait() == -signal.SIGKILL
     assert len(bench.charges()) == 2
     result = bench.run()
     assert len(bench.charges()) == 4

@@ -1,7 +1,7 @@
-"""What Ray starts in place of its `setup_worker.py`: it has the server of `zygote.py` fork the worker, and waits for it.
+"""What Ray starts in place of its `setup_worker.py`: the server of `zygote.py` forks the worker, and this waits for it.
 
-Ray's own script imports all of Ray to read one argument, and then starts a shell and one more interpreter. It is left to
-do so where the worker's environment is more than variables: another folder, say, or another interpreter.
+Ray's own script imports all of Ray to read one argument, and then starts a shell and one more interpreter. It is left
+to do so where the worker's environment is more than variables: another folder, say, or another interpreter.
 """
 
 import argparse

@@ -20,6 +20,13 @@ def sentence(user: int, number: int) -> str:
     return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
 
 
+def joining() -> list[str]:
+    """Options of a run that uses the Ray of this process."""
+    import ray
+
+    return ["-o", f"resources.address={ray.get_runtime_context().gcs_address}"]
+
+
 @dataclass(frozen=True)
 class Job:
     """A small recipe on the tiny model, and the command line to run it."""
@@ -31,9 +38,12 @@ class Job:
         """`rayprivacy run`, in this process and on its Ray."""
         return self.call(*self._run(out, *args))
 
-    def killed(self, out: str, patch: str, *args: str) -> subprocess.CompletedProcess[str]:
-        """The same in a process and on a Ray of its own, with `patch` executed first: it kills where it says."""
-        words = self._run(out, *args)
+    def killed(self, out: str, patch: str, *args: str, alone: bool = False) -> subprocess.CompletedProcess[str]:
+        """The same in a process of its own, with `patch` executed first: it kills where it says.
+
+        Ray lives on, as it does on a cluster, unless the process shall start one for itself `alone`.
+        """
+        words = [*self._run(out, *args), *([] if alone else joining())]
         process = fork_command(words, self.folder, patch, os.environ | {"COLUMNS": "200"})
         try:
             code = process.wait(timeout=600)  # the test's own timeout comes first

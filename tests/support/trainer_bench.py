@@ -16,7 +16,7 @@ SPOKEN = "spoken in private"
 TRAINING = {
     "sampling_rate": 0.4,
     "expected_batch": 10,
-    "steps": 6,
+    "steps": 4,
     "chunk": 2,
     "max_records": 2,
     "max_tokens": 12,

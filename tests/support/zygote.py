@@ -124,7 +124,10 @@ def zygote() -> Iterator[None]:
 
 
 def fork_workers() -> None:
-    """Ray starts its workers by the script that it finds at `setup_worker_path`."""
+    """Ray starts its workers by the script that it finds at `setup_worker_path`.
+
+    Where there is no dashboard, nobody asks for the logs of workers, and Ray starts no process that follows them all.
+    """
     from ray._private.parameter import RayParams
 
     real = RayParams.update_if_absent
@@ -132,6 +135,7 @@ def fork_workers() -> None:
     def update(self: Any, **known: Any) -> None:
         if SOCKET in os.environ and "setup_worker_path" in known:
             known["setup_worker_path"] = str(WORKER)
+            known["include_log_monitor"] = bool(self.include_dashboard)
         real(self, **known)
 
     RayParams.update_if_absent = update

@@ -43,7 +43,7 @@ def test_the_plan_shows_noise_and_cost(settings: TrainerBench) -> None:
     outline = settings.trainer().plan()
     text = " ".join(str(outline).split())
     assert f"trainer: release {outline.recipe.release_id}" in text
-    assert "DP-SGD: 6 steps, lora" in text
+    assert "DP-SGD: 4 steps, lora" in text
     assert "held-out" not in text
     assert 7.9 < outline.epsilon <= 8.0
     assert not (settings.folder / "ledger.db").exists()

@@ -21,7 +21,8 @@ from rayprivacy.generation.decode import greedy
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode, join
+from rayprivacy.models.features import encode_rows, join
+from rayprivacy.models.packing import Row, pack
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.teachers.encoding import shards_of
@@ -59,16 +60,16 @@ def heldout_metrics(
     nll: dict[str, Any] = {}
     scores: dict[str, dict[str, float]] = {}
     read_by: Backbone | None = None
+    packed = _packed(run, students["base_pseudo"].backbone, texts)
     for number, (name, student) in enumerate(models.items()):
         told(number)
         if student.backbone is not read_by:
             read_by = student.backbone
-            parts = _encoded(run, read_by, texts)
-            rows = join(parts, run.recipe.teachers.row_tokens, read_by.width)
+            rows = encode_rows(read_by, [row for _, row in packed], run.recipe.teachers.row_tokens)
         nll[name] = row_nll(student.hidden(rows), rows, read_by.head).numpy()
         if completions:
             scores[name] = completions.scores(student)
-    users = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    users = np.array([user for user, _ in packed])
     tokens = rows.predicts.sum(1).double().numpy()
     told(len(models))
     return {
@@ -88,18 +89,17 @@ def _heldout_texts(run: Run[SeqPateRecipe]) -> list[list[str]]:
     return list(by_user.values())[: run.recipe.evaluation.users]
 
 
-def _encoded(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]) -> list[Encoded]:
-    """The rows of each user."""
+def _packed(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]) -> list[tuple[int, Row]]:
+    """The rows of all users, with the number of the user: rows of like length are neighbours, and share a call."""
     config = run.recipe.teachers
-    return [
-        encode(
-            backbone,
-            [backbone.document(text, config.max_tokens) for text in user],
-            config.row_tokens,
-            config.max_rows,
+    packed = [
+        (number, row)
+        for number, user in enumerate(texts)
+        for row in pack(
+            [backbone.document(text, config.max_tokens) for text in user], config.row_tokens, config.max_rows
         )
-        for user in texts
     ]
+    return sorted(packed, key=lambda each: each[1].filled)
 
 
 def nonprivate_student(run: Run[SeqPateRecipe], warm: Student, spec: GroupSpec) -> Student:
