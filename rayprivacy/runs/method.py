@@ -84,10 +84,13 @@ class Method:
         plan: the plan of a recipe. It touches no data and must import neither torch nor Ray.
         run: runs, or finishes, a recipe in its context; None when the context was asked to stop after some chunks.
         reading: how a run reads a private row, for audits and charged metrics.
+        beside: how a run reads a private row for further released models, by their folder in the run directory; None
+            for a method with one model. Attacks add up the losses of all.
         check: refuses private inputs besides the corpus that cannot be used, such as a list of phrases; None where
             there are none. It is called before the account is opened.
 
-    `plan`, `run`, `reading` and `check` are functions, or their names as `module:function`, imported when called.
+    `plan`, `run`, `reading`, `beside` and `check` are functions, or their names as `module:function`, imported when
+    called.
     """
 
     recipe: type[Recipe]
@@ -95,6 +98,7 @@ class Method:
     plan: Callable[[Any], Plan] | str
     run: "Callable[[RunContext[Any]], Output | None] | str"
     reading: "Callable[[Any], Reading] | str"
+    beside: "Callable[[Any], Mapping[str, Reading]] | str | None" = None
     check: Callable[[Any], None] | str | None = None
 
     @property
@@ -124,6 +128,11 @@ class Method:
         """How a run of the recipe reads a private row."""
         reading: Reading = _loaded(self.reading)(recipe)
         return reading
+
+    def reads_beside(self, recipe: Recipe) -> "Mapping[str, Reading]":
+        """How a run of the recipe reads a private row for its further models, by their folder."""
+        found: Mapping[str, Reading] = _loaded(self.beside)(recipe) if self.beside is not None else {}
+        return found
 
     def execute(self, context: "RunContext[Any]") -> Output | None:
         """Run the algorithm."""
