@@ -81,7 +81,10 @@ def two_stage_together(stages: Sequence[tuple[float, float, int]], delta: float)
     sampled = [(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps) for q, sigma, steps in stages]
     mu = math.sqrt(math.fsum(math.ceil(q * steps) / sigma**2 for q, sigma, steps in stages))
     return (
-        Published(_classic(sampled, delta), "two-stage generation, as published: both stages by RDP, as if sampled"),
+        Published(
+            _classic(sampled, delta),
+            "two-stage generation, as published: both stages by RDP with the classic conversion",
+        ),
         Published(epsilon_of(mu, delta), "the same noise on shuffled batches, as in its code: no amplification"),
     )
 
