@@ -35,6 +35,7 @@ class Card:
         models: names of the models whose held-out figures are compared, by their key in metrics.json; empty for none.
         ours: the key of the run's own model.
         text: what the released text is, a sentence up to where the citation follows.
+        opener: something the model can continue, for its card; any text where it is empty.
         texts: file name of the released text in the run directory.
         has_model: whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
     """
@@ -46,6 +47,7 @@ class Card:
     models: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     text: str = "Text that a language model wrote. The model was made by"
+    opener: str = ""
     texts: str = SYNTHETIC
     has_model: bool = True
 

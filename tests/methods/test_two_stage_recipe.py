@@ -14,11 +14,14 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES, plan_run, planned_trainings
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.public_side import check_inputs, pretraining_documents, structure_of
-from rayprivacy.methods.two_stage.readings import parses_of, prompt, utterances_of
+from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
+from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.trial_recipes import Trials
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "two_stage" / "smcalflow.yaml"
@@ -166,3 +169,14 @@ def test_a_list_that_is_none_is_one_sentence(tmp_path: Path, lines: str, says: s
     (tmp_path / "api.txt").unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
         structure_of(recipe)
+
+
+def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> None:
+    trials = Trials.of(load_space(ROOT / "tune_spaces" / "two_stage.yaml"), tmp_path)
+    values = {"stages.sigma_ratio": 2.0, "stages.trees.steps": 40, "training.optimizer.learning_rate": 1e-3}
+    recipe = trials.recipe(values)
+    assert isinstance(recipe, TwoStageRecipe)
+    mechanisms = planned_trainings(recipe)
+    assert (mechanisms[PARSES].steps, mechanisms[UTTERANCES].steps) == (40, 80)
+    assert mechanisms[PARSES].noise_multiplier == pytest.approx(2 * mechanisms[UTTERANCES].noise_multiplier)
+    assert len(trials.charges(values)) == 2 + 4  # chunks of twenty steps

@@ -1,5 +1,6 @@
 """Two-stage generation as it is registered, and what it releases."""
 
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
@@ -19,6 +20,9 @@ CARD = Card(
         ("synthetic text", "new writing"),
         ("report", "this page"),
     ),
+    text="Text that a language model wrote from the parse trees in the column `parse`, which another one had written."
+    " Both were made by",
+    opener=prompt("(Yield (Today))"),
     models=BASE | PRETRAINED | {"two_stage": "Both models (this run)"},
     ours="two_stage",
 )

@@ -33,9 +33,10 @@ from rayprivacy.methods.two_stage.plan import (
     WRITING,
     planned_trainings,
 )
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.public_side import pretraining_documents, public_inputs, structure_of
 from rayprivacy.methods.two_stage.readings import PARSES as PARSES_FOLDER
-from rayprivacy.methods.two_stage.readings import parses_of, prompt, utterances_of
+from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.context import RunContext

@@ -5,7 +5,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.grammar import lispress, read_functions
 from rayprivacy.corpus.public_texts import public_rows
 from rayprivacy.generation.structured import Structure, require_grammar
-from rayprivacy.methods.two_stage.readings import prompt
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.pretrain_plan import BLOCK, LEAST_TEXTS
 

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayprivacy.dpsgd.units import Reading
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.directory import MODEL
 
 PARSES = f"{MODEL}/parses"  # the folder of the tree model; that of the utterance model is MODEL itself
 _MARKS = 4  # tokens around a tree in a prompt, at most
-
-
-def prompt(tree: str) -> str:
-    """What stands in front of the utterance of a tree."""
-    return f"say {tree}\n"
 
 
 def parses_of(recipe: TwoStageRecipe) -> Reading:
