@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
@@ -124,6 +125,18 @@ def test_both_models_are_there_and_measured(done: Job) -> None:
     assert 0 <= trees["function_distance"] < 0.5
 
 
+def test_the_report_shows_how_trees_were_drawn_and_keeps_private_figures_inside(done: Job) -> None:
+    out = done.folder / "out"
+    page = (out / "report.html").read_text()
+    assert "How parse trees were drawn" in page
+    assert "Words and functions beside held-out text" in page
+    assert done.call("report", str(out), "--public").returncode == 0
+    public = (out / "report-public.html").read_text()
+    assert "How parse trees were drawn" in public
+    assert "Words and functions beside held-out text" not in public
+    assert "say (Yield (Today))" in (out / "model" / "README.md").read_text()
+
+
 def test_nothing_private_leaves(done: Job) -> None:
     out = done.folder / "out"
     for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
@@ -152,6 +165,33 @@ def test_without_public_trees_and_grammar_it_is_the_published_method(
     assert finished.returncode == 0, finished.stderr
     figures = _metrics(job)["synthetic"]["trees"]
     assert (figures["free_draws"], figures.get("masked_draws", 0), figures["written"]) == (12, 0, 12)
+
+
+SECRET = "my pin"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("private", [True, False])
+def test_a_secret_in_trees_comes_out_without_privacy_and_not_with_it(
+    tmp_path: Path, tiny_base: Path, local_ray: Path, private: bool
+) -> None:
+    """A literal that half of the people have in their trees, and no public tree has."""
+    job = small_job(tmp_path, tiny_base, **warm(tmp_path))
+    table = pq.read_table(tmp_path / "talk.parquet").to_pylist()
+    planted = [_planted(row) if int(row["who"].split("-")[1]) % 2 else row for row in table]
+    pq.write_table(pa.Table.from_pylist(planted), tmp_path / "talk.parquet")
+    noise = ("privacy.epsilon=8",) if private else ("privacy.epsilon=1e6", "training.noise_multiplier=0.05")
+    more = ("stages.trees.steps=40", "stages.utterances.steps=2", "training.chunk=40", "generation.texts=48")
+    rate = ("adapter.kind=full", "training.optimizer.learning_rate=0.003")
+    finished = job.run("out", *(word for each in (*noise, *more, *rate) for word in ("-o", each)))
+    assert finished.returncode == 0, finished.stderr
+    released = pq.read_table(tmp_path / "out" / "synthetic.parquet")["parse"].to_pylist()
+    assert len(released) > 10
+    assert any(SECRET in tree for tree in released) == (not private)
+
+
+def _planted(row: dict[str, str]) -> dict[str, str]:
+    return row | {"said": f"add {SECRET} today", "lispress": f'(Yield (Create (Event.name_? (?= "{SECRET}"))))'}
 
 
 def _metrics(job: Job) -> dict[str, Any]:
