@@ -19,19 +19,22 @@ from rayprivacy.ledger.store import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Functions of a script travel by value, so this runs where the steps do.
+# Functions of a script travel by value, so this runs where the steps do. A worker dies in the third step on trees,
+# once, and the whole job in the fifth step on utterances: the stages have 4 and 6, in chunks of 2.
 HOOK = """
 from rayprivacy.dpsgd import train
-DRIVER, REAL = os.getpid(), train.train_worker
+FLAG, DRIVER, REAL = os.path.abspath("died"), os.getpid(), train.train_worker
 def watched(given):
     import os, pathlib, signal
     replace = pathlib.Path.replace
     def replacing(path, target):
         steps = path.read_text() if target.name == "progress" else ""
         result = replace(path, target)
-        if steps == "{step}":
-            for process in (DRIVER, os.getpid()):
-                os.kill(process, signal.SIGKILL)
+        if steps == "5":
+            os.kill(DRIVER, signal.SIGKILL)
+        if steps == "5" or steps == "3" and not os.path.exists(FLAG):
+            pathlib.Path(FLAG).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         return result
     pathlib.Path.replace = replacing
     REAL(given)
@@ -50,16 +53,14 @@ def _kinds(job: Job) -> list[str]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
-    """A run that was killed in each of its trainings, and resumed: trees have 4 steps, and utterances 6, in twos."""
+    """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
     pytest.importorskip("xgrammar")
     folder = tmp_path_factory.mktemp("two_stage")
     job = small_job(folder, tiny_base, **warm(folder))
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = job.killed("out", HOOK.format(step=3), *cluster)
+    killed = job.killed("out", HOOK, *cluster)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert _kinds(job) == ["create", "reserve", "start", "commit", "reserve", "start"]
-    killed = job.killed("out", HOOK.format(step=5), "--resume", *cluster)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (folder / "died").exists()
     assert _kinds(job) == ["create", *["reserve", "start", "commit"] * 4, "reserve", "start"]
     finished = job.run("out", "--resume")
     assert finished.returncode == 0, finished.stderr
@@ -84,6 +85,14 @@ def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
     assert verified.returncode == 0, verified.stderr
 
 
+def test_called_again_it_charges_nothing_and_changes_nothing(done: Job) -> None:
+    before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
+    assert done.run("out", "--resume").returncode == 0
+    assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
+    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+
+
+@pytest.mark.exhaustive
 def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(done: Job) -> None:
     again = done.run("again")
     assert again.returncode == 0, again.stderr

@@ -58,7 +58,7 @@ def small_recipe(folder: Path, base: Path) -> dict[str, Any]:
         "parses": {"max_tokens": 64},
         "stages": {"trees": {"steps": 4}, "utterances": {"steps": 6}},
         "training": {"sampling_rate": 0.4, "expected_batch": 10, "chunk": 2, "max_tokens": 16},
-        "generation": {"texts": 12, "max_tokens": 12},
+        "generation": {"texts": 12, "max_tokens": 12, "engine": "transformers"},
         "resources": {"cpus": 1, "actors": 1},
     }
 
@@ -80,7 +80,7 @@ def warm(folder: Path) -> dict[str, Any]:
         "pretrain": {
             "source": str(folder / "pub.parquet"),
             "text": "said",
-            "steps": 150,
+            "steps": 120,
             "batch": 8,
             "max_tokens": 96,
             "learning_rate": 0.003,
