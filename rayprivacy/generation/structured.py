@@ -155,6 +155,6 @@ class StructuredWriter:
 
 
 def _again(config: SamplingConfig, draw: int) -> SamplingConfig:
-    """The settings of one more draw. A sampler uses 32 bits of a seed, in which no two draws of a run agree."""
+    """The settings of one more draw, with a seed of its own; the first draw has that of its block."""
     seed = int(digest_bytes(f"draw {config.seed} {draw}".encode())[:8], 16) if draw else config.seed
     return config.model_copy(update={"seed": seed})
