@@ -33,7 +33,7 @@ from rayprivacy.evaluation.settings import MINILM
 from rayprivacy.evaluation.trees import function_figures, word_recall
 
 TEXTS, STEPS, WITHOUT_NOISE = 1252, 100, {"epsilon": 1e6, "composition": "rdp"}
-WARM = {"text": "user_utterance", "steps": 200, "max_tokens": 192}
+WARM = {"text": "user_utterance", "steps": 60, "max_tokens": 192}
 DOMAIN = {"values": {"domain": [name for name, _ in DOMAINS]}}
 
 

@@ -79,7 +79,7 @@ def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
     outline = rp.plan(rp.load_recipe(path), timed=True)
     assert outline.estimate is not None
     assert None not in outline.estimate.seconds.values()
-    assert 60 < outline.estimate.total < 24 * 3600
+    assert 60 < outline.estimate.total < 7 * 24 * 3600  # in float32, on a busy machine
     more = rp.plan(rp.load_recipe(path), timed=True, nodes=8).estimate
     assert more is not None
     assert more.total <= outline.estimate.total

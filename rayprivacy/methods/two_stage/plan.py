@@ -65,10 +65,9 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
 def _training(recipe: TwoStageRecipe, stage: str, name: str, mechanism: SampledGaussian) -> Stage:
     training = recipe.training_of(stage)
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
-    read = training
-    if stage == "utterances":  # the tree in front is read as well
-        read = training.model_copy(update={"max_tokens": training.max_tokens + recipe.parses.max_tokens})
-    efforts = steps_efforts(recipe.model.base, read, recipe.resources)
+    tree = round(FULL * recipe.parses.max_tokens)
+    tokens = tree if stage == "trees" else tree + training.max_tokens  # the tree in front is read as well
+    efforts = steps_efforts(recipe.model.base, training.model_copy(update={"max_tokens": tokens}), recipe.resources)
     return training_stage(name, detail, mechanism, training.chunk, efforts)
 
 
