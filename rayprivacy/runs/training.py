@@ -111,7 +111,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
         gate = StepGate(context.ledger, release)
         if not kept.exists():
             nominal_tokens = training.settings.expected_batch * training.settings.max_tokens
-            told = context.progress.steps(nominal_tokens)
+            told = context.progress.steps(nominal_tokens, training.mechanism.steps)
             given = ray_train or RayTrain()
             run_training(job, told, given.scaling_config, given.run_config)
             gate.released(None, digest_file(job.weights), job.last)
