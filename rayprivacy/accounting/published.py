@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
+from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.renyi import ORDERS, rdp
 
 
@@ -64,6 +65,27 @@ def two_stage(stages: Sequence[tuple[DpEvent, int]], delta: float) -> tuple[Publ
     return tuple(
         Published(_classic([stage], delta), f"two-stage generation, as published: stage {number} alone")
         for number, stage in enumerate(stages, 1)
+    )
+
+
+def two_stage_together(stages: Sequence[tuple[float, float, int]], delta: float) -> tuple[Published, Published]:
+    """Two-stage generation (Mireshghallah et al., ACL 2023, appendix C.2): both stages by RDP, and what they cost.
+
+    The paper counts its batches as Poisson samples. Its code shuffles: a unit then takes part in a share q of the steps
+    of a stage, for certain, and the second figure counts these as Gaussians without amplification, which is exact.
+
+    Args:
+        stages: sampling rate, noise multiplier and steps of each.
+        delta: of the figures.
+    """
+    sampled = [(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps) for q, sigma, steps in stages]
+    mu = math.sqrt(math.fsum(math.ceil(q * steps) / sigma**2 for q, sigma, steps in stages))
+    return (
+        Published(
+            _classic(sampled, delta),
+            "two-stage generation, as published: both stages by RDP with the classic conversion",
+        ),
+        Published(epsilon_of(mu, delta), "the same noise on shuffled batches, as in its code: no amplification"),
     )
 
 

@@ -5,7 +5,7 @@ false`), hold no text, and go to `audit.json`. An audit can show a leak. It cann
 are cheap, one run is one draw of the noise, and users of one run are not independent trials.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from rayprivacy.auditing.overlap import WORDS, Overlap
 from rayprivacy.auditing.planted import canary_figures, least_chance, planted_users
 from rayprivacy.auditing.population import Drawn, Population
 from rayprivacy.auditing.roc import Point, auc, auc_interval, operating_points
-from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
 from rayprivacy.auditing.shadows import Shadow, inside_of, shadow_scores
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.sealing import Seal
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 
 Array = npt.NDArray[np.float64]
@@ -59,8 +59,8 @@ class RunAudit:
         root: the run directory.
         base: the public model that the run started from.
         unit: of privacy.
-        prefix: the control code of a row, from its labels.
-        max_tokens: tokens of a text that the run read.
+        models: the released models; the first one is that of texts, in which canaries are looked for. A row's loss is
+            the sum over all of them.
         key: the run's key.
         users: members that are scored, at most, and others.
         records: texts of each.
@@ -72,8 +72,7 @@ class RunAudit:
     root: Path
     base: ModelConfig
     unit: PrivacyUnit
-    prefix: Callable[[Mapping[str, Any]], str]
-    max_tokens: int
+    models: Sequence[Scored]
     key: Key
     users: int = 400
     records: int = 4
@@ -117,8 +116,11 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         raise ConfigError(
             "the shards hold no training users, or no held-out ones, besides canaries: audit a larger run."
         )
-    model = _tuned(audit, audit.root / "model")
-    attacks = _scores(audit, model, members, others)
+    released = _tuned(audit, audit.root)
+    attacks = _scores(audit, released, members, others)
+    main = audit.models[0]
+    # Canaries have no labels, and are read as the run read them.
+    model = ModelLoss(released[0], main.max_tokens, prefix=main.prefix({}))
     planted = canary_figures(model, plan, population, synthetic, claim.strictest, audit.candidates) if plan else []
     body = {
         "schema_version": 1,
@@ -150,28 +152,28 @@ def _synthetic(audit: RunAudit) -> list[str]:
     return [str(text) for text in pq.read_table(audit.root / audit.texts)["text"].to_pylist()]
 
 
-def _scores(audit: RunAudit, model: ModelLoss, members: Sequence[Drawn], others: Sequence[Drawn]) -> dict[str, Scores]:
+def _scores(
+    audit: RunAudit, released: Sequence[Backbone], members: Sequence[Drawn], others: Sequence[Drawn]
+) -> dict[str, Scores]:
     """Scores of members and of others, by attack; a unit's loss is the mean over its texts."""
     units = [*members, *others]
     size = len(members)
-    own = _unit_losses(audit, model, units)
-    public = _unit_losses(audit, ModelLoss(load_backbone(audit.base), audit.max_tokens), units)
+    own = _unit_losses(audit, released, units)
+    public = _unit_losses(audit, [load_backbone(audit.base)] * len(audit.models), units)
     scores = {"loss": plain(own), "calibrated": calibrated(own, public)}
     if audit.shadows:
-        losses = np.stack([_unit_losses(audit, _tuned(audit, shadow.model), units) for shadow in audit.shadows])
+        losses = np.stack([_unit_losses(audit, _tuned(audit, shadow.root), units) for shadow in audit.shadows])
         scores |= shadow_scores(own, public, losses, inside_of(audit.shadows, [unit.user for unit in units]))
     return {name: (values[:size], values[size:]) for name, values in scores.items()}
 
 
-def _tuned(audit: RunAudit, model: Path) -> ModelLoss:
-    """A model that was trained from the base; canaries have no labels, and are read as the run read them."""
-    backbone = load_backbone(ModelConfig(base=str(model), dtype=audit.base.dtype))
-    return ModelLoss(backbone, audit.max_tokens, prefix=audit.prefix({}))
+def _tuned(audit: RunAudit, root: Path) -> list[Backbone]:
+    """The models of a run that were trained from the base."""
+    return [load_backbone(ModelConfig(base=str(root / each.folder), dtype=audit.base.dtype)) for each in audit.models]
 
 
-def _unit_losses(audit: RunAudit, scorer: ModelLoss, units: Sequence[Drawn]) -> Array:
-    rows = [row for unit in units for row in unit.rows]
-    losses = scorer.per_token([str(row["text"]) for row in rows], [audit.prefix(row) for row in rows])
+def _unit_losses(audit: RunAudit, models: Sequence[Backbone], units: Sequence[Drawn]) -> Array:
+    losses = joint_losses(audit.models, models, [row for unit in units for row in unit.rows])
     ends = np.cumsum([len(unit.rows) for unit in units])[:-1]
     return np.array([each.mean() for each in np.split(losses, ends)])
 

@@ -6,7 +6,7 @@ model never looks at from the left.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from rayprivacy.models.backbone import Backbone
 
 Array = npt.NDArray[np.float64]
+Row = Mapping[str, Any]
 _LEAST_SHARED = 4  # tokens; below it copying keys and values costs more than reading them again
 
 
@@ -28,17 +29,19 @@ class ModelLoss:
         backbone: the model, with its tokenizer.
         max_tokens: of a text; what is longer is cut, and then has no end.
         batch_tokens: padded tokens that are computed together.
+        max_context: tokens of a context; None for contexts that are short by themselves.
         prefix: context of every text that is scored by calling this, e.g. a control code.
     """
 
     backbone: Backbone
     max_tokens: int = 128
     batch_tokens: int = 1024
+    max_context: int | None = None
     prefix: str = ""
 
     def __call__(self, texts: Sequence[str]) -> Array:
         """The negative log-likelihood of each text, in nats, summed over its tokens."""
-        return self._totals(texts, [self.prefix] * len(texts))[0]
+        return self.totals(texts, [self.prefix] * len(texts))[0]
 
     def per_token(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> Array:
         """The same, divided by the number of tokens.
@@ -47,11 +50,12 @@ class ModelLoss:
             texts: what is scored.
             prefixes: context of each text; `prefix` by default.
         """
-        total, tokens = self._totals(texts, prefixes if prefixes is not None else [self.prefix] * len(texts))
+        total, tokens = self.totals(texts, prefixes if prefixes is not None else [self.prefix] * len(texts))
         return total / tokens
 
     @torch.no_grad()
-    def _totals(self, texts: Sequence[str], prefixes: Sequence[str]) -> tuple[Array, Array]:
+    def totals(self, texts: Sequence[str], prefixes: Sequence[str]) -> tuple[Array, Array]:
+        """The losses behind the prefixes, in nats, and the tokens that each is the sum over."""
         documents = [self._document(text, prefix) for text, prefix in zip(texts, prefixes, strict=True)]
         shared = _shared([ids for ids, _ in documents])
         read, past = self._read(documents[0][0][: shared + 1]) if shared else (np.zeros(1), None)
@@ -62,7 +66,7 @@ class ModelLoss:
 
     def _document(self, text: str, prefix: str) -> tuple[list[int], int]:
         """Token ids, and how many of them are context."""
-        context = self.backbone.prefix(prefix)
+        context = self.backbone.prefix(prefix, self.max_context)
         return context + self.backbone.document(text, self.max_tokens)[1:], len(context)
 
     def _read(self, ids: list[int]) -> tuple[Array, Any]:
@@ -112,3 +116,40 @@ def _batches(lengths: list[int], most: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(row)
     return batches
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A released model, and how it read a row.
+
+    Attributes:
+        folder: of the model in the run directory.
+        prefix: what stood in front of a row's text, such as the control code of its labels.
+        text: what it learnt to write of a row.
+        max_tokens: tokens of that text at most.
+        max_context: tokens of what stood in front; None where that is short by itself.
+    """
+
+    folder: str
+    prefix: Callable[[Row], str]
+    text: Callable[[Row], str]
+    max_tokens: int
+    max_context: int | None = None
+
+    def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
+        """What the model loses on each row, in nats, and on how many tokens."""
+        scorer = ModelLoss(backbone, self.max_tokens, max_context=self.max_context)
+        return scorer.totals([self.text(row) for row in rows], [self.prefix(row) for row in rows])
+
+
+def joint_losses(models: Sequence[Scored], backbones: Sequence[Backbone], rows: Sequence[Row]) -> Array:
+    """What all models of a release together lose on each row, in nats per token.
+
+    Args:
+        models: of the release.
+        backbones: what they are now: the released ones, or the public one for each.
+        rows: private.
+    """
+    parts = [model.totals(backbone, rows) for model, backbone in zip(models, backbones, strict=True)]
+    loss, tokens = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
+    return np.asarray(loss / tokens, np.float64)

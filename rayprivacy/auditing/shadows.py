@@ -26,12 +26,12 @@ class Shadow:
 
     Attributes:
         number: which.
-        model: its folder.
+        root: the directory of its run.
         key: decides which users are in.
     """
 
     number: int
-    model: Path
+    root: Path
     key: Key = field(repr=False)
 
     def holds(self, user: str) -> bool:

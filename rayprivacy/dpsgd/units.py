@@ -10,7 +10,7 @@ on the version nor on what it holds (`sampler`), so one coin of probability q se
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Reading:
         labels: columns that, with user and text, tell one record from another.
         context: what stands in front of a row's text and carries no loss; a function of the row.
         max_tokens: tokens of a text at most.
+        max_context: tokens of a context at most; None for contexts that are short by themselves.
         text: what the model learns to write, from a row and the number of a version.
         versions: how many versions of a row there are.
         version_of: the version, from 0, that a step reads.
@@ -51,6 +52,7 @@ class Reading:
     labels: tuple[str, ...]
     context: Callable[[Row], str]
     max_tokens: int
+    max_context: int | None = field(default=None, kw_only=True)
     text: Callable[[Row, int], str] = own_text
     versions: int = 1
     version_of: Callable[[int], int] = first_version
@@ -99,7 +101,7 @@ def _record_tag(key: Key, row: Row, labels: tuple[str, ...]) -> bytes:
 def documents_of(rows: list[dict[str, Any]], backbone: Backbone, reading: Reading, version: int = 0) -> list[Document]:
     """One document for each row, in their order, as it is read in a version."""
     contexts = [reading.context(row) for row in rows]
-    codes = {context: backbone.prefix(context) for context in set(contexts)}
+    codes = {context: backbone.prefix(context, reading.max_context) for context in set(contexts)}
     texts = [reading.text(row, version) for row in rows]
     tokens = backbone.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     return [

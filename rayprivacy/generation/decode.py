@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.generation.settings import SamplingConfig
@@ -34,14 +34,17 @@ def sample(
     config: SamplingConfig,
     batch: int = BATCH,
     told: Told = nobody,
+    masks: Callable[[], Any] | None = None,
 ) -> list[list[int]]:
     """Sample one continuation of every prompt; `told` how many are written, in part while a batch is.
+
+    `masks` makes a processor of logits for each batch, which may rule tokens out before the filters look at them.
 
     Returns:
         Documents: `start, prompt, continuation`, and `end` where the model ended the text by itself.
     """
     filters = {"do_sample": True, "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    return _continue(model, documents, prompts, config.max_tokens, config.seed, filters, batch, told)
+    return _continue(model, documents, prompts, config.max_tokens, config.seed, filters, batch, told, masks)
 
 
 def greedy(model: Any, documents: Documents, prompts: list[str], max_tokens: int) -> list[list[int]]:
@@ -59,6 +62,7 @@ def _continue(
     filters: dict[str, Any],
     batch: int,
     told: Told = nobody,
+    masks: Callable[[], Any] | None = None,
 ) -> list[list[int]]:
     found: list[list[int]] = []
     with torch.random.fork_rng(devices=[]):
@@ -75,6 +79,7 @@ def _continue(
                 eos_token_id=stops,
                 pad_token_id=documents.end,
                 stopping_criteria=StoppingCriteriaList([watch]),
+                logits_processor=LogitsProcessorList([masks()] if masks else []),
                 **filters,
             )
             continuations = out[:, ids.shape[1] :].tolist()

@@ -24,9 +24,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,21 +40,31 @@ from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.generation.codes import Codes
 from rayprivacy.generation.decode import BATCH, Sampler, sample
 from rayprivacy.generation.degenerate import is_degenerate
 from rayprivacy.generation.engines import PRECISIONS, require_engine
 from rayprivacy.generation.fast import Decoder, convert
 from rayprivacy.generation.settings import EngineName, SamplingConfig
+from rayprivacy.generation.structured import Continue, Matcher, Structure, StructuredWriter
 from rayprivacy.models.backbone import Backbone, Documents, load_backbone, load_documents
 from rayprivacy.models.settings import ModelConfig
 
 ROW_GROUP = 8192
 METADATA = b"rayprivacy.writing"
-Continue = Callable[[list[str], SamplingConfig], list[str]]
 Prompts = Sequence[tuple[int, str]]
 _SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
 _STEP = "writing synthetic text"
+
+
+class Labels(Protocol):
+    """The labels of synthetic texts, by the numbers of their prompts' cells; `Codes` are such."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the file behind the text."""
+
+    def labels(self, cell: int) -> dict[str, str]:
+        """The values of a cell, by column."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +73,22 @@ class Written:
 
     Attributes:
         texts: rows of the file.
-        degenerate: texts that were dropped, by reason (see `degenerate`).
+        degenerate: texts that were dropped, by reason (see `degenerate`, `structured`).
         source: the caller's name of the model and the prompts.
+        draws: of structured texts, by kind (see `structured`).
     """
 
     texts: int
     degenerate: dict[str, int]
     source: str = ""
+    draws: dict[str, int] = field(default_factory=dict)
 
 
 def write_samples(
     model_dir: Path,
     prompts: Prompts,
     config: SamplingConfig,
-    codes: Codes,
+    codes: Labels,
     out: Path,
     actors: int,
     *,
@@ -85,6 +97,7 @@ def write_samples(
     workspace: Path | None = None,
     source: str = "",
     begun: bool = False,
+    structure: Structure | None = None,
     told: Told = nobody,
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
@@ -97,7 +110,7 @@ def write_samples(
         prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
             it has `begun` with it.
         config: filters, seed and length; `texts` and `prompt_words` are not used.
-        codes: names the columns and the labels of each cell.
+        codes: control codes, or other labels: names the columns and the labels of each cell.
         out: the Parquet file.
         actors: processes that sample, each with a model of its own.
         threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
@@ -105,6 +118,7 @@ def write_samples(
         workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
         source: names model and prompts; it is kept with the counts, so that a file of others is known again.
         begun: whether each text begins with its prompt; not for the engine `vllm`.
+        structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
         told: told how many texts were sampled, with those that were dropped.
 
     Raises:
@@ -116,7 +130,7 @@ def write_samples(
     require_engine("generation.engine", engine)
     tally = _Tally(source)
     with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
-        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute(), begun)
+        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure)
         blocks = _sampled(task, prompts, actors)
         for group in _row_groups(tally.sound(block) for block in _counted(blocks, told)):
             writer.write_table(_labelled(group, codes))
@@ -147,6 +161,7 @@ class _Task:
     threads: int
     ready: Path
     begun: bool = False
+    structure: Structure | None = None
 
     def at(self, block: int) -> SamplingConfig:
         """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""
@@ -160,20 +175,33 @@ class _Sampler:
     def __init__(self, task: _Task) -> None:
         torch.set_num_threads(task.threads)
         self._task = task
-        self._continue = ENGINES[task.engine](task)
+        freely = ENGINES[task.engine](task)
+        self._write = _structured(task, task.structure, freely) if task.structure else _Unstructured(freely)
 
     def ready(self) -> None:
         """Answer, to say that the model is loaded."""
 
     def sample(self, number: int, block: Prompts) -> tuple[int, pa.Table]:
-        """The number of the block, and a table of cell, text and reason."""
-        texts = self._continue([prompt for _, prompt in block], self._task.at(number))
+        """The number of the block, and a table of cell, text and reason, with the counts of draws."""
+        self._write.counts.clear()
+        written = self._write([prompt for _, prompt in block], self._task.at(number))
         columns = {
             "cell": pa.array([cell for cell, _ in block], pa.int64()),
-            "text": pa.array(texts, pa.large_string()),
-            "reason": pa.array(map(is_degenerate, texts), pa.string()),
+            "text": pa.array([text for text, _ in written], pa.large_string()),
+            "reason": pa.array([reason for _, reason in written], pa.string()),
         }
-        return number, pa.table(columns)
+        return number, pa.table(columns, metadata={METADATA: json.dumps(self._write.counts).encode()})
+
+
+@dataclass
+class _Unstructured:
+    """Texts as the model writes them; degenerate ones are dropped."""
+
+    freely: Continue
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, prompts: list[str], config: SamplingConfig) -> list[tuple[str, str | None]]:
+        return [(text, is_degenerate(text)) for text in self.freely(prompts, config)]
 
 
 def _sampled(task: _Task, prompts: Prompts, actors: int) -> Iterator[pa.Table]:
@@ -246,8 +274,20 @@ def _convert_saved(engine: EngineName, model_dir: Path, workspace: Path) -> Path
     return convert(engine, backbone.model, backbone, workspace)
 
 
+def _structured(task: _Task, structure: Structure, freely: Continue) -> StructuredWriter:
+    vocabulary = int(AutoConfig.from_pretrained(task.model_dir).vocab_size)
+    documents = load_documents(task.model_dir)
+    return StructuredWriter(structure, documents, vocabulary, freely, partial(_under_masks, task))
+
+
+def _under_masks(task: _Task, matcher: Matcher) -> Continue:
+    backbone = _loaded(task.model_dir)
+    sampler = partial(sample, backbone.model, backbone, masks=matcher.masks)
+    return _texts(backbone, sampler, task.begun)
+
+
 def _transformers(task: _Task) -> Continue:
-    backbone = _load(task.model_dir)
+    backbone = _loaded(task.model_dir)
     return _texts(backbone, partial(sample, backbone.model, backbone), task.begun)
 
 
@@ -301,6 +341,12 @@ ENGINES: dict[EngineName, Callable[[_Task], Continue]] = {
 }
 
 
+@lru_cache(maxsize=1)
+def _loaded(model_dir: Path) -> Backbone:
+    """The model of an actor, which may sample from it both freely and under masks."""
+    return _load(model_dir)
+
+
 def _load(model_dir: Path) -> Backbone:
     stored = AutoConfig.from_pretrained(model_dir).dtype
     dtype: Literal["bfloat16", "float32"] = "bfloat16" if stored == torch.bfloat16 else "float32"
@@ -312,16 +358,18 @@ class _Tally:
     source: str
     texts: int = 0
     degenerate: Counter[str] = field(default_factory=Counter)
+    draws: Counter[str] = field(default_factory=Counter)
 
     def sound(self, block: pa.Table) -> pa.Table:
         """The rows worth keeping; all are counted."""
+        self.draws.update(json.loads(block.schema.metadata[METADATA]))
         self.degenerate.update(reason for reason in block["reason"].to_pylist() if reason)
-        kept = block.filter(pc.is_null(block["reason"])).drop_columns(["reason"])
+        kept = block.filter(pc.is_null(block["reason"])).drop_columns(["reason"]).replace_schema_metadata()
         self.texts += len(kept)
         return kept
 
     def total(self) -> Written:
-        return Written(self.texts, dict(sorted(self.degenerate.items())), self.source)
+        return Written(self.texts, dict(sorted(self.degenerate.items())), self.source, dict(sorted(self.draws.items())))
 
 
 def _row_groups(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -336,11 +384,11 @@ def _row_groups(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _schema(codes: Codes) -> pa.Schema:
+def _schema(codes: Labels) -> pa.Schema:
     return pa.schema([("text", pa.large_string()), *((name, pa.string()) for name in codes.columns)])
 
 
-def _labelled(rows: pa.Table, codes: Codes) -> pa.Table:
+def _labelled(rows: pa.Table, codes: Labels) -> pa.Table:
     cells = [codes.labels(cell) for cell in rows["cell"].to_pylist()]
     labels = [pa.array([values[name] for values in cells], pa.string()) for name in codes.columns]
     return pa.table([rows["text"], *labels], schema=_schema(codes))

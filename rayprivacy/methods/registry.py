@@ -27,6 +27,7 @@ METHODS = {
     "seqpate": "rayprivacy.methods.seqpate.card:METHOD",
     "generator": "rayprivacy.methods.generator.card:METHOD",
     "santext": "rayprivacy.methods.santext.card:METHOD",
+    "two_stage": "rayprivacy.methods.two_stage.card:METHOD",
 }
 
 

@@ -46,9 +46,9 @@ class Documents:
         ids = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)  # it would log the length of a text
         return [self.start, *ids[:max_tokens], *([self.end] if len(ids) <= max_tokens else [])]
 
-    def prefix(self, text: str) -> list[int]:
-        """Token ids `start, text`, to be continued."""
-        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False)]
+    def prefix(self, text: str, most: int | None = None) -> list[int]:
+        """Token ids `start, text`, to be continued; of a longer text the first `most` tokens."""
+        return [self.start, *self.tokenizer.encode(text, add_special_tokens=False, verbose=False)[:most]]
 
     def text(self, ids: list[int]) -> str:
         """Decode without special tokens."""

@@ -59,7 +59,7 @@ class RecipeFacts(Lenient):
     def prompt(self) -> str:
         """Something the model can continue: its first control code, where it knows any."""
         if not self.codes.values:
-            return OPENER
+            return self.card.opener or OPENER
         return Codes(CodesConfig(values=self.codes.values), self.corpus.labels).text(0)
 
     def sentences(self) -> list[str]:

@@ -13,6 +13,7 @@ from rayprivacy.runs.directory import CERTIFICATE
 from rayprivacy.runs.method import Method
 from rayprivacy.runs.pretraining import on_its_base
 from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.scored import scored_models
 from rayprivacy.runs.shadows import train_shadows
 
 
@@ -37,13 +38,11 @@ def audit_finished(
         raise ConfigError(f"method '{recipe.method}' releases no model, so it has no losses to attack.")
     if (root / CERTIFICATE).exists():  # of a run that is not finished the audit itself says so
         recipe = on_its_base(root, recipe)
-    reading = method.reads(recipe)
     audit = RunAudit(
         root,
         recipe.model,
         recipe.privacy.unit,
-        reading.context,
-        reading.max_tokens,
+        scored_models(method, recipe),
         load_key(Path(recipe.privacy.key)),
         users,
         texts=method.card.texts,

@@ -1,6 +1,6 @@
 """The context of a run: what every method is given, and the two ways through the release gate, named by stage."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -179,11 +179,14 @@ class RunContext(Generic[R]):
             self.progress.show(PARTS_SHARDED, self.plan.parts)
         return self.corpus
 
-    def load_model(self, pretrain: PretrainConfig | None = None, **public_inputs: str) -> Backbone:
+    def load_model(
+        self, pretrain: PretrainConfig | None = None, documents: Sequence[str] | None = None, **public_inputs: str
+    ) -> Backbone:
         """Load the base model, train it on public text where that is asked for, and hold the run to all of this.
 
         Args:
             pretrain: the public text and how it is trained on, for a recipe with a `pretrain` block.
+            documents: what it is trained on, where that is not the public text as it stands in its source.
             public_inputs: digests of other public inputs, by name.
 
         Returns:
@@ -197,7 +200,9 @@ class RunContext(Generic[R]):
             self.run.bind(base_model=self.base.digest, **public_inputs)
         if pretrain is not None:
             with self.stage(PRETRAINING):
-                self.pretrained = pretrained_base(self.run, self.base, pretrain, self.counter(PRETRAINING_STEPS))
+                self.pretrained = pretrained_base(
+                    self.run, self.base, pretrain, self.counter(PRETRAINING_STEPS), documents
+                )
         return self.pretrained.backbone if self.pretrained else self.base
 
     def release_votes(

@@ -35,6 +35,7 @@ class Card:
         models: names of the models whose held-out figures are compared, by their key in metrics.json; empty for none.
         ours: the key of the run's own model.
         text: what the released text is, a sentence up to where the citation follows.
+        opener: something the model can continue, for its card; any text where it is empty.
         texts: file name of the released text in the run directory.
         has_model: whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
     """
@@ -46,6 +47,7 @@ class Card:
     models: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     text: str = "Text that a language model wrote. The model was made by"
+    opener: str = ""
     texts: str = SYNTHETIC
     has_model: bool = True
 
@@ -84,10 +86,13 @@ class Method:
         plan: the plan of a recipe. It touches no data and must import neither torch nor Ray.
         run: runs, or finishes, a recipe in its context; None when the context was asked to stop after some chunks.
         reading: how a run reads a private row, for audits and charged metrics.
+        beside: how a run reads a private row for further released models, by their folder in the run directory; None
+            for a method with one model. Attacks add up the losses of all.
         check: refuses private inputs besides the corpus that cannot be used, such as a list of phrases; None where
             there are none. It is called before the account is opened.
 
-    `plan`, `run`, `reading` and `check` are functions, or their names as `module:function`, imported when called.
+    `plan`, `run`, `reading`, `beside` and `check` are functions, or their names as `module:function`, imported when
+    called.
     """
 
     recipe: type[Recipe]
@@ -95,6 +100,7 @@ class Method:
     plan: Callable[[Any], Plan] | str
     run: "Callable[[RunContext[Any]], Output | None] | str"
     reading: "Callable[[Any], Reading] | str"
+    beside: "Callable[[Any], Mapping[str, Reading]] | str | None" = None
     check: Callable[[Any], None] | str | None = None
 
     @property
@@ -124,6 +130,11 @@ class Method:
         """How a run of the recipe reads a private row."""
         reading: Reading = _loaded(self.reading)(recipe)
         return reading
+
+    def reads_beside(self, recipe: Recipe) -> "Mapping[str, Reading]":
+        """How a run of the recipe reads a private row for its further models, by their folder."""
+        found: Mapping[str, Reading] = _loaded(self.beside)(recipe) if self.beside is not None else {}
+        return found
 
     def execute(self, context: "RunContext[Any]") -> Output | None:
         """Run the algorithm."""

@@ -1,12 +1,10 @@
 """Recipes whose base model can be trained on public text first (see `runs.pretraining`)."""
 
-import os
-from pathlib import PurePath
-
 from pydantic import model_validator
 
-from rayprivacy.core.mirror.uris import has_credentials, is_uri
+from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.models.settings import PretrainConfig
+from rayprivacy.runs.places import apart
 from rayprivacy.runs.recipe import Recipe
 
 
@@ -28,15 +26,9 @@ class PretrainedRecipe(Recipe):
                 "pretrain.source is a URI with credentials in it: give them by the environment, or by the machine's"
                 " role"
             )
-        public, private = _place(self.pretrain.source), _place(self.corpus.source)
-        if public.is_relative_to(private) or private.is_relative_to(public):
+        if not apart(self.pretrain.source, self.corpus.source):
             raise ValueError(
                 "pretrain.source is the private corpus: name public text, in a file or folder of its own, or remove"
                 " 'pretrain'"
             )
         return self
-
-
-def _place(source: str) -> PurePath:
-    path = source.removeprefix("file://")
-    return PurePath(path if is_uri(path) else os.path.realpath(os.path.expanduser(path)))

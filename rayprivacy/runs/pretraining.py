@@ -4,6 +4,7 @@ It is kept under a digest of the base, the settings and the text, as a folder th
 place of `model.base`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ class Pretrained:
     figures: dict[str, float]
 
 
-def pretrained_base(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told) -> Pretrained:
+def pretrained_base(
+    run: Run[Any], base: Backbone, config: PretrainConfig, told: Told, documents: Sequence[str] | None = None
+) -> Pretrained:
     """Train the base model on public text, or find that done; and hold the run to the text and to the model.
 
     Args:
@@ -47,11 +50,12 @@ def pretrained_base(run: Run[Any], base: Backbone, config: PretrainConfig, told:
         base: the model that the recipe names.
         config: the block of the recipe.
         told: told how many steps are done.
+        documents: public; by default the texts of the block.
 
     Raises:
         ConfigError: the text cannot be read, or it or the model has changed since the run began.
     """
-    texts = texts_of(config)
+    texts = texts_of(config) if documents is None else list(documents)
     text = digest_json(texts)
     run.bind(pretraining_text=text)
     folder = _folder(run.root, base.digest, config, text)

@@ -86,18 +86,20 @@ class ProgressGauges:
         self._set("progress_total", what, total)
         self._tell(what, done, total)
 
-    def steps(self, nominal_tokens: float) -> Callable[[int], None]:
+    def steps(self, nominal_tokens: float, total: int | None = None) -> Callable[[int], None]:
         """A function that is told now and then how many steps of DP-SGD are done.
 
         Told that all are done, it sets the rates to 0: nothing runs any more.
 
         Args:
             nominal_tokens: of one step.
+            total: steps of this training, where a run has several; by default those of the plan.
         """
-        pace, total = _Pace(), self._totals[STEPS_DONE]
+        pace, known = _Pace(), self._totals[STEPS_DONE]
 
         def told(done: int) -> None:
-            rate = pace.after(done, self._clock()) if done < total else 0.0
+            self._totals[STEPS_DONE] = total or known
+            rate = pace.after(done, self._clock()) if done < self._totals[STEPS_DONE] else 0.0
             self.show(STEPS_DONE, done)
             self._set("rate", "steps_per_second", rate)
             self._set("rate", "tokens_per_second", rate * nominal_tokens)

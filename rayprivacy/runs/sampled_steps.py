@@ -4,8 +4,9 @@ Imports neither torch nor Ray: a plan needs it.
 """
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from dp_accounting.dp_event import (
     ComposedDpEvent,
@@ -14,6 +15,7 @@ from dp_accounting.dp_event import (
     PoissonSampledDpEvent,
     SelfComposedDpEvent,
 )
+from pydantic import Field
 
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.core.units import Budget
@@ -27,9 +29,11 @@ from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
 LEARNING_RATES = {"lora": 2e-3, "full": 3e-4}
+Line: TypeAlias = tuple[float, int, float]  # sampling rate, events, and what the noise is in proportion to
 
 
 class SampledPrivacyConfig(PrivacyConfig):
@@ -40,6 +44,16 @@ class SampledPrivacyConfig(PrivacyConfig):
     """
 
     composition: Literal["rdp", "weighted", "pld"] = "rdp"
+
+
+class SampledResources(EngineConfig, Resources):
+    """The `resources` block.
+
+    Attributes:
+        actors: processes that sample texts; 0 means one for every CPU of the cluster.
+    """
+
+    actors: int = Field(default=0, ge=0)
 
 
 def with_learning_rate(training: DpSgdConfig, adapter: AdapterConfig) -> DpSgdConfig:
@@ -60,10 +74,37 @@ def sampled_steps(training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent
     Raises:
         ConfigError: no noise is enough.
     """
+    return sampled_trainings((training,), (1.0,), privacy, before)[0]
+
+
+def sampled_trainings(
+    trainings: Sequence[DpSgdConfig], ratios: Sequence[float], privacy: PrivacyConfig, before: DpEvent | None = None
+) -> list[SampledGaussian]:
+    """The steps of several trainings on the same users, calibrated together: the budget is for all of them.
+
+    Args:
+        trainings: the steps of each.
+        ratios: what the noise multipliers are in proportion to.
+        privacy: the budget, and the rule of composition.
+        before: what the run charges besides.
+
+    Raises:
+        ConfigError: no noise is enough.
+    """
+    lines = tuple(_line(training, ratio) for training, ratio in zip(trainings, ratios, strict=True))
+    beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
+    common = trainings[0].noise_multiplier or _least_noise(lines, beside, privacy.budget, privacy.composition)
+    return [_mechanism(each, common * ratio, privacy) for each, ratio in zip(trainings, ratios, strict=True)]
+
+
+def _line(training: DpSgdConfig, ratio: float) -> Line:
+    bands = training.bands
+    return bands * training.sampling_rate, training.steps // bands, ratio
+
+
+def _mechanism(training: DpSgdConfig, noise: float, privacy: PrivacyConfig) -> SampledGaussian:
     bands, norm, steps = training.bands, training.clipping_norm, training.steps
     rate = bands * training.sampling_rate
-    beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
-    noise = training.noise_multiplier or _least_noise(rate, steps // bands, beside, privacy.budget, privacy.composition)
     if bands == 1:
         return SampledGaussian(rate, noise, norm, steps, privacy.unit)
     return BandedGaussian(rate, noise, norm, steps, privacy.unit, bands=bands)
@@ -103,12 +144,16 @@ def steps_efforts(base: str, training: DpSgdConfig, engine: EngineConfig) -> tup
 
 
 @lru_cache(maxsize=64)
-def _least_noise(q: float, steps: int, beside: str | None, budget: Budget, composition: str) -> float:
+def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, composition: str) -> float:
     before = json.loads(beside) if beside else None
 
     def event(sigma: float) -> DpEvent:
-        of_steps = SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
-        return ComposedDpEvent([from_json(before), of_steps]) if before else of_steps
+        of_steps = [
+            SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma * ratio)), count)
+            for rate, count, ratio in lines
+        ]
+        events = [from_json(before), *of_steps] if before else of_steps
+        return ComposedDpEvent(events) if len(events) > 1 else events[0]
 
-    inputs = [q, steps, before, budget.epsilon, budget.delta, composition]
+    inputs = [lines, before, budget.epsilon, budget.delta, composition]
     return kept(lambda: least_noise(event, budget, composition), "sampled steps", *inputs)

@@ -17,7 +17,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.sealing import Seal
 from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.runs.directory import CERTIFICATE, MODEL, Run, note_private
+from rayprivacy.runs.directory import CERTIFICATE, Run, note_private
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.method import Method
@@ -49,7 +49,7 @@ def train_shadows(
 def _trained(
     method: Method, folder: Path, recipe: Recipe, population: Population, number: int, console: Console
 ) -> Shadow:
-    shadow = Shadow(number, folder / "run" / MODEL, population.key)
+    shadow = Shadow(number, folder / "run", population.key)
     if not (folder / "run" / CERTIFICATE).exists():
         console.print(f"shadow model {number + 1}", highlight=False)
         private_directory(folder)

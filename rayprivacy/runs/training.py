@@ -111,7 +111,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
         gate = StepGate(context.ledger, release)
         if not kept.exists():
             nominal_tokens = training.settings.expected_batch * training.settings.max_tokens
-            told = context.progress.steps(nominal_tokens)
+            told = context.progress.steps(nominal_tokens, training.mechanism.steps)
             given = ray_train or RayTrain()
             run_training(job, told, given.scaling_config, given.run_config)
             gate.released(None, digest_file(job.weights), job.last)
@@ -123,7 +123,9 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
     return Trained(weights, release.inputs)
 
 
-def save_trained(context: RunContext[Any], trained: Trained, adapter: AdapterConfig, how: str) -> Any:
+def save_trained(
+    context: RunContext[Any], trained: Trained, adapter: AdapterConfig, how: str, folder: str = MODEL
+) -> Any:
     """Save the released model as everybody loads one, in `model/` of the run directory; returns it.
 
     Args:
@@ -131,12 +133,13 @@ def save_trained(context: RunContext[Any], trained: Trained, adapter: AdapterCon
         trained: the released weights.
         adapter: what of the base model was trained.
         how: a sentence for the card on how it was trained.
+        folder: in the run directory.
     """
     assert context.backbone is not None, "load_model comes before train"
     model = trainable(context.backbone, adapter)
     model.load_state_dict(trained.weights.value, strict=False)
     plain = merged(model, context.backbone)
-    save_model(plain, context.backbone.tokenizer, context.run.root / MODEL, context.recipe.release_id, how)
+    save_model(plain, context.backbone.tokenizer, context.run.root / folder, context.recipe.release_id, how)
     return plain
 
 

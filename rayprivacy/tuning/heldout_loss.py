@@ -32,6 +32,8 @@ all trials. Such a report is an error. It is computed from what was released, so
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.auditing.scoring import joint_losses
 from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
@@ -56,6 +58,7 @@ from rayprivacy.release.gate import Gate
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.scored import scored_models
 from rayprivacy.tuning.affordability import Owed
 from rayprivacy.tuning.metric import MetricConfig
 
@@ -170,10 +173,9 @@ def heldout_units(rows: pa.Table, unit: PrivacyUnit, records: int) -> list[list[
     return [list(own) for _, own in groupby(kept, key=lambda row: row["user"])]
 
 
-def unit_losses(units: Sequence[Sequence[Row]], loss: ModelLoss, prefix: Callable[[Row], str]) -> Losses:
+def unit_losses(units: Sequence[Sequence[Row]], losses: Callable[[Sequence[Row]], Losses]) -> Losses:
     """The mean over each unit's texts of their loss per token; no unit changes a bit of another one's."""
-    own = [([str(row["text"]) for row in unit], [prefix(row) for row in unit]) for unit in units]
-    return np.array([loss.per_token(texts, prefixes).mean() for texts, prefixes in own], dtype=np.float64)
+    return np.array([losses(unit).mean() for unit in units], dtype=np.float64)
 
 
 def _kept(path: Path, make: Callable[[], Sums]) -> Sums:
@@ -184,8 +186,9 @@ def _kept(path: Path, make: Callable[[], Sums]) -> Sums:
 
 
 def _sums(run: Run[Any], config: MetricConfig, mechanism: HistogramMechanism) -> Sums:
-    model = ModelConfig(base=str(run.root / "model"), dtype=run.recipe.model.dtype)
+    recipe = run.recipe
+    models = [replace(each, max_tokens=config.max_tokens) for each in scored_models(method_of(recipe), recipe)]
+    loaded = [load_backbone(ModelConfig(base=str(run.root / each.folder), dtype=recipe.model.dtype)) for each in models]
     units = heldout_units(read_holdout(run.private("shards")), mechanism.unit, config.records)
-    prefix = method_of(run.recipe).reads(run.recipe).context
-    losses = unit_losses(units, ModelLoss(load_backbone(model), config.max_tokens), prefix)
+    losses = unit_losses(units, partial(joint_losses, models, loaded))
     return mechanism.contribution(counts_of(losses, config.most))

@@ -11,6 +11,7 @@ from mutation import Mutation
 from pretraining import PRETRAINING
 from repaired import REPAIRED
 from sanitising import SANITISING
+from two_stages import TWO_STAGES
 
 _STEP_NOISE = "tests/statistical/test_step_noise.py"
 _VOTES = "tests/statistical/test_vote_mechanism.py"
@@ -344,4 +345,5 @@ MUTATIONS = (
     *MATCHING,
     *CORRELATED,
     *PRETRAINING,
+    *TWO_STAGES,
 )

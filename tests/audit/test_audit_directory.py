@@ -278,7 +278,7 @@ def test_other_keys_and_uris_are_refused(copied: Path, tmp_path: Path) -> None:
 def test_a_run_that_protects_phrases_is_refused(sound: Directory, tiny_base: Path) -> None:
     base = ModelConfig(base=str(tiny_base))
     with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase'"):
-        audit_run(RunAudit(sound.root, base, PrivacyUnit.PHRASE, lambda row: "", 60, sound.key))
+        audit_run(RunAudit(sound.root, base, PrivacyUnit.PHRASE, (), sound.key))
 
 
 def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> None:

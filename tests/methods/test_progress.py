@@ -154,6 +154,15 @@ def test_stacks_and_teachers_are_counted_as_they_finish(told: list[tuple[str, st
     assert {_last(told)["rayprivacy_progress_total", what] for what in ("stacks_trained", "teachers_trained")} == {3, 7}
 
 
+def test_each_training_of_a_run_has_a_total_of_its_own(told: list[tuple[str, str, float]]) -> None:
+    gauges = ProgressGauges("a-release", {"steps_done": 80}, lambda: 0.0)
+    for total in (20, 80):
+        gauges.steps(1.0, total)(20)
+        last = _last(told)
+        assert last["rayprivacy_progress_total", "steps_done"] == total
+        assert last["rayprivacy_progress", "steps_done"] == 20
+
+
 def test_the_rate_counts_steps_and_nominal_tokens(told: list[tuple[str, str, float]]) -> None:
     now = 0.0
     training = DpSgdConfig(steps=1000, expected_batch=10, max_tokens=12)

@@ -11,6 +11,7 @@ from rayprivacy.corpus import verify
 from rayprivacy.methods.generator import heldout as generator_heldout
 from rayprivacy.methods.generator import label_counts
 from rayprivacy.methods.seqpate import heldout
+from rayprivacy.methods.two_stage import heldout as two_stage_heldout
 
 SECRET = "my test was positive"
 
@@ -25,10 +26,17 @@ class _Rows:
         raise ValueError(f"cannot parse {SECRET!r}")
 
 
-DRIVERS = [heldout.heldout_metrics, generator_heldout.heldout_metrics, label_counts.label_sums, verify.verify_shards]
+DRIVERS = [
+    heldout.heldout_metrics,
+    generator_heldout.heldout_metrics,
+    two_stage_heldout.heldout_metrics,
+    two_stage_heldout.tree_metrics,
+    label_counts.label_sums,
+    verify.verify_shards,
+]
 
 
-@pytest.mark.parametrize("function", DRIVERS, ids=lambda function: function.__module__)
+@pytest.mark.parametrize("function", DRIVERS, ids=lambda function: f"{function.__module__}.{function.__name__}")
 def test_private_text_stays_out_of_what_stops_a_driver(function: Any) -> None:
     with pytest.raises(RayPrivacyError, match=r"stopped with ValueError \(its text is withheld") as caught:
         function(*[_Rows() for _ in inspect.signature(function).parameters])

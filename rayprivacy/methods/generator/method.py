@@ -15,13 +15,10 @@ private text and is marked so in metrics.json.
 
 from typing import Any
 
-import ray
-
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes
-from rayprivacy.generation.settings import settled
-from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.generation.writing import Written
 from rayprivacy.methods.generator.heldout import heldout_metrics
 from rayprivacy.methods.generator.label_counts import label_sums
 from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING, planned_histogram, planned_steps
@@ -34,6 +31,7 @@ from rayprivacy.runs.matching import match_texts, text_file
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.runs.training import Trained, Training, save_trained, train
+from rayprivacy.runs.written import written_once
 
 HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
 Context = RunContext[GeneratorRecipe]
@@ -110,18 +108,4 @@ def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Wri
     path, texts = text_file(context.run, context.recipe.match), candidates_of(context.recipe.match, config.texts)
     prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])
-    if path.exists() and (written := read_written(path)).source == mark:
-        return written
-    actors = context.recipe.resources.actors or int(ray.cluster_resources()["CPU"])
-    return write_samples(
-        root / MODEL,
-        prompts,
-        config,
-        codes,
-        path,
-        actors,
-        engine=settled(config.engine),
-        workspace=root / "public",
-        source=mark,
-        told=context.counter(TEXTS_WRITTEN),
-    )
+    return written_once(context, root / MODEL, prompts, config, codes, path, mark, TEXTS_WRITTEN)

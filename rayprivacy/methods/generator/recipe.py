@@ -6,14 +6,13 @@ from pydantic import Field, model_validator
 
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import check_unit
-from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.runs.matched_recipe import MatchedRecipe
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.recipe import Resources
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, with_learning_rate
+from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, SampledResources, with_learning_rate
 
 
 class GenerationConfig(WritingConfig):
@@ -21,16 +20,6 @@ class GenerationConfig(WritingConfig):
 
     top_p: float = Field(default=0.9, gt=0, le=1)
     max_tokens: int = Field(default=64, ge=1)
-
-
-class GeneratorResources(EngineConfig, Resources):
-    """The `resources` block.
-
-    Attributes:
-        actors: processes that sample texts; 0 means one for every CPU of the cluster.
-    """
-
-    actors: int = Field(default=0, ge=0)
 
 
 class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
@@ -42,7 +31,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
     codes: CodesConfig = CodesConfig()
     training: DpSgdConfig = DpSgdConfig()
     generation: GenerationConfig = GenerationConfig()
-    resources: GeneratorResources = GeneratorResources()
+    resources: SampledResources = SampledResources()
 
     @model_validator(mode="after")
     def _can_run(self) -> "GeneratorRecipe":

@@ -1,0 +1,159 @@
+"""Tables 1, 4 and 6 of Mireshghallah et al. (ACL 2023) on data that is to be had: one stage, one and a half, and two.
+
+    python benchmarks/two_stage_table.py --data DIR --epsilon inf 8 3 --seeds 1 2 3 --json
+
+`DIR` is that of benchmarks/smcalflow.py. Each row is a run in a process of its own, on an account of its own; rows that
+are in the folder already are not run again. All arms read the same dialogues in as many steps; those without `as
+published` begin from the public part. A dialogue is the unit, sampled by coin. Epsilon `inf` is next to no noise, as a
+bound that must never be released.
+
+Functions of a text are those of the tree of the private training utterance that is nearest to it by TF-IDF: it stands
+for the paper's parser, is made of private trees without noise, and is no part of any release. Its own ceiling is the
+row `real`, as many other private utterances in the place of synthetic ones. All figures are against the dev dialogues.
+"""
+
+import argparse
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import yaml
+from quickstart import watched_run
+from sklearn.feature_extraction.text import TfidfVectorizer
+from smcalflow import DOMAINS, prepare
+
+from rayprivacy.corpus.trees import functions, parse
+from rayprivacy.evaluation.distances import has_mauve, mauve
+from rayprivacy.evaluation.embeddings import embed, open_embedding
+from rayprivacy.evaluation.settings import MINILM
+from rayprivacy.evaluation.trees import function_figures, word_recall
+
+TEXTS, STEPS, WITHOUT_NOISE = 1252, 100, {"epsilon": 1e6, "composition": "rdp"}
+WARM = {"text": "user_utterance", "steps": 60, "max_tokens": 192}
+DOMAIN = {"values": {"domain": [name for name, _ in DOMAINS]}}
+
+
+def recipes(data: Path) -> dict[str, dict[str, Any]]:
+    """What tells the arms apart."""
+    warm = {"pretrain": WARM | {"source": str(data / "public.parquet")}}
+    rules = {"parses": {"grammar": "lispress", "functions": str(data / "functions.txt")}}
+    two = {"method": "two_stage", "stages": {"trees": {"steps": 20}, "utterances": {"steps": 80}}}
+    one = {"method": "generator", "training": {"steps": STEPS}}
+    shuffled = {"corpus": {"labels": ["shuffled"]}, "parses": rules["parses"] | {"column": "shuffled"}}
+    return {
+        "1-stage": one | warm,
+        "1.5-stage": one | warm | {"corpus": {"labels": ["domain"]}, "codes": DOMAIN},
+        "2-stage": two | warm | rules,
+        "2-stage, shuffled": two | warm | shuffled,
+        "2-stage, 80-20": two | warm | rules | {"stages": {"trees": {"steps": 80}, "utterances": {"steps": 20}}},
+        "1-stage, as published": one,
+        "2-stage, as published": two,
+    }
+
+
+def row(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, judge: "Judge") -> dict[str, Any]:
+    """Run one row, or find it, and read its figures."""
+    name = f"{arm}-{epsilon:g}-{seed}".replace(",", "").replace(" ", "-")
+    kept = arguments.work / f"{name}.json"
+    if not kept.exists():
+        path = arguments.work / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(_recipe(arguments, arm, epsilon, seed, name)))
+        seconds, watch = watched_run(path, arguments.work / name, arguments.override)
+        texts = pq.read_table(arguments.work / name / "synthetic.parquet")["text"].to_pylist()
+        metrics = json.loads((arguments.work / name / "metrics.json").read_text())
+        found = {"arm": arm, "epsilon": epsilon, "seed": seed} | judge.figures(texts)
+        found |= {"trees": metrics["synthetic"].get("trees"), "own_trees": metrics.get("trees")}
+        found |= {"heldout_perplexity": metrics["heldout"].get("perplexity"), "samples": texts[:20]}
+        found |= {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1]), "stages_s": metrics["timings_s"]}
+        kept.write_text(json.dumps(found))
+    return dict(json.loads(kept.read_text()))
+
+
+def _recipe(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, name: str) -> dict[str, Any]:
+    own = recipes(arguments.prepared)[arm]
+    training = {"sampling_rate": 0.05, "expected_batch": 130, "chunk": 20, "max_records": 1, "max_tokens": 40}
+    training |= {"clipping_norm": 0.1} | own.get("training", {})
+    privacy = WITHOUT_NOISE if math.isinf(epsilon) else {"epsilon": epsilon, "composition": "pld"}
+    if math.isinf(epsilon):
+        training["noise_multiplier"] = 0.05
+    source = str(arguments.prepared / "private.parquet")
+    ledger = {"account": name, "ledger": f"sqlite:///{arguments.work}/ledger.db", "key": f"{arguments.work}/key"}
+    columns = {"source": source, "text": "user_utterance", "user": "dialogue_id", "holdout": 0.05}
+    return own | {
+        "seed": seed,
+        "corpus": columns | {"max_records_per_user": 8} | own.get("corpus", {}),
+        "privacy": privacy | {"delta": 1e-6} | ledger,
+        "adapter": {"kind": "lora", "rank": 8, "layers": 10},
+        "training": training,
+        "generation": {"texts": TEXTS, "max_tokens": 40, "top_p": 1.0},
+        "evaluation": {"users": 100},
+    }
+
+
+class Judge:
+    """Reads figures off texts, against the dev dialogues and with the private trees."""
+
+    def __init__(self, prepared: Path, seed: int) -> None:
+        known, self._dev = (pq.read_table(prepared / f"{name}.parquet").to_pylist() for name in ("private", "dev"))
+        self._texts = [row["user_utterance"] for row in self._dev]
+        dice = np.random.default_rng(seed)
+        aside = set(dice.choice(len(known), len(self._dev), replace=False).tolist())
+        self.real = [known[place]["user_utterance"] for place in sorted(aside)]
+        rest = [each for place, each in enumerate(known) if place not in aside]
+        self._words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\S+")
+        self._known = self._words.fit_transform([each["user_utterance"] for each in rest])
+        self._trees = [functions(parse(each["lispress"])) for each in rest]
+        self._gold = Counter(name for each in self._dev for name in functions(parse(each["lispress"])))
+        self._seed = seed
+
+    def figures(self, texts: list[str]) -> dict[str, Any]:
+        """Words, functions and MAUVE of some texts, as many as there are dev utterances at most."""
+        texts = texts[: len(self._texts)]
+        read = Counter(name for each in self._nearest(texts) for name in self._trees[each])
+        found = {"texts": len(texts), "words": word_recall(self._texts, texts), **function_figures(self._gold, read)}
+        if has_mauve():
+            real, synthetic = embed([self._texts, texts], open_embedding(MINILM), self._seed)
+            found["mauve"] = mauve(real, synthetic, self._seed)
+        return {name: round(value, 4) for name, value in found.items()}
+
+    def _nearest(self, texts: list[str]) -> list[int]:
+        return np.asarray((self._words.transform(texts) @ self._known.T).argmax(axis=1)).ravel().tolist()
+
+
+def main() -> None:
+    arguments = _arguments()
+    arguments.prepared = arguments.work / "smcalflow"
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    prepare(arguments.data, arguments.prepared)
+    judge = Judge(arguments.prepared, 0)
+    rows = [{"arm": "real", "epsilon": None, "seed": 0} | judge.figures(judge.real)]
+    for seed in arguments.seeds:
+        for epsilon in arguments.epsilon:
+            for arm in arguments.arms:
+                rows.append(row(arguments, arm, epsilon, seed, judge))
+    print(json.dumps({"rows": rows}, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+
+
+def _shown(found: dict[str, Any]) -> str:
+    names = ("arm", "epsilon", "seed", "words", "function_recall", "function_distance", "top_25", "mauve")
+    return "  ".join(str(found.get(name)) for name in names)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the SMCalFlow files")
+    parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/two_stage").absolute())
+    parser.add_argument("--arms", nargs="+", default=["1-stage", "1.5-stage", "2-stage"])
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[math.inf, 8.0, 3.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("-o", "--override", action="append", default=[], help="key=value of all recipes")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""How synthetic utterances and their parse trees agree with real ones, after Mireshghallah et al. (ACL 2023).
+
+- `word_recall` (W. Overlap): share of the real texts' words, split at spaces, that occur in synthetic text.
+- `function_recall` (F. Overlap): share of the real trees' functions that occur in synthetic trees.
+- `function_distance` (Dist.): chi-square distance of the two distributions of functions over all nodes,
+  1/2 sum (p - q)^2 / (p + q), from 0 to 1. The paper gives no formula: `function_distance_unhalved` is the other usual
+  one.
+- `top_10`, `top_25`, ...: share of the k most frequent real functions that are among the k most frequent synthetic
+  ones; of equal counts, the first by name.
+
+All of them grow, or fall, with the number of texts: compare equal numbers, and beside real text against real text.
+
+>>> tree_figures(["(A (B))"], ["(A (C))"])["function_recall"]
+0.5
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rayprivacy.corpus.trees import functions, parsed
+
+TOP = (10, 25, 50, 100)
+
+
+def word_recall(real: Sequence[str], synthetic: Sequence[str]) -> float:
+    """The share of the words of real texts that occur in synthetic texts; 0 without real words."""
+    words = {word for text in real for word in text.split()}
+    return _share(words, {word for text in synthetic for word in text.split()})
+
+
+def tree_figures(real: Sequence[str], synthetic: Sequence[str]) -> dict[str, float]:
+    """Figures of functions, from trees as text; what is no tree has none."""
+    return function_figures(_counts(real), _counts(synthetic))
+
+
+def function_figures(real: Counter[str], synthetic: Counter[str]) -> dict[str, float]:
+    """The same, from how often functions occur."""
+    distance = chi_square(real, synthetic)
+    figures = {
+        "function_recall": _share(set(real), set(synthetic)),
+        "function_distance": distance / 2,
+        "function_distance_unhalved": distance,
+    }
+    return figures | {f"top_{k}": _share(set(_top(real, k)), set(_top(synthetic, k))) for k in TOP}
+
+
+def chi_square(real: Counter[str], synthetic: Counter[str]) -> float:
+    """sum (p - q)^2 / (p + q) of two distributions, from 0 to 2; 2 where one of them is empty.
+
+    >>> chi_square(Counter("ab"), Counter("cd"))
+    2.0
+    """
+    sizes = real.total(), synthetic.total()
+    if not all(sizes):
+        return 2.0
+    shares = [(real[name] / sizes[0], synthetic[name] / sizes[1]) for name in real | synthetic]
+    return sum((p - q) ** 2 / (p + q) for p, q in shares)
+
+
+def _counts(trees: Sequence[str]) -> Counter[str]:
+    return Counter(name for text in trees if (tree := parsed(text)) for name in functions(tree))
+
+
+def _top(counts: Counter[str], k: int) -> list[str]:
+    return sorted(counts, key=lambda name: (-counts[name], name))[:k]
+
+
+def _share(of: set[str], found: set[str]) -> float:
+    return len(of & found) / len(of) if of else 0.0

@@ -1,0 +1,160 @@
+"""Texts that follow a public grammar: sampled freely, taken if they follow it, and sampled under its masks if not.
+
+    prompts -> the model, freely -> follows the grammar? -- yes -> kept: exactly the model's own distribution
+                  ^                      | no, a few times         given that the grammar is followed
+                  +----------------------+
+                                         | still no
+                                         v
+               the model, under masks that leave the tokens with which the grammar can go on -> complete? -> kept
+
+Masks decide token by token, and so change the distribution; free draws do not. Both kinds are counted. A text that
+reaches its bound of tokens before it is complete is drawn again, a few times, and then left out.
+
+All of this looks at the released model and at public rules: it is post-processing. The grammar is checked, and masks
+are made, by xgrammar (the extra `grammar`). Without a grammar every text is kept, and those that are parse trees at all
+are counted as accepted.
+"""
+
+import importlib.util
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.trees import parsed
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.models.backbone import Documents
+
+MASKED_DRAWS = 4
+INCOMPLETE = "incomplete"
+FREE, ACCEPTED, MASKED, LEFT_OUT = "free_draws", "free_draws_accepted", "masked_draws", "left_out"
+Continue = Callable[[list[str], SamplingConfig], list[str]]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is asked of texts; public, and goes to the workers.
+
+    Attributes:
+        grammar: in the EBNF of xgrammar; None keeps every text.
+        free_draws: how often a text is sampled freely.
+        constrained: whether texts that do not follow the grammar are drawn under masks, or kept as they are.
+    """
+
+    grammar: str | None
+    free_draws: int = 1
+    constrained: bool = True
+
+
+def require_grammar(key: str) -> None:
+    """Refuse a grammar where the package that reads it is missing.
+
+    Raises:
+        ConfigError: xgrammar is not installed; `key` is that of the recipe.
+    """
+    if importlib.util.find_spec("xgrammar") is None:
+        raise ConfigError(f"{key} is set, and xgrammar is not installed: run pip install 'rayprivacy[grammar]'.")
+
+
+class Matcher:
+    """A grammar over the tokens of a model, of which it may score more than its tokenizer has."""
+
+    def __init__(self, grammar: str, documents: Documents, vocabulary: int) -> None:
+        self._grammar, self._documents, self._vocabulary = grammar, documents, vocabulary
+
+    @cached_property
+    def _compiled(self) -> Any:
+        import xgrammar  # an optional package, imported only where it is wanted
+
+        tokens = xgrammar.TokenizerInfo.from_huggingface(
+            self._documents.tokenizer, vocab_size=self._vocabulary, stop_token_ids=[self._documents.end]
+        )
+        return xgrammar.GrammarCompiler(tokens, max_threads=1).compile_grammar(self._grammar)
+
+    def accepts(self, text: str) -> bool:
+        """Whether a text follows the grammar from its first character to its last."""
+        import xgrammar
+
+        matcher = xgrammar.GrammarMatcher(self._compiled)
+        return bool(text) and matcher.accept_string(text) and matcher.is_completed()
+
+    def masks(self) -> Any:
+        """A processor of logits for one call of `generate`."""
+        from xgrammar.contrib.hf import LogitsProcessor
+
+        return LogitsProcessor(self._compiled)
+
+
+@dataclass
+class StructuredWriter:
+    """Writes texts of a structure.
+
+    Attributes:
+        structure: what is asked of them.
+        documents: of the model.
+        vocabulary: how many tokens the model scores.
+        freely: what comes after each prompt, by any engine.
+        under_masks: the same, given a maker of masks; loads what it needs when it is first called.
+        counts: draws so far, by kind.
+    """
+
+    structure: Structure
+    documents: Documents
+    vocabulary: int
+    freely: Continue
+    under_masks: Callable[[Matcher], Continue]
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @cached_property
+    def _matcher(self) -> Matcher | None:
+        grammar = self.structure.grammar
+        return Matcher(grammar, self.documents, self.vocabulary) if grammar else None
+
+    def __call__(self, prompts: list[str], config: SamplingConfig) -> list[tuple[str, str | None]]:
+        """A text for each prompt, and why it is left out, or None."""
+        texts = [""] * len(prompts)
+        open_places = list(range(len(prompts)))
+        for draw in range(self.structure.free_draws):
+            open_places = self._drawn(self.freely, prompts, texts, open_places, _again(config, draw), (FREE, ACCEPTED))
+        if not self.structure.constrained:
+            return [(text, None) for text in texts]
+        if open_places and self._matcher is not None:
+            masked = self.under_masks(self._matcher)
+            for draw in range(MASKED_DRAWS):
+                again = _again(config, self.structure.free_draws + draw)
+                open_places = self._drawn(masked, prompts, texts, open_places, again, (MASKED, ""))
+        self.counts[LEFT_OUT] += len(open_places)
+        return [(text, INCOMPLETE if place in open_places else None) for place, text in enumerate(texts)]
+
+    def _drawn(
+        self,
+        draw: Continue,
+        prompts: list[str],
+        texts: list[str],
+        places: list[int],
+        config: SamplingConfig,
+        kinds: tuple[str, str],
+    ) -> list[int]:
+        """Draw the texts of some places; the places whose text does not follow the grammar."""
+        if not places:
+            return []
+        for place, text in zip(places, draw([prompts[place] for place in places], config), strict=True):
+            texts[place] = text
+        failed = [place for place in places if not self._accepts(texts[place])]
+        drawn, accepted = kinds
+        self.counts[drawn] += len(places)
+        if accepted:
+            self.counts[accepted] += len(places) - len(failed)
+        return failed
+
+    def _accepts(self, text: str) -> bool:
+        return self._matcher.accepts(text) if self._matcher else parsed(text) is not None
+
+
+def _again(config: SamplingConfig, draw: int) -> SamplingConfig:
+    """The settings of one more draw, with a seed of its own; the first draw has that of its block."""
+    seed = int(digest_bytes(f"draw {config.seed} {draw}".encode())[:8], 16) if draw else config.seed
+    return config.model_copy(update={"seed": seed})

@@ -1,0 +1,43 @@
+"""Tables of the report: how trees were drawn, and how words and functions agree with held-out text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayprivacy.runs.exhibits import Table
+
+_DRAWN = {
+    "free_draws": "trees sampled freely",
+    "free_draws_accepted": "of these, follow the grammar",
+    "pass_rate": "share of free draws that follow it",
+    "masked_draws": "trees sampled under masks",
+    "left_out": "left out: not complete in time",
+    "written": "trees written",
+}
+_MEASURED = {
+    "word_recall": "real words that occur in synthetic text",
+    "function_recall": "real functions that occur in synthetic trees",
+    "function_distance": "chi-square distance of functions, 0 to 1",
+    "top_10": "the 10 most frequent functions that agree",
+    "top_25": "the 25 most frequent",
+    "top_50": "the 50 most frequent",
+    "top_100": "the 100 most frequent",
+}
+
+
+def tree_tables(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Table]:
+    """The tables; the second one is internal.
+
+    Args:
+        drawn: public counts.
+        measured: figures on held-out text.
+    """
+    return [
+        Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn)),
+        Table(
+            "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
+        ),
+    ]
+
+
+def _rows(names: Mapping[str, str], figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(said, str(figures[name])) for name, said in names.items() if figures.get(name) is not None]

@@ -1,0 +1,76 @@
+"""Internal evaluation on held-out users: perplexity of trees and of utterances, and how functions agree.
+
+All figures read private text and are outside the certificate: `releasable: false`.
+"""
+
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rayprivacy.core.counting import Told, nobody
+from rayprivacy.dpsgd.units import documents_of
+from rayprivacy.evaluation.language import length_summary, perplexity
+from rayprivacy.evaluation.trees import tree_figures, word_recall
+from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows, total_loss
+from rayprivacy.runs.method import SYNTHETIC
+from rayprivacy.runs.sealing import sealed
+
+
+@sealed("the evaluation on held-out users")
+def heldout_metrics(
+    run: Run[TwoStageRecipe], backbone: Backbone, models: dict[str, tuple[Any, Any]], told: Told = nobody
+) -> dict[str, Any]:
+    """Perplexity of held-out trees and utterances together, and of each.
+
+    Args:
+        run: the run.
+        backbone: the base, whose tokenizer all models share.
+        models: by name, what reads trees and what reads utterances.
+        told: told how many models are measured.
+    """
+    rows = heldout_rows(run)
+    if not rows:
+        return dict(NOBODY)
+    documents = [
+        documents_of(rows, backbone, reading) for reading in (parses_of(run.recipe), utterances_of(run.recipe))
+    ]
+    measured: dict[str, dict[str, float]] = {"trees": {}, "utterances": {}, "perplexity": {}}
+    for number, (name, pair) in enumerate(models.items()):
+        told(number)
+        parts = [total_loss(run, model, backbone.end, own) for model, own in zip(pair, documents, strict=True)]
+        together = tuple(map(sum, zip(*parts, strict=True)))
+        for kind, (loss, tokens) in zip(measured, [*parts, together], strict=True):
+            measured[kind][name] = perplexity(loss, int(tokens))
+    return {
+        "releasable": False,
+        "why": WHY,
+        "perplexity": measured["perplexity"],
+        "perplexity_of_trees": measured["trees"],
+        "perplexity_of_utterances": measured["utterances"],
+        "lengths": length_summary([row["text"] for row in rows]),
+    }
+
+
+@sealed("the evaluation on held-out users")
+def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
+    """Words and functions of synthetic text against those of held-out users' text."""
+    rows = heldout_rows(run)
+    if not rows:
+        return dict(NOBODY)
+    synthetic = pq.read_table(run.root / SYNTHETIC)
+    texts, trees = (synthetic[name].to_pylist() for name in ("text", "parse"))
+    figures = {
+        "word_recall": word_recall([row["text"] for row in rows], texts),
+        **tree_figures([str(row[run.recipe.parses.column] or "") for row in rows], trees),
+    }
+    return {
+        "releasable": False,
+        "why": WHY,
+        "real": len(rows),
+        "synthetic": len(texts),
+        **{name: round(value, 4) for name, value in figures.items()},
+    }

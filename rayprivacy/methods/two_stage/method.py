@@ -1,0 +1,134 @@
+"""The algorithm of two-stage generation (Mireshghallah et al., ACL 2023, "Privacy-Preserving Domain Adaptation of
+Semantic Parsers"), for private utterances whose meaning has a grammar.
+
+    base model -> trained on public utterances with their trees, with `pretrain`                     (public)
+    corpus -> trees -> coins -> clipped gradients -> noisy sums, charged -> the tree model           (released)
+    corpus -> trees and utterances -> the same, other coins and noise -> the utterance model         (released)
+    the tree model -> trees, freely or under a public grammar -> the utterance model -> text         (free)
+
+Both trainings read the same users, so their charges add up, and one calibration gives the noise of both. Each is a
+stage of the release, whose name is part of its charges, its coins and its noise: with equal settings they would
+otherwise share a stream, and the difference of the two models would be without noise.
+
+What differs from the paper: users and not utterances are protected, samples are drawn by coins and not shuffled, trees
+come from a column and not from a parser, and nothing is computed from the size of the corpus.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.generation.writing import Written
+from rayprivacy.methods.two_stage.exhibits import tree_tables
+from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_metrics
+from rayprivacy.methods.two_stage.labels import TreeLabels
+from rayprivacy.methods.two_stage.plan import (
+    PARSES,
+    TREES,
+    TREES_WRITTEN,
+    UTTERANCES,
+    WRITING,
+    planned_trainings,
+)
+from rayprivacy.methods.two_stage.prompts import prompt
+from rayprivacy.methods.two_stage.public_side import pretraining_documents, public_inputs, structure_of
+from rayprivacy.methods.two_stage.readings import PARSES as PARSES_FOLDER
+from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.method import SYNTHETIC, Output
+from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
+from rayprivacy.runs.training import Trained, Training, save_trained, train
+from rayprivacy.runs.written import written_once
+
+HOW = "A language model fine-tuned with DP-SGD on private {what}."
+TREES_FILE = "trees.parquet"
+Context = RunContext[TwoStageRecipe]
+
+
+def run(context: Context) -> Output | None:
+    """Run, or finish, a recipe; None when it was stopped after some chunks, with its models saved."""
+    recipe = context.recipe
+    backbone = context.load_model(recipe.pretrain, pretraining_documents(recipe), **public_inputs(recipe))
+    context.shard()
+    mechanisms = planned_trainings(recipe)
+
+    def trained_on(name: str, stage: str, reading: Reading) -> Trained:
+        settings = recipe.training_of(stage)
+        return train(context, name, Training(mechanisms[name], reading, recipe.adapter, settings, recipe.resources))
+
+    trees = trained_on(PARSES, "trees", parses_of(recipe))
+    utterances = trained_on(UTTERANCES, "utterances", utterances_of(recipe))
+    writer = save_trained(context, utterances, recipe.adapter, HOW.format(what="utterances behind their parse trees"))
+    parser = save_trained(context, trees, recipe.adapter, HOW.format(what="parse trees"), PARSES_FOLDER)
+    if context.stops_early:
+        return None
+    with context.stage(TREES):
+        drawn = _write_trees(context, trees)
+    with context.stage(WRITING):
+        written = _write_texts(context, utterances)
+    measured = cache(lambda: tree_metrics(context.run))
+    return Output(
+        figures={"degenerate": written.degenerate, "trees": _tree_figures(drawn), **context.public_figures},
+        heldout=lambda: heldout_metrics(
+            context.run,
+            backbone,
+            {**_public_models(context, backbone), "two_stage": (parser, writer)},
+            context.counter(MODELS_MEASURED),
+        ),
+        internal=lambda: {"trees": measured()},
+        exhibits=lambda: tree_tables(_tree_figures(drawn), measured()),
+    )
+
+
+def _public_models(context: Context, backbone: Backbone) -> dict[str, tuple[Any, Any]]:
+    """The base model that the recipe names, and what it became by pretraining; each reads both kinds of document."""
+    if context.pretrained is None or context.base is None:
+        return {"base": (backbone.model, backbone.model)}
+    return {"base": (context.base.model,) * 2, "pretrained": (backbone.model,) * 2}
+
+
+def _write_trees(context: Context, trained: Trained) -> Written:
+    recipe, config = context.recipe, context.recipe.generation
+    asked, structure = [(0, "")] * config.texts, structure_of(recipe)
+    mark = digest_json([trained.inputs, config.texts, structure.grammar, structure.free_draws, structure.constrained])
+    return written_once(
+        context,
+        context.run.root / PARSES_FOLDER,
+        asked,
+        config.model_copy(update={"max_tokens": recipe.parses.max_tokens}),
+        Codes(CodesConfig(), ()),
+        context.run.public(TREES_FILE),
+        mark,
+        TREES_WRITTEN,
+        structure,
+    )
+
+
+def _write_texts(context: Context, trained: Trained) -> Written:
+    trees = pq.read_table(context.run.public(TREES_FILE))["text"].to_pylist()
+    prompts = [(place, prompt(tree)) for place, tree in enumerate(trees)]
+    return written_once(
+        context,
+        context.run.root / MODEL,
+        prompts,
+        context.recipe.generation,
+        TreeLabels(trees),
+        context.run.root / SYNTHETIC,
+        digest_json([trained.inputs, prompts]),
+        TEXTS_WRITTEN,
+    )
+
+
+def _tree_figures(drawn: Written) -> Mapping[str, Any]:
+    """How trees were drawn; the share of free draws that followed the grammar is the pass rate before constraints."""
+    free = drawn.draws.get("free_draws", 0)
+    accepted = drawn.draws.get("free_draws_accepted", 0)
+    return {"written": drawn.texts, **drawn.draws, "pass_rate": round(accepted / free, 4) if free else None}

@@ -1,0 +1,52 @@
+"""Text that a released model writes as a stage of a run, or wrote before: the file says what it was made of."""
+
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rayprivacy.generation.settings import WritingConfig, settled
+from rayprivacy.generation.structured import Structure
+from rayprivacy.generation.writing import Labels, Prompts, Written, read_written, write_samples
+from rayprivacy.runs.context import RunContext
+
+
+def written_once(
+    context: RunContext[Any],
+    model_dir: Path,
+    prompts: Prompts,
+    config: WritingConfig,
+    labels: Labels,
+    path: Path,
+    source: str,
+    what: str,
+    structure: Structure | None = None,
+) -> Written:
+    """Write the texts of a saved model, unless a file of the same source is there.
+
+    Args:
+        context: of the run, whose `resources` say how many actors sample.
+        model_dir: the saved model.
+        prompts: what it continues.
+        config: how it samples.
+        labels: of the texts.
+        path: the file.
+        source: names the model and the prompts.
+        what: the count of the plan that is shown.
+        structure: what is asked of the texts.
+    """
+    if path.exists() and (written := read_written(path)).source == source:
+        return written
+    return write_samples(
+        model_dir,
+        prompts,
+        config,
+        labels,
+        path,
+        context.recipe.resources.actors or int(ray.cluster_resources()["CPU"]),
+        engine=settled(config.engine),
+        workspace=context.run.root / "public",
+        structure=structure,
+        source=source,
+        told=context.counter(what),
+    )

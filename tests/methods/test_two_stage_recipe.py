@@ -1,0 +1,182 @@
+"""The recipe of two-stage generation: what is refused, noise that just fits both stages, and what names the release."""
+
+import json
+import pickle
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import command
+from small_trees import small_recipe, warm, write_corpus
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError
+from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES, plan_run, planned_trainings
+from rayprivacy.methods.two_stage.prompts import prompt
+from rayprivacy.methods.two_stage.public_side import check_inputs, pretraining_documents, structure_of
+from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.runs.account import open_account
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.trial_recipes import Trials
+
+ROOT = Path(__file__).parents[2]
+JOB = ROOT / "jobs" / "two_stage" / "smcalflow.yaml"
+
+
+def _recipe(**blocks: Any) -> TwoStageRecipe:
+    return TwoStageRecipe.parse(blocks)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ({"stages": {"sigma_ratio": 0}}, r"'stages\.sigma_ratio' is 0"),
+        ({"stages": {"trees": {"steps": 0}}}, r"'stages\.trees\.steps' is 0"),
+        ({"stages": {"parses": {"steps": 3}}}, "is not a key of the recipe"),
+        ({"stages": {"trees": {"steps": 3}}, "training": {"bands": 2, "chunk": 2}}, r"stages\.trees does not fit"),
+        ({"parses": {"column": "tree"}}, "is 'tree', which is none of corpus.labels: add it there"),
+        ({"parses": {"grammar": "lispress"}}, "grammar and functions go together"),
+        ({"parses": {"functions": "api.txt"}}, "grammar and functions go together"),
+        ({"parses": {"max_tokens": 0}}, r"'parses\.max_tokens' is 0"),
+        ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
+        ({"privacy": {"unit": "record"}}, "max_records_per_user"),
+        ({"privacy": {"composition": "gdp"}}, r"'privacy\.composition' is 'gdp'"),
+    ],
+)
+def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _recipe(**blocks)
+
+
+@pytest.mark.parametrize("inside", ["api.txt", "lists/api.txt", ""])
+def test_a_list_of_functions_within_the_corpus_is_refused(tmp_path: Path, inside: str) -> None:
+    parses = {"grammar": "lispress", "functions": str(tmp_path / "corpus" / inside)}
+    with pytest.raises(ConfigError, match=r"parses\.functions is a part of the private corpus"):
+        _recipe(corpus={"source": str(tmp_path / "corpus")}, parses=parses)
+    beside = parses | {"functions": str(tmp_path / "api.txt")}
+    assert _recipe(corpus={"source": str(tmp_path / "corpus")}, parses=beside).parses.functions
+
+
+@pytest.mark.parametrize("composition", ["rdp", pytest.param("pld", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("ratio", [pytest.param(1.0, marks=pytest.mark.exhaustive), 1.7])
+def test_the_noise_is_the_least_with_which_both_stages_fit(
+    composition: str, ratio: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # it is found here and now
+    privacy = {"epsilon": 3.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
+    stages = {"trees": {"steps": 20, "sampling_rate": 0.02}, "utterances": {"steps": 80}, "sigma_ratio": ratio}
+    recipe = _recipe(privacy=privacy, stages=stages)
+    mechanisms, plan = planned_trainings(recipe), plan_run(recipe)
+    trees, utterances = mechanisms[PARSES], mechanisms[UTTERANCES]
+    assert (trees.sampling_rate, trees.steps, utterances.sampling_rate, utterances.steps) == (0.02, 20, 0.05, 80)
+    assert trees.noise_multiplier == pytest.approx(ratio * utterances.noise_multiplier)
+    assert 2.98 < epsilon(plan.charges, 1e-6, "pld" if composition == "pld" else "rdp") <= 3.0
+    open_account(recipe, plan).close()
+    privacy["account"] = "less"
+    less = _recipe(privacy=privacy, stages=stages, training={"noise_multiplier": 0.999 * utterances.noise_multiplier})
+    with pytest.raises((BudgetRefusedError, ConfigError)), closing(open_account(less, plan_run(less))):
+        pass
+
+
+def test_the_noise_of_a_plan_is_that_of_the_calculator() -> None:
+    recipe = load_recipe(JOB, {"privacy.epsilon": 3.0})
+    lines = ["--q1", ".05", "--steps1", "20", "--q2", ".05", "--steps2", "80", "--epsilon", "3", "--delta", "1e-6"]
+    answer = json.loads(command(["epsilon", "two-stage", *lines, "--json"], ROOT).stdout)
+    found = {mechanism.noise_multiplier for mechanism in planned_trainings(recipe).values()}  # type: ignore[arg-type]
+    assert len(found) == 1
+    assert found.pop() == pytest.approx(next(iter(answer["noise"].values())), rel=1e-5)
+    shown = command(["plan", str(JOB), "-o", "privacy.epsilon=3"], ROOT)  # there is no such corpus: none is touched
+    assert shown.returncode == 0, shown.stderr
+    assert "training on parse trees" in shown.stdout
+    assert shown.stdout.count("alone") == 2
+    assert "noise multiplier 1.17 " in shown.stdout
+
+
+def test_the_certificate_will_say_what_the_paper_would_and_what_its_batches_cost() -> None:
+    """Ten epochs of 133,584 texts in batches of 2,048, with what is exactly epsilon 8 if batches are sampled."""
+    stages = {"trees": {"steps": 130}, "utterances": {"steps": 520}}
+    training = {"sampling_rate": 2048 / 133_584, "noise_multiplier": 0.63}
+    recipe = _recipe(privacy={"epsilon": 60.0, "delta": 8e-6}, stages=stages, training=training)
+    paper, shuffled = plan_run(recipe).as_published.values()
+    assert 10.0 < paper < 10.6  # classic conversion
+    assert 33.0 < shuffled < 34.0  # each text takes part ten times
+    assert not plan_run(_recipe(privacy={"epsilon": 8.0}, training={"bands": 5, "chunk": 10})).as_published
+
+
+def test_the_release_id_moves_with_what_is_released() -> None:
+    base = _recipe()
+    for same in ({"resources": {"workers": 2}}, {"generation": {"texts": 9}}, {"evaluation": {"users": 3}}):
+        assert _recipe(**same).release_id == base.release_id
+    others = (
+        {"parses": {"grammar": "lispress", "functions": "api.txt"}},
+        {"parses": {"max_tokens": 99}},
+        {"pretrain": {"source": "public.parquet"}},
+        {"stages": {"sigma_ratio": 1.1}},
+        {"stages": {"trees": {"steps": 21}}},
+        {"stages": {"trees": {"steps": 20, "learning_rate": 0.1}}},
+    )
+    assert len({base.release_id, *(_recipe(**other).release_id for other in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("path", sorted(JOB.parent.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_packaged_recipes_load_and_come_back(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+def test_everything_public_is_the_same_for_neighbouring_corpora(tmp_path: Path, tiny_base: Path) -> None:
+    """Grammar, bounds, prompts, noise and pretraining documents, to the byte, before and after a user joins."""
+    pytest.importorskip("xgrammar")
+
+    def public() -> bytes:
+        data = small_recipe(tmp_path, tiny_base) | warm(tmp_path)
+        recipe = parse_recipe(data)
+        assert isinstance(recipe, TwoStageRecipe)
+        check_inputs(recipe)
+        parts = (parses_of(recipe), utterances_of(recipe), structure_of(recipe), pretraining_documents(recipe))
+        return pickle.dumps((*parts, planned_trainings(recipe), plan_run(recipe).charges))
+
+    write_corpus(tmp_path)
+    before = public()
+    write_corpus(tmp_path, users=31)
+    assert public() == before
+
+
+def test_public_pairs_become_a_document_for_each_model(tmp_path: Path, tiny_base: Path) -> None:
+    write_corpus(tmp_path)
+    recipe = _recipe(pretrain={"source": str(tmp_path / "pub.parquet"), "text": "said"})
+    documents = pretraining_documents(recipe)
+    assert documents is not None
+    assert len(documents) == 160
+    tree, pair = documents[:2]
+    assert pair.startswith(prompt(tree))
+    wrong = _recipe(pretrain={"source": str(tmp_path / "pub.parquet"), "text": "says"})
+    with pytest.raises(ConfigError, match=r"pretrain\.text"):
+        pretraining_documents(wrong)
+
+
+@pytest.mark.parametrize(("lines", "says"), [("", "name 1 is missing"), ("Yield\nno way", "name 2 is missing, or has")])
+def test_a_list_that_is_none_is_one_sentence(tmp_path: Path, lines: str, says: str) -> None:
+    (tmp_path / "api.txt").write_text(lines)
+    recipe = _recipe(parses={"grammar": "lispress", "functions": str(tmp_path / "api.txt")})
+    with pytest.raises(ConfigError, match=f"parses.functions .*{says}"):
+        structure_of(recipe)
+    (tmp_path / "api.txt").unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        structure_of(recipe)
+
+
+def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> None:
+    trials = Trials.of(load_space(ROOT / "tune_spaces" / "two_stage.yaml"), tmp_path)
+    values = {"stages.sigma_ratio": 2.0, "stages.trees.steps": 40, "training.optimizer.learning_rate": 1e-3}
+    recipe = trials.recipe(values)
+    assert isinstance(recipe, TwoStageRecipe)
+    mechanisms = planned_trainings(recipe)
+    assert (mechanisms[PARSES].steps, mechanisms[UTTERANCES].steps) == (40, 80)
+    assert mechanisms[PARSES].noise_multiplier == pytest.approx(2 * mechanisms[UTTERANCES].noise_multiplier)
+    assert len(trials.charges(values)) == 2 + 4  # chunks of twenty steps

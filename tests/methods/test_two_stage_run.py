@@ -1,0 +1,207 @@
+"""Two-stage generation as its users run it: a recipe in, two models, text with its trees and one certificate out."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+from commands import command
+from small_jobs import Job
+from small_trees import FUNCTIONS, small_job, warm
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rayprivacy.corpus.trees import functions, parse
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Functions of a script travel by value, so this runs where the steps do. A worker dies in the third step on trees,
+# once, and the whole job in the fifth step on utterances: the stages have 4 and 6, in chunks of 2.
+HOOK = """
+from rayprivacy.dpsgd import train
+FLAG, DRIVER, REAL = os.path.abspath("died"), os.getpid(), train.train_worker
+def watched(given):
+    import os, pathlib, signal
+    replace = pathlib.Path.replace
+    def replacing(path, target):
+        steps = path.read_text() if target.name == "progress" else ""
+        result = replace(path, target)
+        if steps == "5":
+            os.kill(DRIVER, signal.SIGKILL)
+        if steps == "5" or steps == "3" and not os.path.exists(FLAG):
+            pathlib.Path(FLAG).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    pathlib.Path.replace = replacing
+    REAL(given)
+train.train_worker = watched
+"""
+FILES = ("model/model.safetensors", "model/parses/model.safetensors", "synthetic.parquet")
+
+
+def _kinds(job: Job) -> list[str]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
+    ledger.close()
+    return kinds
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
+    """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
+    pytest.importorskip("xgrammar")
+    folder = tmp_path_factory.mktemp("two_stage")
+    job = small_job(folder, tiny_base, **warm(folder))
+    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
+    killed = job.killed("out", HOOK, *cluster)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (folder / "died").exists()
+    assert _kinds(job) == ["create", *["reserve", "start", "commit"] * 4, "reserve", "start"]
+    finished = job.run("out", "--resume")
+    assert finished.returncode == 0, finished.stderr
+    return job
+
+
+def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
+    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+    certificate = done.certificate("out")
+    assert {(row["kind"], row["q"]) for row in certificate["events"]} == {("poisson-sampled-gaussian", 0.4)}
+    assert sum(row["count"] for row in certificate["events"]) == 4 + 6
+    assert len({row["sigma_eff"] for row in certificate["events"]}) == 1
+    assert (certificate["epsilon"], certificate["composition"]) == (3.0, "rdp")
+    assert certificate["spent_diagnostic"]["epsilon"] <= certificate["epsilon"]
+    trees, utterances, together = certificate["stages"]
+    assert trees["epsilon"] < utterances["epsilon"] < together["epsilon"] <= 3.0
+    assert together["epsilon"] < trees["epsilon"] + utterances["epsilon"]
+    assert len(certificate["as_published"]) == 2
+    assert max(certificate["as_published"].values()) > 3.0
+    assert any("grammar" in sentence for sentence in certificate["assumptions"])
+    verified = command(["ledger", "verify", "--ledger", f"sqlite:///{done.folder}/ledger.db"], done.folder)
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_called_again_it_charges_nothing_and_changes_nothing(done: Job) -> None:
+    before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
+    assert done.run("out", "--resume").returncode == 0
+    assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
+    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(done: Job) -> None:
+    again = done.run("again")
+    assert again.returncode == 0, again.stderr
+    assert done.certificate("again") == done.certificate("out")
+    for name in FILES:
+        assert (done.folder / "again" / name).read_bytes() == (done.folder / "out" / name).read_bytes(), name
+    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+
+
+def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
+    table, figures = pq.read_table(done.folder / "out" / "synthetic.parquet"), _metrics(done)["synthetic"]["trees"]
+    assert table.column_names == ["text", "parse", "functions"]
+    assert 0 < len(table) <= figures["written"] <= 12
+    allowed = set((done.folder / "api.txt").read_text().split())
+    assert set(FUNCTIONS) < allowed
+    for row in table.to_pylist():
+        tree = parse(row["parse"])
+        assert set(functions(tree)) <= allowed
+        assert row["functions"] == " ".join(functions(tree))
+    assert figures["free_draws"] >= 12
+    assert figures["written"] + figures["left_out"] == 12
+    assert figures["pass_rate"] == round(figures["free_draws_accepted"] / figures["free_draws"], 4)
+    assert figures["written"] - figures["free_draws_accepted"] <= figures["masked_draws"]
+
+
+def test_both_models_are_there_and_measured(done: Job) -> None:
+    out, metrics = done.folder / "out", _metrics(done)
+    for folder in ("model", "model/parses"):
+        model, tokenizer = (kind.from_pretrained(out / folder) for kind in (AutoModelForCausalLM, AutoTokenizer))
+        assert model.generate(**tokenizer("(Yield", return_tensors="pt"), max_new_tokens=2).shape[1] > 2
+        assert "differential-privacy" in (out / folder / "README.md").read_text()
+    heldout, trees = metrics["heldout"], metrics["trees"]
+    assert not heldout["releasable"]
+    assert not trees["releasable"]
+    for kind in ("perplexity", "perplexity_of_trees", "perplexity_of_utterances"):
+        assert set(heldout[kind]) == {"base", "pretrained", "two_stage"}
+        assert heldout[kind]["pretrained"] < 0.1 * heldout[kind]["base"], "public pairs teach both kinds of document"
+    assert 0.5 < trees["function_recall"] <= 1
+    assert 0 <= trees["function_distance"] < 0.5
+
+
+def test_the_report_shows_how_trees_were_drawn_and_keeps_private_figures_inside(done: Job) -> None:
+    out = done.folder / "out"
+    page = (out / "report.html").read_text()
+    assert "How parse trees were drawn" in page
+    assert "Words and functions beside held-out text" in page
+    assert done.call("report", str(out), "--public").returncode == 0
+    public = (out / "report-public.html").read_text()
+    assert "How parse trees were drawn" in public
+    assert "Words and functions beside held-out text" not in public
+    assert "say (Yield (Today))" in (out / "model" / "README.md").read_text()
+
+
+def test_nothing_private_leaves(done: Job) -> None:
+    out = done.folder / "out"
+    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
+        assert "user-" not in (out / name).read_text(), name
+    assert (out / "private").stat().st_mode & 0o077 == 0
+
+
+def test_an_audit_attacks_both_models_and_flags_nothing(done: Job) -> None:
+    answer = done.call("audit", str(done.folder / "out"), "--json")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert not found["verdict"]["flagged"]
+    assert set(found["membership"]) == {"loss", "calibrated"}
+    hidden = done.folder / "out" / "model" / "parses"
+    hidden.rename(hidden.with_name("elsewhere"))
+    assert done.call("audit", str(done.folder / "out"), "--json").returncode != 0  # it reads the second model
+    hidden.with_name("elsewhere").rename(hidden)
+
+
+@pytest.mark.exhaustive
+def test_without_public_trees_and_grammar_it_is_the_published_method(
+    tmp_path: Path, tiny_base: Path, local_ray: Path
+) -> None:
+    job = small_job(tmp_path, tiny_base)
+    finished = job.run("out")
+    assert finished.returncode == 0, finished.stderr
+    figures = _metrics(job)["synthetic"]["trees"]
+    assert (figures["free_draws"], figures.get("masked_draws", 0), figures["written"]) == (12, 0, 12)
+
+
+SECRET = "my pin"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("private", [True, False])
+def test_a_secret_in_trees_comes_out_without_privacy_and_not_with_it(
+    tmp_path: Path, tiny_base: Path, local_ray: Path, private: bool
+) -> None:
+    """A literal that half of the people have in their trees, and no public tree has."""
+    job = small_job(tmp_path, tiny_base, **warm(tmp_path))
+    table = pq.read_table(tmp_path / "talk.parquet").to_pylist()
+    planted = [_planted(row) if int(row["who"].split("-")[1]) % 2 else row for row in table]
+    pq.write_table(pa.Table.from_pylist(planted), tmp_path / "talk.parquet")
+    noise = ("privacy.epsilon=8",) if private else ("privacy.epsilon=1e6", "training.noise_multiplier=0.05")
+    more = ("stages.trees.steps=40", "stages.utterances.steps=2", "training.chunk=40", "generation.texts=48")
+    rate = ("adapter.kind=full", "training.optimizer.learning_rate=0.003")
+    finished = job.run("out", *(word for each in (*noise, *more, *rate) for word in ("-o", each)))
+    assert finished.returncode == 0, finished.stderr
+    released = pq.read_table(tmp_path / "out" / "synthetic.parquet")["parse"].to_pylist()
+    assert len(released) > 10
+    assert any(SECRET in tree for tree in released) == (not private)
+
+
+def _planted(row: dict[str, str]) -> dict[str, str]:
+    return row | {"said": f"add {SECRET} today", "lispress": f'(Yield (Create (Event.name_? (?= "{SECRET}"))))'}
+
+
+def _metrics(job: Job) -> dict[str, Any]:
+    return dict(json.loads((job.folder / "out" / "metrics.json").read_text()))

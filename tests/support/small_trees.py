@@ -1,0 +1,88 @@
+"""Small utterances with parse trees of the shape of Lispress, and a recipe of two-stage generation on them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from small_jobs import Job
+
+DAYS = {"today": "Today", "tomorrow": "Tomorrow", "on monday": "Monday"}
+THINGS = ("lunch", "tea", "a run", "dinner")
+FUNCTIONS = ("Yield", "Find", "Create", "Delete", "&", "Event.name_?", "Event.start_?", "?=", "?~=", "Any", "Confirm")
+USERS, TURNS = 30, 4
+
+
+def pair(dice: random.Random) -> tuple[str, str]:
+    """An utterance and its tree."""
+    (day, name), thing = dice.choice(list(DAYS.items())), dice.choice(THINGS)
+    return dice.choice(
+        [
+            (f"what is {day}", f"(Yield (Find (Event.start_? ({name})) (^(Event) Any)))"),
+            (f"add {thing} {day}", f'(Yield (Create (& (Event.name_? (?= "{thing}")) (Event.start_? ({name})))))'),
+            (f"no more {thing}", f'(Yield (Delete (Event.name_? (?~= "{thing}"))))'),
+            ("yes please", "(Confirm)"),
+        ]
+    )
+
+
+def pairs(seed: int, count: int) -> list[tuple[str, str]]:
+    dice = random.Random(seed)
+    return [pair(dice) for _ in range(count)]
+
+
+def write_corpus(folder: Path, users: int = USERS, turns: int = TURNS) -> None:
+    """`talk.parquet`, private; `public.parquet`, public rows of other people; `api.txt`, the public list of names."""
+    rows = [(f"user-{n // turns}", *each) for n, each in enumerate(pairs(1, users * turns))]
+    table = {"who": [row[0] for row in rows], "said": [row[1] for row in rows], "lispress": [row[2] for row in rows]}
+    pq.write_table(pa.table(table), folder / "talk.parquet")
+    public = pairs(2, 80)
+    pq.write_table(
+        pa.table({"said": [t for t, _ in public], "lispress": [y for _, y in public]}), folder / "pub.parquet"
+    )
+    (folder / "api.txt").write_text("\n".join([*FUNCTIONS, *DAYS.values()]))
+
+
+def small_recipe(folder: Path, base: Path) -> dict[str, Any]:
+    return {
+        "method": "two_stage",
+        "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
+        "privacy": {
+            "ledger": f"sqlite:///{folder}/ledger.db",
+            "key": str(folder / "secret.key"),
+            "account": "talk",
+        },
+        "model": {"base": str(base), "dtype": "float32"},
+        "parses": {"max_tokens": 64},
+        "stages": {"trees": {"steps": 4}, "utterances": {"steps": 6}},
+        "training": {"sampling_rate": 0.4, "expected_batch": 10, "chunk": 2, "max_tokens": 16},
+        "generation": {"texts": 12, "max_tokens": 12, "engine": "transformers"},
+        "resources": {"cpus": 1, "actors": 1},
+    }
+
+
+def small_job(folder: Path, base: Path, **blocks: Any) -> Job:
+    write_corpus(folder)
+    recipe = small_recipe(folder, base)
+    for name, keys in blocks.items():
+        recipe[name] = recipe.get(name, {}) | keys
+    path = folder / "talk.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return Job(folder, path)
+
+
+def warm(folder: Path) -> dict[str, Any]:
+    """Blocks of a run that begins from public pairs, and writes trees under the grammar."""
+    return {
+        "parses": {"max_tokens": 64, "grammar": "lispress", "functions": str(folder / "api.txt")},
+        "pretrain": {
+            "source": str(folder / "pub.parquet"),
+            "text": "said",
+            "steps": 120,
+            "batch": 8,
+            "max_tokens": 96,
+            "learning_rate": 0.003,
+        },
+    }
