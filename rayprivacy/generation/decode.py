@@ -8,10 +8,9 @@ import torch
 from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from rayprivacy.core.counting import Told, nobody
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents
 
-BATCH = 64
 Sampler = Callable[[list[str], SamplingConfig], list[list[int]]]
 
 

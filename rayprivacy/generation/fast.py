@@ -31,9 +31,9 @@ import torch
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.generation.decode import BATCH, Sampler, sample
+from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.engines import PRECISIONS
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents, model_digest
 from rayprivacy.models.quiet import no_progress_bars
 

@@ -8,6 +8,7 @@ from rayprivacy.core.config import Config
 
 EngineName = Literal["transformers", "ctranslate2", "ctranslate2_float32", "vllm"]
 FIRST_ENGINE: Literal["transformers"] = "transformers"
+BATCH = 64  # texts that are sampled at once: more are little faster, and leave the last actor more to do alone
 
 
 class SamplingConfig(Config):

@@ -40,11 +40,11 @@ from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.generation.decode import BATCH, Sampler, sample
+from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.degenerate import is_degenerate
 from rayprivacy.generation.engines import PRECISIONS, require_engine
 from rayprivacy.generation.fast import Decoder, convert
-from rayprivacy.generation.settings import EngineName, SamplingConfig
+from rayprivacy.generation.settings import BATCH, EngineName, SamplingConfig
 from rayprivacy.generation.structured import Continue, Matcher, Structure, StructuredWriter
 from rayprivacy.models.backbone import Backbone, Documents, load_backbone, load_documents
 from rayprivacy.models.settings import ModelConfig

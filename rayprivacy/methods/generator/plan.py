@@ -1,6 +1,7 @@
 """The plan of the generator: the label histogram, and the steps of DP-SGD with the least noise that fits the budget."""
 
 from rayprivacy.generation.codes import Codes
+from rayprivacy.generation.settings import BATCH
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
@@ -22,7 +23,6 @@ from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, 
 from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line, sampled_steps, steps_efforts
 
 CODES, STEPS, WRITING = "shares of control codes", "DP-SGD", "synthetic text"
-BLOCK = 128  # texts that an actor samples at once
 
 
 def planned_histogram(recipe: GeneratorRecipe) -> HistogramMechanism | None:
@@ -97,7 +97,7 @@ def _steps(recipe: GeneratorRecipe, mechanism: SampledGaussian) -> Stage:
 def _writing(recipe: GeneratorRecipe) -> Stage:
     size, config = size_of(recipe.model.base), recipe.generation
     texts = candidates_of(recipe.match, config.texts)
-    blocks = -(-texts // BLOCK)
+    blocks = -(-texts // BATCH)
     processes = min(recipe.resources.actors or blocks, blocks)
     known = size is not None and config.engine != "vllm"
     flops = size.forward(texts * config.max_tokens) if size else 0.0

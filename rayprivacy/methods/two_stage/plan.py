@@ -1,6 +1,7 @@
 """The plan of two-stage generation: two trainings with DP-SGD on the same users, calibrated together, then writing."""
 
 from rayprivacy.accounting import published
+from rayprivacy.generation.settings import BATCH
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.step_mechanism import SampledGaussian
@@ -21,7 +22,6 @@ from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line,
 PARSES, UTTERANCES = "training on parse trees", "training on utterances"
 TREES, WRITING = "synthetic parse trees", "synthetic text"
 TREES_WRITTEN = "trees_written"
-BLOCK = 128  # texts that an actor samples at once
 
 
 def planned_trainings(recipe: TwoStageRecipe) -> dict[str, SampledGaussian]:
@@ -73,7 +73,7 @@ def _training(recipe: TwoStageRecipe, stage: str, name: str, mechanism: SampledG
 
 def _writing(recipe: TwoStageRecipe, name: str, what: str, tokens: int) -> Stage:
     size, config = size_of(recipe.model.base), recipe.generation
-    blocks = -(-config.texts // BLOCK)
+    blocks = -(-config.texts // BATCH)
     processes = min(recipe.resources.actors or blocks, blocks)
     known = size is not None and config.engine != "vllm"
     flops = size.forward(config.texts * tokens) if size else 0.0
