@@ -6,7 +6,8 @@
 Each run is a new one, in a folder of its own with a key and a ledger of its own. `avx2` hides the vector instructions
 for bfloat16 from oneDNN and from torch, as on most laptops. CPU seconds and memory are those of the command and of all
 processes that it starts (Ray's daemons and workers), looked at twice a second: a process that lives shorter is missed.
-Memory counts pages that several processes share once for each.
+`peak_rss_gb` counts pages that several processes share once for each of them; `peak_pss_gb` counts them once, and is
+what a machine needs to have; it is looked at every two seconds, where Linux tells it.
 """
 
 import argparse
@@ -29,6 +30,7 @@ ISAS = {
     "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "CT2_FORCE_CPU_ISA": "AVX2"},
 }
 LOOK_SECONDS = 0.5
+LOOKS_AT_SHARES = 4  # it takes the kernel some milliseconds for each process
 
 
 class Watch(threading.Thread):
@@ -36,7 +38,8 @@ class Watch(threading.Thread):
 
     Attributes:
         seen: for each look: the time, and the CPU seconds of all processes so far.
-        peak_gb: the most memory that was in use at once.
+        peak_gb: the most memory that was in use at once, shared pages counted for each process.
+        peak_shares_gb: the same with shared pages counted once.
     """
 
     def __init__(self, process: psutil.Process) -> None:
@@ -45,6 +48,7 @@ class Watch(threading.Thread):
         self._cpu: dict[tuple[int, float], float] = {}
         self.seen: list[tuple[float, float]] = []
         self.peak_gb = 0.0
+        self.peak_shares_gb = 0.0
 
     def run(self) -> None:
         """Look until the process is gone."""
@@ -65,11 +69,21 @@ class Watch(threading.Thread):
                 continue
         self.seen.append((time.time(), sum(self._cpu.values())))
         self.peak_gb = max(self.peak_gb, memory / 1e9)
+        if len(self.seen) % LOOKS_AT_SHARES == 0:
+            self.peak_shares_gb = max(self.peak_shares_gb, sum(map(_share, family)) / 1e9)
         return self._process.status() != psutil.STATUS_ZOMBIE
 
     def cpu_at(self, moment: float) -> float:
         """CPU seconds until a moment, as of the last look before it."""
         return next((cpu for seen, cpu in reversed(self.seen) if seen <= moment), 0.0)
+
+
+def _share(process: psutil.Process) -> int:
+    """Bytes of a process, where a page of n processes counts as 1/n; 0 where the kernel does not say."""
+    try:
+        return int(getattr(process.memory_full_info(), "pss", 0))
+    except psutil.Error:
+        return 0
 
 
 def main() -> None:
@@ -92,6 +106,7 @@ def measure(isa: str, recipe: Path, overrides: list[str]) -> dict[str, Any]:
             "work_s": round(work, 1),
             "cpu_s": round(watch.seen[-1][1], 1),
             "peak_rss_gb": round(watch.peak_gb, 2),
+            "peak_pss_gb": round(watch.peak_shares_gb, 2),
             **_quality(folder / "run"),
             **_stages(folder / "run", watch),
             **_machine(),

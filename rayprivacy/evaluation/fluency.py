@@ -5,12 +5,16 @@ least surprising of all. It should be near that of real text, which is the refer
 its full depth takes a second for about 2,000 tokens on two cores.
 """
 
+from functools import partial
+
 import torch
 
+from rayprivacy.core.threads import cores
 from rayprivacy.evaluation.language import distinct_n, perplexity, pool_bleu
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
+from rayprivacy.models.side_by_side import side_by_side
 
 SCORED = 150
 ROW_TOKENS = 64
@@ -22,8 +26,8 @@ def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> fl
     """Perplexity of at most `SCORED` texts under the base model, each cut to fit a row of `ROW_TOKENS` tokens."""
     drawn = [texts[place] for place in sample(len(texts), SCORED, seed)]
     documents = [backbone.document(text, ROW_TOKENS - 2) for text in drawn]
-    rows = encode(backbone, documents, ROW_TOKENS, len(documents))
-    return perplexity(*total_nll(rows.hidden, rows, backbone.head))
+    rows = encode(backbone, documents, ROW_TOKENS, len(documents), threads=cores())
+    return perplexity(*total_nll(rows.hidden, rows, backbone.head, cores()))
 
 
 def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, float]:
@@ -44,7 +48,7 @@ def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, flo
     }
 
 
-def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor) -> tuple[float, int]:
+def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor, threads: int = 1) -> tuple[float, int]:
     """Negative log-likelihood of all next tokens under the full vocabulary, in nats, summed; and how many they are.
 
     Args:
@@ -52,16 +56,19 @@ def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor) -> tuple[
         rows: the text.
         head: output head, float32 [vocabulary, width].
     """
-    return float(row_nll(hidden, rows, head).sum()), int(rows.predicts.sum())
+    return float(row_nll(hidden, rows, head, threads).sum()), int(rows.predicts.sum())
+
+
+def row_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor, threads: int = 1) -> torch.Tensor:
+    """The same for each row, float64 [rows]; `threads` work at it."""
+    keep = rows.predicts
+    pieces = zip(hidden[:, :-1][keep].split(_ROWS), rows.ids[:, 1:][keep].split(_ROWS), strict=True)
+    found = side_by_side(partial(_nll, head), pieces, threads)
+    row = torch.nonzero(keep)[:, 0]
+    return torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, torch.cat([torch.zeros(0), *found]).double())
 
 
 @torch.no_grad()
-def row_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor) -> torch.Tensor:
-    """The same for each row, float64 [rows]."""
-    keep = rows.predicts
-    found = [torch.zeros(0)]
-    targets = rows.ids[:, 1:][keep]
-    for states, wanted in zip(hidden[:, :-1][keep].split(_ROWS), targets.split(_ROWS), strict=True):
-        found.append(torch.nn.functional.cross_entropy(states.float() @ head.T, wanted, reduction="none"))
-    row = torch.nonzero(keep)[:, 0]
-    return torch.zeros(len(rows), dtype=torch.float64).index_add_(0, row, torch.cat(found).double())
+def _nll(head: torch.Tensor, examples: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    states, wanted = examples
+    return torch.nn.functional.cross_entropy(states.float() @ head.T, wanted, reduction="none")

@@ -31,6 +31,7 @@ import torch
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.threads import cores
 from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.engines import PRECISIONS
 from rayprivacy.generation.settings import BATCH, SamplingConfig
@@ -52,7 +53,7 @@ def sampler_of(
         yield partial(sample, model, documents, told=told)
         return
     folder = convert(engine, model, documents, workspace)
-    yield Decoder(folder, documents, torch.get_num_threads(), told).sample
+    yield Decoder(folder, documents, cores(), told).sample
     shutil.rmtree(folder)
 
 

@@ -10,12 +10,14 @@ change a group's features, not even in the last bit, and a long group runs at ne
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.packing import PAD, Row, pack
+from rayprivacy.models.side_by_side import side_by_side
 
 CALLS = (8, 4, 2, 1)
 _STEP = 8  # a call has a multiple of so many positions
@@ -101,6 +103,7 @@ def encode(
     trunk: Any = None,
     *,
     whole: bool = False,
+    threads: int = 1,
 ) -> Encoded:
     """Pack the documents of one group and run the trunk over them.
 
@@ -111,19 +114,27 @@ def encode(
         max_rows: public bound on the rows of one group.
         trunk: which module gives the states; by default the whole trunk, hence final states.
         whole: run the trunk on whole rows, empty positions and all; states may differ in their last bits.
+        threads: calls of the trunk at once; no bit depends on it.
     """
-    return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, whole=whole)
+    return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, whole=whole, threads=threads)
 
 
 def encode_rows(
-    backbone: Backbone, rows: list[Row], row_tokens: int, trunk: Any = None, *, whole: bool = False
+    backbone: Backbone,
+    rows: list[Row],
+    row_tokens: int,
+    trunk: Any = None,
+    *,
+    whole: bool = False,
+    threads: int = 1,
 ) -> Encoded:
     """Run the trunk over rows that are packed; other arguments as of `encode`.
 
     Rows of several groups share calls here, so that the states of one may depend on another's in their last bits. Only
     what is never released, like an evaluation, may do that to private text.
     """
-    parts = [_states(trunk or backbone.model.base_model, call, whole) for call in _calls(rows)]
+    states = partial(_states, trunk or backbone.model.base_model, whole=whole)
+    parts = side_by_side(states, _calls(rows), threads)
     return join(parts, row_tokens, backbone.width)
 
 

@@ -6,13 +6,14 @@ forwards and backwards; one product with a large head, and many small ones.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+
+from rayprivacy.core.threads import cores
 
 WIDTH, INNER, HEADS, LAYERS = 576, 1536, 9, 2
 ROW_TOKENS = 64
@@ -47,13 +48,12 @@ class _Layer(nn.Module):
 
 def measured() -> dict[str, Any]:
     """`cpus`, and `flops` per second of one core by kernel and, for those of the trunk, number format."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(1)
     flops = {"product": _rate(*_product()), "batched": _rate(*_batched())}
     for name, dtype in FORMATS.items():
         for kernel, (rows, tokens, train) in SHAPES.items():
             flops[f"{kernel} {name}"] = _rate(*_trunk(rows, tokens, dtype, train))
-    return {"cpus": cpus, "flops": flops}
+    return {"cpus": cores(), "flops": flops}
 
 
 def _trunk(rows: int, tokens: int, dtype: torch.dtype, train: bool) -> tuple[Callable[[], Any], float]:

@@ -18,6 +18,7 @@ from typing import Any
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, user_cache, write_json
+from rayprivacy.core.threads import cores
 from rayprivacy.runs.effort import MODEL_KERNELS, Kernel
 
 SWITCHES = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "DNNL_MAX_CPU_ISA")
@@ -52,7 +53,7 @@ class Machine:
 def machine_name() -> str:
     """A digest of what makes this machine as fast as it is."""
     switches = {name: os.environ[name] for name in SWITCHES if name in os.environ}
-    return digest_json([_processor(), os.cpu_count(), _cores(), version("torch"), switches])[:16]
+    return digest_json([_processor(), os.cpu_count(), cores(), version("torch"), switches])[:16]
 
 
 def this_machine(say: Callable[[str], None] = lambda sentence: None) -> Machine | None:
@@ -84,10 +85,6 @@ def _read(path: Path) -> Machine:
     if int(found["cpus"]) < 1 or not all(0 < rate < float("inf") for rate in flops.values()):
         raise ValueError("no machine is like that")
     return Machine(int(found["cpus"]), flops)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

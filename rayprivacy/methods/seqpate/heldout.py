@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.threads import cores
 from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.evaluation.fluency import row_nll
 from rayprivacy.evaluation.language import bleu, length_summary
@@ -61,12 +62,13 @@ def heldout_metrics(
     scores: dict[str, dict[str, float]] = {}
     read_by: Backbone | None = None
     packed = _packed(run, students["base_pseudo"].backbone, texts)
+    width = run.recipe.teachers.row_tokens
     for number, (name, student) in enumerate(models.items()):
         told(number)
         if student.backbone is not read_by:
             read_by = student.backbone
-            rows = encode_rows(read_by, [row for _, row in packed], run.recipe.teachers.row_tokens)
-        nll[name] = row_nll(student.hidden(rows), rows, read_by.head).numpy()
+            rows = encode_rows(read_by, [row for _, row in packed], width, threads=cores())
+        nll[name] = row_nll(student.hidden(rows), rows, read_by.head, cores()).numpy()
         if completions:
             scores[name] = completions.scores(student)
     users = np.array([user for user, _ in packed])

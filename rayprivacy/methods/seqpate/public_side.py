@@ -15,6 +15,7 @@ from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_json
+from rayprivacy.core.threads import cores
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
@@ -74,7 +75,8 @@ def pseudo_rows(
     if not path.exists():
         documents = read_json(texts)
         teachers = run.recipe.teachers
-        rows = encode(backbone, documents, teachers.row_tokens, len(documents), whole=teachers.whole)
+        shape = teachers.row_tokens, len(documents)
+        rows = encode(backbone, documents, *shape, whole=teachers.whole, threads=cores())
         save_tensors(path, {"ids": rows.ids, "segment": rows.segment, "hidden": rows.hidden})
     return Encoded(**load_file(path))
 
