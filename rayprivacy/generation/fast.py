@@ -36,6 +36,7 @@ from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.engines import PRECISIONS
 from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents, model_digest
+from rayprivacy.models.memory import trim_memory
 from rayprivacy.models.quiet import no_progress_bars
 
 # Total variation between two next-token distributions; int8 is coarser where the processor has no VNNI.
@@ -80,6 +81,7 @@ def convert(engine: str, model: Any, documents: Documents, workspace: Path) -> P
         _convert(engine, model, documents, scratch).rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        trim_memory(collect=True)  # of the copies that the converter made: as much as three models
     return folder
 
 
@@ -182,9 +184,10 @@ class Decoder:
             "end_token": sorted({self._documents.start, self._documents.end}),
             "include_prompt_in_result": False,
         }
-        found = self._seeded(config.seed + number, settings).generate_batch(
-            asked, max_length=config.max_tokens, **settings
-        )
+        generator = self._seeded(config.seed + number, settings)
+        found = generator.generate_batch(asked, max_length=config.max_tokens, **settings)
+        del generator
+        trim_memory()  # of a model
         return [
             self._document(prefix, each.sequences_ids[0], config.max_tokens)
             for prefix, each in zip(prefixes, found, strict=True)
