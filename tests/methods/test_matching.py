@@ -34,8 +34,13 @@ def _texts(job: Any, out: str) -> list[str]:
     return list(pq.read_table(job.folder / out / "synthetic.parquet")["text"].to_pylist())
 
 
-def test_seqpate_releases_the_texts_that_the_users_vote_for(job: Any) -> None:
-    assert job.run("out", *MATCH).returncode == 0
+def test_seqpate_releases_the_texts_that_the_users_vote_for_once(job: Any) -> None:
+    """Killed after the votes, and finished."""
+    died = job.killed("out", "import rayprivacy.runs.matching as m, os; m.raked = lambda *_: os._exit(3)", *MATCH)
+    assert died.returncode == 3
+    assert not (job.folder / "out" / "synthetic.parquet").exists()
+    assert _charges(job) == 2
+    assert job.run("out", *MATCH, "--resume").returncode == 0
     certificate, metrics = job.certificate("out"), _metrics(job, "out")
     assert [event["sigma_eff"] for event in certificate["events"]][-1] == 4.0
     assert [stage["name"] for stage in certificate["stages"]] == [
@@ -57,6 +62,7 @@ def test_seqpate_releases_the_texts_that_the_users_vote_for(job: Any) -> None:
     assert (_charges(job), _texts(job, "again")) == (2, texts)
 
 
+@pytest.mark.exhaustive
 def test_the_generator_keeps_the_shares_of_its_codes(generator: Any) -> None:
     assert generator.run("out", *MATCH).returncode == 0
     names = [stage["name"] for stage in generator.certificate("out")["stages"]]
@@ -65,15 +71,6 @@ def test_the_generator_keeps_the_shares_of_its_codes(generator: Any) -> None:
     assert table.column_names == ["text", "topic"]
     assert len(table) == 12
     assert _charges(generator) == 5  # the histogram, three chunks of steps, the votes
-
-
-def test_a_killed_run_votes_once(job: Any) -> None:
-    died = job.killed("out", "import rayprivacy.runs.matching as m, os; m.raked = lambda *_: os._exit(3)", *MATCH)
-    assert died.returncode == 3
-    assert not (job.folder / "out" / "synthetic.parquet").exists()
-    assert _charges(job) == 2
-    assert job.run("out", *MATCH, "--resume").returncode == 0
-    assert (_charges(job), len(_texts(job, "out"))) == (2, 8)
 
 
 @pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])

@@ -177,6 +177,7 @@ def _die_moving(real: Any) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finished: Result) -> None:
     words = ["run", str(shared.recipe), "--out", str(shared.folder / "killed")]
     words += ["-o", f"privacy.ledger={_ledger(shared, 'killed')}", "-o", "evaluation.attacked=0"]

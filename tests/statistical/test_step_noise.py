@@ -24,8 +24,19 @@ SIGMA, NORM = 0.7, 3.0
 STD = SIGMA * NORM / BATCH
 ENGINES = [(None, False), (0, False), (1, False), (2, False), (2, True), (3, False), (3, True)]
 NAMED = [f"{'plain' if zero is None else f'zero{zero}'}{'-offload' * offload}" for zero, offload in ENGINES]
-# On every engine the scale of the noise is tested; with offload, more than that is exhaustive.
-FEWER = [pytest.param(*each, marks=pytest.mark.exhaustive if each[1] else []) for each in ENGINES]
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    """These engines in every run of the tests, and the others in the exhaustive one.
+
+    The scale of the noise is tested on all of them in every run; what more is said of it on plain PyTorch and on two
+    stages of ZeRO.
+    """
+    marked = [
+        pytest.param(*engine, marks=[] if name in names else pytest.mark.exhaustive)
+        for engine, name in zip(ENGINES, NAMED, strict=True)
+    ]
+    return pytest.mark.parametrize(("zero", "offload"), marked, ids=NAMED)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +136,7 @@ def test_three_steps_without_users_are_three_noises(
     assert np.allclose(_flat(moved), sum(_flat(single) for single in plain), rtol=0, atol=1e-5 * STD)
 
 
-@pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)
+@on("plain", "zero2")
 def test_the_noise_of_a_step_has_the_scale_of_that_step(
     pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
 ) -> None:
@@ -140,7 +151,7 @@ def test_the_noise_of_a_step_has_the_scale_of_that_step(
     assert np.allclose(second, 3 * _flat(plain[1]), rtol=0, atol=1e-5 * STD)
 
 
-@pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)
+@on("zero1", "zero3")
 def test_noise_that_is_correlated_over_steps_is_that_of_one_rank(pair: Ranks, zero: int | None, offload: bool) -> None:
     """Four steps on two ranks, where the noise of each depends on the ones before, and is summed in the weights."""
     case = Case("gpt2", zero, offload, ((0, 0),) * 4, norm=NORM, sigma=SIGMA, bands=5)
@@ -151,7 +162,7 @@ def test_noise_that_is_correlated_over_steps_is_that_of_one_rank(pair: Ranks, ze
         assert np.allclose(noise.ravel(), STD * wanted, rtol=0, atol=1e-5 * STD)
 
 
-@pytest.mark.parametrize(("zero", "offload"), FEWER, ids=NAMED)
+@on("plain", "zero0", "zero3")
 def test_users_and_noise_add_up(pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool) -> None:
     """The update with users, less the one without noise, is the noise of the step and nothing else."""
     noisy, quiet = (

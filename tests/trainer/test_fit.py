@@ -104,6 +104,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: 
         return bench, bench.trainer(name="down", ledger=ledger, loss=_scaled(1.0), **FULL).fit()
 
 
+@pytest.mark.exhaustive
 def test_a_loss_of_the_users_own_is_what_is_trained(whole: tuple[TrainerBench, Any]) -> None:
     """Two losses of one name are one release, with the same coins and noise: only the loss can tell their models."""
     bench, result = whole
@@ -114,6 +115,7 @@ def test_a_loss_of_the_users_own_is_what_is_trained(whole: tuple[TrainerBench, A
     assert len(bench.charges()) == 2
 
 
+@pytest.mark.exhaustive
 def test_it_can_be_cleaned(whole: tuple[TrainerBench, Any]) -> None:
     _, result = whole
     assert rp.clean(result.path).left == ()
