@@ -86,7 +86,10 @@ def local_ray(zygotes: None) -> Path:
     shuts it down here: Ray does when the process ends.
     """
     import ray
+    from ray._private.node import Node
 
+    # It reads all logs ten times a second, to show them to drivers; none of ours asks for that.
+    Node.start_log_monitor = lambda self: None
     os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # as `ray_session` does for a Ray of its own
     options = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
     return Path(ray.init(address="local", **options).address_info["session_dir"])
