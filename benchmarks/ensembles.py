@@ -16,7 +16,7 @@ from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 
-HALVES = ("dev", "test")
+HALVES = ("dev", "test", "all")
 READ_SPEAKERS, READ_SENTENCES = 130, 15
 
 
@@ -27,13 +27,14 @@ def heldout_rows(shards: Path, backbone: Backbone, config: TeachersConfig, half:
         shards: folder of a sharded corpus.
         backbone: the model.
         config: how sentences are cut and packed.
-        half: `dev` or `test`.
+        half: `dev`, `test`, or `all` of them.
     """
     table = read_holdout(shards)
     by_user: dict[str, list[str]] = {}
     for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
         by_user.setdefault(user, []).append(text)
-    read = sorted(by_user)[HALVES.index(half) :: 2][: READ_SPEAKERS // 2]
+    halves = {"dev": slice(0, None, 2), "test": slice(1, None, 2), "all": slice(None)}
+    read = sorted(by_user)[halves[half]][: READ_SPEAKERS if half == "all" else READ_SPEAKERS // 2]
     documents = [
         [backbone.document(text, config.max_tokens) for text in by_user[user][:READ_SENTENCES]] for user in read
     ]

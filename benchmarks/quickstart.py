@@ -7,7 +7,8 @@ Each run is a new one, in a folder of its own with a key and a ledger of its own
 for bfloat16 from oneDNN and from torch, as on most laptops. CPU seconds and memory are those of the command and of all
 processes that it starts (Ray's daemons and workers), looked at twice a second: a process that lives shorter is missed.
 `peak_rss_gb` counts pages that several processes share once for each of them; `peak_pss_gb` counts them once, and is
-what a machine needs to have; it is looked at every two seconds, where Linux tells it.
+what a machine needs to have; it is looked at every two seconds, where Linux tells it. `core_gflops` is what one core
+does in float32 just before the run, on a kernel like the trunk's: a shared machine is not always as fast.
 """
 
 import argparse
@@ -99,10 +100,12 @@ def measure(isa: str, recipe: Path, overrides: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own = [f"privacy.ledger=sqlite:///{folder}/ledger.db", f"privacy.key={folder}/key", *overrides]
+        speed = _core_gflops(isa)
         work, watch = watched_run(recipe, folder / "run", own, isa)
         return {
             "isa": isa,
             "dtype": yaml.safe_load((folder / "run" / "recipe.yaml").read_text())["model"]["dtype"],
+            "core_gflops": speed,
             "work_s": round(work, 1),
             "cpu_s": round(watch.seen[-1][1], 1),
             "peak_rss_gb": round(watch.peak_gb, 2),
@@ -150,6 +153,12 @@ def _stages(run: Path, watch: Watch) -> dict[str, Any]:
             seconds[name] = round(seconds.get(name, 0) + entry["seconds"], 1)
             cpu[name] = round(cpu.get(name, 0) + used, 1)
     return {"stages_s": seconds, "stages_cpu_s": cpu}
+
+
+def _core_gflops(isa: str) -> float:
+    command = [sys.executable, "-m", "rayprivacy.runs.kernels"]
+    said = subprocess.run(command, env=os.environ | ISAS[isa], check=True, capture_output=True, text=True).stdout
+    return round(json.loads(said)["flops"]["encode float32"] / 1e9, 1)
 
 
 def _machine() -> dict[str, Any]:
