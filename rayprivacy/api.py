@@ -291,8 +291,8 @@ def evaluate(
         holdout: real texts of users that no model has seen: the control of memorisation.
         out: folder for `evaluation.json` and `evaluation.md`.
         console: where progress is shown.
-        settings: as in `rayprivacy.evaluation.settings.EvaluationConfig`: text, user, label, embeddings, max_texts,
-            max_words, seed.
+        settings: as in `rayprivacy.evaluation.settings.EvaluationConfig`: text, user, label, tree,
+            embeddings, max_texts, max_words, seed.
 
     Raises:
         ConfigError: a setting is wrong, or the extra `eval` is not installed.

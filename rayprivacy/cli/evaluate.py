@@ -23,6 +23,9 @@ def evaluate(
     text: Annotated[str, typer.Option(help="The column that holds the text, in every file.")] = "text",
     user: Annotated[str | None, typer.Option(help="The column that names the author; 'user' if there is one.")] = None,
     label: Annotated[str | None, typer.Option(help="A column of labels in every file, for a classifier.")] = None,
+    tree: Annotated[
+        str | None, typer.Option(help="A column of parse trees in the real files, and there or 'parse' in the other.")
+    ] = None,
     embedding: Annotated[
         list[str] | None, typer.Option(help="minilm-l6, tfidf, or a base model as in model.base; may be repeated.")
     ] = None,
@@ -35,7 +38,8 @@ def evaluate(
 
     Example: rayprivacy evaluate --real chats.parquet --synthetic runs/chat/synthetic.parquet --out runs/evaluation
     """
-    given = {"text": text, "user": user, "label": label, "max_texts": max_texts, "max_words": max_words, "seed": seed}
+    columns = {"text": text, "user": user, "label": label, "tree": tree}
+    given = {**columns, "max_texts": max_texts, "max_words": max_words, "seed": seed}
     models = ({"embeddings": tuple(embedding)} if embedding else {}) | ({"base": base} if base else {})
     console = Console()
     found = api.evaluate(real, synthetic, holdout=holdout, out=out, console=console, **given, **models)

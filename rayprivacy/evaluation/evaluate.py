@@ -31,6 +31,7 @@ from rayprivacy.evaluation.fluency import BLEU_TEXTS, SCORED
 from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.texts import MAX_CHARS, Drawn, Indexes, Texts, draw, halves, sample
+from rayprivacy.evaluation.trees import tree_rows
 from rayprivacy.evaluation.words import word_rows
 from rayprivacy.models.backbone import Backbone
 
@@ -93,6 +94,9 @@ def evaluate(
     say("memorisation")
     rows += run_rows(real.texts, drawn.synthetic, drawn.holdout, config.seed)
     rows += distance_rows(features, drawn.synthetic, drawn.holdout, config.seed)
+    if config.tree is not None:
+        say("trees")
+        rows += tree_rows(drawn)
     sizes: dict[str, int] = {}
     if config.label is not None:
         say("downstream")

@@ -24,6 +24,8 @@ class EvaluationConfig(Config):
         user: the column that names the author; if absent, the column `user` where there is one, else no author is known
             and each text counts as a user of its own.
         label: a column of labels, for the classifier; if absent, none is trained.
+        tree: a column of parse trees, as s-expressions; in synthetic text that has none of this name it is `parse`, as
+            two-stage generation writes it. If absent, no functions are compared.
         embeddings: `minilm-l6`, `tfidf`, or a base model as in `model.base`; figures are averaged over the embeddings.
         base: the base model whose perplexity of the texts is measured, as in `model.base`; with null none is.
         neighbours: k of the nearest-neighbour figures.
@@ -37,6 +39,7 @@ class EvaluationConfig(Config):
     text: str = Field("text", min_length=1)
     user: str | None = Field(None, min_length=1)
     label: str | None = Field(None, min_length=1)
+    tree: str | None = Field(None, min_length=1)
     embeddings: tuple[str, ...] = Field((MINILM, LSA), min_length=1)
     base: str | None = Field("smollm2-135m", min_length=1)
     neighbours: int = Field(5, ge=1, le=100)

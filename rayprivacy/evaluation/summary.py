@@ -12,6 +12,7 @@ BETTER = {"higher": "higher", "lower": "lower", "near": "near the real one"}
 TITLES = {
     "fidelity": "Fidelity: is it distributed like real text?",
     "words": "Words, topics and lengths",
+    "trees": "Parse trees: do words and functions occur as in real text?",
     "memorisation": "Memorisation: does it repeat real text? (beside: held-out text)",
     "downstream": "A classifier trained on it (beside: trained on real text)",
 }

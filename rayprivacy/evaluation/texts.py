@@ -31,6 +31,7 @@ MAX_CHARS = 2000
 LEAST_TEXTS = 20
 LEAST_OF_HALF = 10
 _OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
+PARSE = "parse"  # the column of trees that two-stage generation writes
 Indexes = npt.NDArray[np.int64]
 
 
@@ -42,6 +43,7 @@ class Texts:
         texts: the texts, none of them empty.
         users: who wrote each, numbered from 0.
         labels: the label of each, if there is a label column; None where a text has none.
+        trees: the parse tree of each as text, if there is a column of them.
         authored: whether users were named; if not, each text has a user of its own.
         left_out: rows without text.
         cut: texts that were longer than `MAX_CHARS`.
@@ -50,6 +52,7 @@ class Texts:
     texts: list[str] = field(repr=False)
     users: Indexes = field(repr=False)
     labels: list[str | None] | None = field(default=None, repr=False)
+    trees: list[str | None] | None = field(default=None, repr=False)
     authored: bool = False
     left_out: int = 0
     cut: int = 0
@@ -59,9 +62,9 @@ class Texts:
 
     def take(self, rows: Indexes) -> "Texts":
         """The texts at these places."""
-        labels = None if self.labels is None else [self.labels[row] for row in rows]
+        labels, trees = (None if each is None else [each[row] for row in rows] for each in (self.labels, self.trees))
         users = np.unique(self.users[rows], return_inverse=True)[1]
-        return Texts([self.texts[row] for row in rows], users, labels, self.authored)
+        return Texts([self.texts[row] for row in rows], users, labels, trees, self.authored)
 
     def summary(self) -> dict[str, int | bool]:
         """Sizes: private where the texts are."""
@@ -81,7 +84,7 @@ def plain(texts: list[str], users: list[str] | None = None, labels: list[str | N
     Texts(authored=True, left_out=0, cut=0)
     """
     codes = np.arange(len(texts)) if users is None else np.unique(np.array(users, dtype=object), return_inverse=True)[1]
-    return Texts(list(texts), codes, labels, users is not None)
+    return Texts(list(texts), codes, labels, authored=users is not None)
 
 
 def texts_of(table: pa.Table, columns: Mapping[str, str]) -> Texts:
@@ -166,6 +169,9 @@ def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig)
     wanted = {"text": config.text}
     if config.label is not None:
         wanted["label"] = config.label
+    if config.tree is not None:
+        written = option == "--synthetic" and config.tree not in names and PARSE in names
+        wanted["tree"] = PARSE if written else config.tree
     if config.user is not None and (option != "--synthetic" or config.user in names):
         wanted["user"] = config.user
     elif config.user is None and "user" in names and "user" not in wanted.values():
@@ -184,8 +190,10 @@ def _cleaned(piece: pa.Table, wanted: dict[str, str]) -> pa.Table:
         "long": pc.fill_null(pc.greater(pc.utf8_length(texts), MAX_CHARS), False),
         "user": canonical_users(piece[wanted["user"]]) if "user" in wanted else _nothing(len(piece)),
         "label": canonical_strings(piece[wanted["label"]], "label") if "label" in wanted else _nothing(len(piece)),
+        "tree": canonical_strings(piece[wanted["tree"]], "tree") if "tree" in wanted else _nothing(len(piece)),
         "authored": pa.array(["user" in wanted] * len(piece)),
         "labelled": pa.array(["label" in wanted] * len(piece)),
+        "parsed": pa.array(["tree" in wanted] * len(piece)),
     }
     return pa.table(columns)
 
@@ -196,11 +204,12 @@ def _nothing(rows: int) -> pa.ChunkedArray:
 
 def _texts(table: pa.Table) -> Texts:
     kept = table.filter(pc.is_valid(table["text"]))
-    authored, labelled = pc.any(kept["authored"]).as_py(), pc.any(kept["labelled"]).as_py()
+    authored, labelled, parsed = (pc.any(kept[name]).as_py() for name in ("authored", "labelled", "parsed"))
     return Texts(
         kept["text"].to_pylist(),
         _codes(kept["user"].to_pylist()),
         kept["label"].to_pylist() if labelled else None,
+        kept["tree"].to_pylist() if parsed else None,
         bool(authored),
         len(table) - len(kept),
         pc.sum(kept["long"]).as_py() or 0,

@@ -18,8 +18,38 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rayprivacy.corpus.trees import functions, parsed
+from rayprivacy.evaluation.figures import Better, Figure, Row, paired
+from rayprivacy.evaluation.texts import Drawn, Texts
 
 TOP = (10, 25, 50, 100)
+BETTER: dict[str, Better] = {
+    "tree_share": "near",
+    "word_recall": "higher",
+    "function_recall": "higher",
+    "function_distance": "lower",
+    **dict.fromkeys((f"top_{k}" for k in TOP), "higher"),
+}
+
+
+def tree_rows(drawn: Drawn) -> list[Row]:
+    """The figures of synthetic texts and of other real ones, each against the same real texts; none without trees.
+
+    `tree_share` is the share of texts whose tree can be read.
+    """
+    target = drawn.real.take(drawn.target)
+
+    def of(texts: Texts) -> dict[str, Figure | float]:
+        trees = _trees(texts)
+        share = sum(parsed(tree) is not None for tree in trees) / max(len(trees), 1)
+        found = tree_figures(_trees(target), trees)
+        return {"tree_share": share, "word_recall": word_recall(target.texts, texts.texts), **found}
+
+    other = None if drawn.reference is None else of(drawn.real.take(drawn.reference))
+    return paired("trees", BETTER, of(drawn.synthetic.take(drawn.compared)), other)
+
+
+def _trees(texts: Texts) -> list[str]:
+    return [tree or "" for tree in texts.trees or ()]
 
 
 def word_recall(real: Sequence[str], synthetic: Sequence[str]) -> float:

@@ -6,6 +6,7 @@ import stat
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,18 +15,28 @@ from typer.testing import CliRunner
 
 from rayprivacy import api
 from rayprivacy.cli import app
-from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.errors import ConfigError, CorpusError, RayPrivacyError
+from rayprivacy.evaluation.settings import EvaluationConfig
+from rayprivacy.evaluation.texts import read_texts
 
+TREES = [f"(Find (F{row % 9} :n {row}))" for row in range(120)]
 ROWS = [f"number {row % 97} asks number {row * 7 % 89} about line {row * 13 % 83}" for row in range(120)]
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    columns = {"text": ROWS, "user": [f"u{row // 3}" for row in range(120)], "topic": ["odd", "even"] * 60}
+    columns = {
+        "text": ROWS,
+        "user": [f"u{row // 3}" for row in range(120)],
+        "topic": ["odd", "even"] * 60,
+        "lispress": TREES,
+    }
     pq.write_table(pa.table(columns), tmp_path / "real.parquet")
-    pq.write_table(pa.table({"text": ROWS[::-1], "topic": columns["topic"][::-1]}), tmp_path / "synthetic.parquet")
+    synthetic = {"text": ROWS[::-1], "topic": columns["topic"][::-1], "parse": ["(Find (F1))", "no tree", None] * 40}
+    pq.write_table(pa.table(synthetic), tmp_path / "synthetic.parquet")
+    more = {"user": "h", "topic": "odd", "lispress": "(Find)"}
     (tmp_path / "holdout.jsonl").write_text(
-        "".join(json.dumps({"text": f"{text} today", "user": "h", "topic": "odd"}) + "\n" for text in ROWS)
+        "".join(json.dumps({"text": f"{text} today", **more}) + "\n" for text in ROWS)
     )
     return {name.stem: str(name) for name in tmp_path.iterdir()}
 
@@ -34,7 +45,19 @@ def test_it_prints_tables_and_writes_both_files(
     files: dict[str, str], tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "deep" / "out"
-    words = ["evaluate", "--label", "topic", "--embedding", "tfidf", "--base", str(tiny_base), "--out", str(out)]
+    words = [
+        "evaluate",
+        "--label",
+        "topic",
+        "--tree",
+        "lispress",
+        "--embedding",
+        "tfidf",
+        "--base",
+        str(tiny_base),
+        "--out",
+        str(out),
+    ]
     for name, path in files.items():
         words += [f"--{name}", path]
     done = CliRunner().invoke(app, words, catch_exceptions=False, env={"COLUMNS": "200"})
@@ -50,7 +73,12 @@ def test_it_prints_tables_and_writes_both_files(
             assert row["name"] in re.findall(r"[^\s│┃]+", narrow), "the name of a figure is whole"
     assert [stat.S_IMODE((out / f"evaluation.{kind}").stat().st_mode) for kind in ("json", "md")] == [0o600, 0o600]
     assert measured["releasable"] is False
-    assert {row["group"] for row in measured["rows"]} == {"fidelity", "words", "memorisation", "downstream"}
+    assert {row["group"] for row in measured["rows"]} == {"fidelity", "words", "trees", "memorisation", "downstream"}
+    trees = {row["name"]: (row["synthetic"], row["reference"]) for row in measured["rows"] if row["group"] == "trees"}
+    assert trees["function_recall"] == (pytest.approx(2 / 10), 1.0)
+    assert trees["function_distance"][0] > trees["function_distance"][1]
+    assert 0.2 < trees["tree_share"][0] < 0.5
+    assert trees["tree_share"][1] == 1.0
     page = (out / "evaluation.md").read_text()
     assert "Not releasable" in page
     for row in measured["rows"]:
@@ -65,6 +93,18 @@ def test_a_wrong_column_is_one_sentence_and_exit_code_two(files: dict[str, str],
     assert done.stderr.startswith("rayprivacy: --text is 'message', which is not a column of --real")
     assert len(done.stderr.strip().splitlines()) == 1
     assert "asks number" not in done.stderr
+
+
+def test_trees_are_named_in_real_text_and_may_be_called_parse_in_synthetic_text(files: dict[str, str]) -> None:
+    config = EvaluationConfig(tree="lispress")
+    texts = read_texts(files["synthetic"], "--synthetic", config)
+    assert texts.trees is not None
+    assert texts.take(np.array([3, 1])).trees == [texts.trees[3], texts.trees[1]]
+    assert read_texts(files["real"], "--real", config).trees == TREES
+    assert read_texts(files["real"], "--real", EvaluationConfig()).trees is None
+    for option in ("--real", "--synthetic"):
+        with pytest.raises(CorpusError, match=f"--tree is 'logic', which is not a column of {option}"):
+            read_texts(files["real"], option, EvaluationConfig(tree="logic"))
 
 
 @pytest.mark.parametrize("missing", ["sklearn", "sacrebleu"])
