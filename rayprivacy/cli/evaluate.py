@@ -24,7 +24,7 @@ def evaluate(
     user: Annotated[str | None, typer.Option(help="The column that names the author; 'user' if there is one.")] = None,
     label: Annotated[str | None, typer.Option(help="A column of labels in every file, for a classifier.")] = None,
     tree: Annotated[
-        str | None, typer.Option(help="A column of parse trees in the real files, and there or 'parse' in the other.")
+        str | None, typer.Option(help="A column of parse trees; in synthetic text it may be called 'parse'.")
     ] = None,
     embedding: Annotated[
         list[str] | None, typer.Option(help="minilm-l6, tfidf, or a base model as in model.base; may be repeated.")

@@ -9,12 +9,11 @@ from functools import partial
 
 import torch
 
-from rayprivacy.core.threads import cores
 from rayprivacy.evaluation.language import distinct_n, perplexity, pool_bleu
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.side_by_side import side_by_side
+from rayprivacy.models.side_by_side import driver_threads, side_by_side
 
 SCORED = 150
 ROW_TOKENS = 64
@@ -26,8 +25,8 @@ def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> fl
     """Perplexity of at most `SCORED` texts under the base model, each cut to fit a row of `ROW_TOKENS` tokens."""
     drawn = [texts[place] for place in sample(len(texts), SCORED, seed)]
     documents = [backbone.document(text, ROW_TOKENS - 2) for text in drawn]
-    rows = encode(backbone, documents, ROW_TOKENS, len(documents), threads=cores())
-    return perplexity(*total_nll(rows.hidden, rows, backbone.head, cores()))
+    rows = encode(backbone, documents, ROW_TOKENS, len(documents), threads=driver_threads())
+    return perplexity(*total_nll(rows.hidden, rows, backbone.head, driver_threads()))
 
 
 def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, float]:

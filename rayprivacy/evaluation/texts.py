@@ -169,7 +169,7 @@ def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig)
     wanted = {"text": config.text}
     if config.label is not None:
         wanted["label"] = config.label
-    if config.tree is not None:
+    if config.tree is not None and option != "--holdout":  # nothing is compared with its trees
         written = option == "--synthetic" and config.tree not in names and PARSE in names
         wanted["tree"] = PARSE if written else config.tree
     if config.user is not None and (option != "--synthetic" or config.user in names):

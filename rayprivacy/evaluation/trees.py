@@ -32,10 +32,12 @@ BETTER: dict[str, Better] = {
 
 
 def tree_rows(drawn: Drawn) -> list[Row]:
-    """The figures of synthetic texts and of other real ones, each against the same real texts; none without trees.
+    """The figures of synthetic texts and of other real ones, each against the same real texts.
 
-    `tree_share` is the share of texts whose tree can be read.
+    There are none where a side has no trees. `tree_share` is the share of texts whose tree can be read.
     """
+    if drawn.real.trees is None or drawn.synthetic.trees is None:
+        return []
     target = drawn.real.take(drawn.target)
 
     def of(texts: Texts) -> dict[str, Figure | float]:

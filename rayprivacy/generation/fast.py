@@ -31,13 +31,13 @@ import torch
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.threads import cores
 from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.engines import PRECISIONS
 from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents, model_digest
 from rayprivacy.models.memory import trim_memory
 from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.side_by_side import driver_threads
 
 # Total variation between two next-token distributions; int8 is coarser where the processor has no VNNI.
 FARTHEST = {"int8": 0.4, "float32": 0.05}
@@ -54,7 +54,7 @@ def sampler_of(
         yield partial(sample, model, documents, told=told)
         return
     folder = convert(engine, model, documents, workspace)
-    yield Decoder(folder, documents, cores(), told).sample
+    yield Decoder(folder, documents, driver_threads(), told).sample
     shutil.rmtree(folder)
 
 

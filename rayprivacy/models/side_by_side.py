@@ -1,4 +1,4 @@
-"""Use all cores of the driver for work in pieces, without changing a bit of what comes out.
+"""Use the cores of the driver for work in pieces, without changing a bit of what comes out.
 
 Ray gives a driver one thread for products of matrices, and small products would gain little from a second. So whole
 pieces run side by side instead, each on one thread, and come back in their order: the result is that of a plain loop.
@@ -10,23 +10,34 @@ from typing import TypeVar
 
 import torch
 
+from rayprivacy.core.threads import cores
+
+MOST = 4  # each thread may hold a model, or 200 MB of logits: memory must not grow with the machine
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 
+def driver_threads() -> int:
+    """How many pieces a stage of the driver works on at once."""
+    return min(cores(), MOST)
+
+
 def side_by_side(call: Callable[[Piece], Result], pieces: Iterable[Piece], threads: int) -> list[Result]:
-    """What `call` makes of each piece, in order.
+    """What `call` makes of each piece, in order, and to the bit the same for any number of threads.
+
+    Torch has one thread for each piece, also where one follows the other: with two it would add up in another order.
 
     Args:
         call: it must not depend on what else runs; most of its time should be spent in torch.
         pieces: all of them are held at once.
         threads: how many pieces are worked on at once; the caller's own thread does it all where it is 1.
     """
-    if threads == 1:
-        return [call(piece) for piece in pieces]
     before = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that begin now have it too
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        if threads == 1:
+            return [call(piece) for piece in pieces]
+        with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(call, pieces))
     finally:
-        torch.set_num_threads(before)  # a part of the setting is the whole process's
+        torch.set_num_threads(before)

@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     pq.write_table(pa.table(columns), tmp_path / "real.parquet")
     synthetic = {"text": ROWS[::-1], "topic": columns["topic"][::-1], "parse": ["(Find (F1))", "no tree", None] * 40}
     pq.write_table(pa.table(synthetic), tmp_path / "synthetic.parquet")
-    more = {"user": "h", "topic": "odd", "lispress": "(Find)"}
+    more = {"user": "h", "topic": "odd"}
     (tmp_path / "holdout.jsonl").write_text(
         "".join(json.dumps({"text": f"{text} today", **more}) + "\n" for text in ROWS)
     )
@@ -99,7 +99,7 @@ def test_trees_are_named_in_real_text_and_may_be_called_parse_in_synthetic_text(
     config = EvaluationConfig(tree="lispress")
     texts = read_texts(files["synthetic"], "--synthetic", config)
     assert texts.trees is not None
-    assert texts.take(np.array([3, 1])).trees == [texts.trees[3], texts.trees[1]]
+    assert texts.take(np.array([5, 3])).trees == [texts.trees[5], texts.trees[3]] == [None, "(Find (F1))"]
     assert read_texts(files["real"], "--real", config).trees == TREES
     assert read_texts(files["real"], "--real", EvaluationConfig()).trees is None
     for option in ("--real", "--synthetic"):

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.evaluation.trees import chi_square, tree_figures, word_recall
+from rayprivacy.evaluation.settings import EvaluationConfig
+from rayprivacy.evaluation.texts import draw, plain
+from rayprivacy.evaluation.trees import chi_square, tree_figures, tree_rows, word_recall
 
 COUNTS = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=1).map(Counter)
 
@@ -20,6 +22,11 @@ def test_the_distance_is_symmetric_and_at_most_two(first: Counter[str], second: 
     assert (found > 1e-9) == any(
         first[name] * second.total() != second[name] * first.total() for name in first | second
     )
+
+
+def test_without_a_column_of_trees_there_is_no_figure_of_them() -> None:
+    texts = plain([f"text {number}" for number in range(60)])
+    assert tree_rows(draw(texts, texts, None, EvaluationConfig(tree="lispress"))) == []
 
 
 def test_by_hand() -> None:

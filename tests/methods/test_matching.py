@@ -62,7 +62,6 @@ def test_seqpate_releases_the_texts_that_the_users_vote_for_once(job: Any) -> No
     assert (_charges(job), _texts(job, "again")) == (2, texts)
 
 
-@pytest.mark.exhaustive
 def test_the_generator_keeps_the_shares_of_its_codes(generator: Any) -> None:
     assert generator.run("out", *MATCH).returncode == 0
     names = [stage["name"] for stage in generator.certificate("out")["stages"]]

@@ -1,10 +1,26 @@
 """The cross-entropy under the head is torch's, and work in threads is that of a plain loop, to the bit."""
 
+import copy
+import dataclasses
+from collections.abc import Iterator
+
 import pytest
 import torch
 
+from rayprivacy.evaluation.fluency import row_nll
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.features import encode
 from rayprivacy.models.side_by_side import side_by_side
 from rayprivacy.models.token_loss import BLOCK, PIECES, summed_cross_entropy
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    """What a process has that Ray did not start: no piece may notice."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -42,5 +58,24 @@ def test_pieces_come_back_in_order_and_the_setting_of_threads_stays() -> None:
     assert torch.get_num_threads() == before
 
 
-def test_each_piece_has_one_thread_of_torch() -> None:
-    assert side_by_side(lambda _: torch.get_num_threads(), range(4), 2) == [1] * 4
+@pytest.mark.parametrize("threads", [1, 2])
+def test_each_piece_has_one_thread_of_torch(threads: int) -> None:
+    assert side_by_side(lambda _: torch.get_num_threads(), range(4), threads) == [1] * 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("whole", [False, True])
+def test_states_and_losses_of_rows_are_those_of_one_thread(
+    tiny_backbone: Backbone, public_sentences: list[str], dtype: torch.dtype, whole: bool
+) -> None:
+    model = tiny_backbone.model
+    backbone = dataclasses.replace(tiny_backbone, model=copy.deepcopy(model).to(dtype))
+    documents = [backbone.document(text, 30) for text in public_sentences * 3]
+    bits = set()
+    for threads in (1, 2, 3):
+        rows = encode(backbone, documents, 32, len(documents), whole=whole, threads=threads)
+        nll = row_nll(rows.hidden, rows, backbone.head, threads)
+        assert float(nll.sum()) > 0
+        assert bool(encode(backbone, [[1, 2, 3]], 32, 1, whole=whole, threads=threads).hidden[0, 8:].any()) == whole
+        bits.add((rows.hidden.view(torch.int16).numpy().tobytes(), nll.numpy().tobytes()))
+    assert len(bits) == 1

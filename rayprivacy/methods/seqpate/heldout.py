@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from rayprivacy.core.counting import Told, nobody
-from rayprivacy.core.threads import cores
 from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.evaluation.fluency import row_nll
 from rayprivacy.evaluation.language import bleu, length_summary
@@ -24,6 +23,7 @@ from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import encode_rows, join
 from rayprivacy.models.packing import Row, pack
+from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.teachers.encoding import shards_of
@@ -67,8 +67,8 @@ def heldout_metrics(
         told(number)
         if student.backbone is not read_by:
             read_by = student.backbone
-            rows = encode_rows(read_by, [row for _, row in packed], width, threads=cores())
-        nll[name] = row_nll(student.hidden(rows), rows, read_by.head, cores()).numpy()
+            rows = encode_rows(read_by, [row for _, row in packed], width, threads=driver_threads())
+        nll[name] = row_nll(student.hidden(rows), rows, read_by.head, driver_threads()).numpy()
         if completions:
             scores[name] = completions.scores(student)
     users = np.array([user for user, _ in packed])

@@ -15,7 +15,6 @@ from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_json
-from rayprivacy.core.threads import cores
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
@@ -27,6 +26,7 @@ from rayprivacy.models.adapters import Basis, public_basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries
+from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.runs.directory import Run
 
 WARM = "warm.safetensors"
@@ -76,7 +76,7 @@ def pseudo_rows(
         documents = read_json(texts)
         teachers = run.recipe.teachers
         shape = teachers.row_tokens, len(documents)
-        rows = encode(backbone, documents, *shape, whole=teachers.whole, threads=cores())
+        rows = encode(backbone, documents, *shape, whole=teachers.whole, threads=driver_threads())
         save_tensors(path, {"ids": rows.ids, "segment": rows.segment, "hidden": rows.hidden})
     return Encoded(**load_file(path))
 

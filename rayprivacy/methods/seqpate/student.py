@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from rayprivacy.core.counting import Told, nobody
-from rayprivacy.core.threads import cores
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.models.adapters import HeadAdapter
 from rayprivacy.models.backbone import Backbone, read_head_contiguously
 from rayprivacy.models.features import Features
 from rayprivacy.models.queries import Queries
+from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.models.token_loss import summed_cross_entropy
 
 PSEUDO_BATCH = 32
@@ -103,7 +103,7 @@ def _pseudo_loss(
     adapter: HeadAdapter, examples: Features, head: torch.Tensor, batch: int, draw: torch.Generator
 ) -> torch.Tensor:
     take = torch.randint(len(examples), (batch,), generator=draw)
-    return summed_cross_entropy(adapter(examples.hidden[take]), examples.targets[take], head, cores()) / batch
+    return summed_cross_entropy(adapter(examples.hidden[take]), examples.targets[take], head, driver_threads()) / batch
 
 
 def _descend(
