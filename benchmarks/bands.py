@@ -42,7 +42,7 @@ from rayprivacy.runs.sampled_steps import sampled_steps
 
 TOKENS, VOCABULARY, END, RECORDS = 24, 1000, 0, 8
 TRAINED, HELD_OUT = 2500, 240  # speakers; those held out are halved for tuning and testing
-STEPS, RATE, DELTA = 208, 0.02, 1e-6
+STEPS, BATCH, DELTA = 208, 50, 1e-6
 BATCH_TOKENS = 64 * TOKENS  # nearly always enough for one batch
 BANDS = (1, 4, 8, 16)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -61,10 +61,19 @@ class Row:
     bands: int
     rate: float
     average: str = "none"
+    steps: int = STEPS
+    batch: int = BATCH
 
     @property
     def name(self) -> str:
-        return f"{self.optimizer} at {self.rate:g}, b = {self.bands}" + f", {self.average}" * (self.average != "none")
+        size = f", {self.steps} steps of {self.batch}" * ((self.steps, self.batch) != (STEPS, BATCH))
+        return f"{self.optimizer} at {self.rate:g}, b = {self.bands}{size}" + f", {self.average}" * (
+            self.average != "none"
+        )
+
+    @property
+    def sampling_rate(self) -> float:
+        return self.batch / TRAINED
 
 
 @dataclass(frozen=True)
@@ -135,9 +144,9 @@ def _pretrained(documents: list[Document], steps: int = 400) -> dict[str, torch.
 
 
 @cache
-def _noise(bands: int, epsilon: float) -> float:
+def _noise(bands: int, epsilon: float, steps: int, sampling_rate: float) -> float:
     privacy = PrivacyConfig(epsilon=epsilon, delta=DELTA, composition="rdp")
-    training = DpSgdConfig(sampling_rate=RATE, steps=STEPS, chunk=STEPS, bands=bands)
+    training = DpSgdConfig(sampling_rate=sampling_rate, steps=steps, chunk=steps, bands=bands)
     return sampled_steps(training, privacy).noise_multiplier
 
 
@@ -145,8 +154,9 @@ def trained(row: Row, data: Data, epsilon: float, seed: int, rows: list[list[Doc
     """Train one row and measure it."""
     optimizer = OptimizerConfig(learning_rate=row.rate, schedule="linear", **OPTIMIZERS[row.optimizer])
     training = DpSgdConfig(
-        sampling_rate=RATE, expected_batch=RATE * TRAINED, steps=STEPS, chunk=STEPS, bands=row.bands, max_records=1,
-        noise_multiplier=_noise(row.bands, epsilon), optimizer=optimizer, average=row.average,
+        sampling_rate=row.sampling_rate, expected_batch=row.batch, steps=row.steps, chunk=row.steps, bands=row.bands,
+        max_records=1, noise_multiplier=_noise(row.bands, epsilon, row.steps, row.sampling_rate), optimizer=optimizer,
+        average=row.average,
     )  # fmt: skip
     mechanism = sampled_steps(training, PrivacyConfig(epsilon=epsilon, delta=DELTA))
     key, run = Key(bytes([seed]) * 32), "bands"
@@ -154,11 +164,11 @@ def trained(row: Row, data: Data, epsilon: float, seed: int, rows: list[list[Doc
     noise = StepNoise(KeyedNoise(key, run), mechanism, training.expected_batch)
     engine = make_engine(model_of(data.base), training, noise, EngineConfig(batch_tokens=BATCH_TOKENS), row_losses)
     began = time.process_time()
-    for step in range(STEPS):
+    for step in range(row.steps):
         engine.step(step, physical_batches(sampler.sample(step), BATCH_TOKENS, END))
-    spent = (time.process_time() - began) / STEPS
+    spent = (time.process_time() - began) / row.steps
     found = {"row": row.name, "seed": seed, "epsilon": epsilon, "learning_rate": row.rate}
-    sums = mechanism.noise_multiplier * prefix_error(mechanism.strategy, STEPS)
+    sums = mechanism.noise_multiplier * prefix_error(mechanism.strategy, row.steps)
     found |= {"noise_multiplier": round(mechanism.noise_multiplier, 4), "noise_of_sums": round(sums, 3)}
     model = model_of(data.base | engine.state_dict())
     return found | {"loss": round(_loss(model, rows), 4), "cpu_s_per_step": round(spent, 4)}
@@ -191,13 +201,13 @@ ROWS = [Row("sgd", b, rate) for rate in (0.025, 0.0125) for b in BANDS]
 ROWS += [Row("sgd", b, 0.025, "ema") for b in (1, 8)]
 
 
-def tuned(data: Data, epsilon: float, rows: list[tuple[str, int]]) -> list[dict[str, Any]]:
+def tuned(data: Data, epsilon: float, rows: list[tuple[str, int]], shape: dict[str, int]) -> list[dict[str, Any]]:
     """Losses on the speakers kept for this, by learning rate, seed 0."""
     measure = partial(trained, data=data, epsilon=epsilon, seed=0, rows=data.tune)
     found = []
     for name, bands in rows:
         for rate in GRID[name]:
-            found.append(measure(Row(name, bands, rate)))
+            found.append(measure(Row(name, bands, rate, **shape)))
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
     return found
 
@@ -233,8 +243,9 @@ def main() -> None:
     base = round(_loss(model_of(data.base), data.test), 4)
     print(json.dumps({"base": base}), file=sys.stderr, flush=True)
     if arguments.tune:
-        rows = [(name, bands) for name in arguments.optimizers for bands in BANDS]
-        print(json.dumps(tuned(data, arguments.epsilon, rows), indent=1))
+        rows = [(name, bands) for name in arguments.optimizers for bands in arguments.bands]
+        shape = {"steps": arguments.steps, "batch": arguments.batch}
+        print(json.dumps(tuned(data, arguments.epsilon, rows, shape), indent=1))
         return
     results = []
     for seed in arguments.seeds:
@@ -253,6 +264,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, default=8.0)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--optimizers", nargs="+", choices=list(OPTIMIZERS), default=["sgd", "adamw"])
+    parser.add_argument("--steps", type=int, default=STEPS, help="with --tune")
+    parser.add_argument("--batch", type=int, default=BATCH, help="expected speakers of a step, with --tune")
+    parser.add_argument("--bands", type=int, nargs="+", default=list(BANDS), help="with --tune")
     parser.add_argument("--tune", action="store_true", help="try learning rates instead")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

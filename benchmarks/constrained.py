@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoConfig
 
-from rayprivacy.corpus.grammar import lispress, read_functions
+from rayprivacy.corpus.grammar import Grammar, lispress, read_functions
 from rayprivacy.generation.decode import sample
+from rayprivacy.generation.grammars import matcher_of
 from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.generation.structured import Matcher
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 
@@ -30,7 +30,8 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     backbone = load_backbone(ModelConfig(base=str(arguments.model), dtype="float32"))
     vocabulary = int(AutoConfig.from_pretrained(arguments.model).vocab_size)
-    matcher = Matcher(lispress(read_functions(str(arguments.functions), "--functions")), backbone, vocabulary)
+    rules = Grammar(lispress(read_functions(str(arguments.functions), "--functions")))
+    matcher = matcher_of(rules, backbone, vocabulary)
     began = time.perf_counter()
     matcher.masks()
     found: dict[str, Any] = {"compile_s": round(time.perf_counter() - began, 3)}

@@ -5,7 +5,9 @@
 
 Every engine samples the same number of tokens from SmolLM2-135M in a process of its own, on one thread, and the engines
 take turns, so that other work on the machine hits all of them. They are timed with the machine's own instructions
-(`native`), and as on a machine without AVX-512 and AMX (`avx2`). Loading and converting the model is not timed: it is
+(`native`), and as on a machine without AVX-512 and AMX (`avx2`). No variable takes AVX-512 away from ONNX Runtime: on a
+processor that has it, give `--onnxruntime-without-avx512` a folder with a copy of the package whose checks of the
+processor were patched, or it is timed as `native` alone. Loading and converting the model is not timed: it is
 told beside. `--quality` samples so many texts with each engine, at its native speed, and compares their perplexity
 under the model, and MAUVE against texts of transformers.
 """
@@ -30,9 +32,10 @@ import torch
 from decoding_quality import quality
 
 from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.evaluation.distances import has_mauve
 from rayprivacy.generation.decode import cut_prompts, sample
-from rayprivacy.generation.engines import PRECISIONS
-from rayprivacy.generation.fast import Decoder, convert
+from rayprivacy.generation.engines import ONNX, PRECISIONS
+from rayprivacy.generation.fast import convert, decoder_of
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
@@ -55,6 +58,8 @@ def main() -> None:
     if arguments.engine:
         print(json.dumps(_measure(arguments.engine, arguments)))
         return
+    if arguments.quality and not has_mauve():
+        raise SystemExit("--quality needs mauve-text: pip install 'rayprivacy[mauve]'")
     figures = _quality(arguments) if arguments.quality else _speeds(arguments)
     print(json.dumps(figures | _machine(), indent=1))
 
@@ -62,21 +67,32 @@ def main() -> None:
 def _speeds(arguments: argparse.Namespace) -> dict[str, Any]:
     """Medians over the rounds of tokens per CPU second, by instructions, engine and batch."""
     found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    timed = {setting: [each for each in ENGINES if _is_timed(each, setting, arguments)] for setting in SETTINGS}
     for _ in range(arguments.rounds):
-        for setting in SETTINGS:
-            for engine in ENGINES:
+        for setting, engines in timed.items():
+            for engine in engines:
                 for what, value in _in_a_process(engine, setting, arguments).items():
                     found[setting, engine, what].append(value)
-    speeds: dict[str, Any] = {setting: {engine: {} for engine in ENGINES} for setting in SETTINGS}
+    speeds: dict[str, Any] = {setting: {engine: {} for engine in engines} for setting, engines in timed.items()}
     for (setting, engine, what), values in found.items():
         speeds[setting][engine][what] = round(median(values), 1)
-    for each in speeds.values():
+    for setting, each in speeds.items():
         plain = each[PLAIN]
         each["over_plain"] = {
             engine: {str(batch): round(each[engine][str(batch)] / plain[str(batch)], 2) for batch in BATCHES}
-            for engine in ENGINES[1:]
+            for engine in timed[setting][1:]
         }
     return {**speeds, "tokens": arguments.tokens, "rounds": arguments.rounds}
+
+
+def _is_timed(engine: str, setting: str, arguments: argparse.Namespace) -> bool:
+    """Without a patched copy ONNX Runtime uses AVX-512 where the processor has it, whatever is asked for."""
+    return (engine, setting) != (ONNX, "avx2") or bool(arguments.onnxruntime_without_avx512) or not _has_avx512()
+
+
+def _has_avx512() -> bool:
+    path = Path("/proc/cpuinfo")
+    return not path.exists() or "avx512f" in path.read_text()
 
 
 def _in_a_process(engine: str, setting: str, arguments: argparse.Namespace) -> dict[str, float]:
@@ -84,6 +100,8 @@ def _in_a_process(engine: str, setting: str, arguments: argparse.Namespace) -> d
     if arguments.quality:
         command += ["--quality", str(arguments.quality)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **SETTINGS[setting]}
+    if setting == "avx2" and arguments.onnxruntime_without_avx512:
+        environment["PYTHONPATH"] = arguments.onnxruntime_without_avx512
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -98,7 +116,7 @@ def _measure(engine: str, arguments: argparse.Namespace) -> Any:
         began = time.process_time()
         folder = convert(engine, backbone.model, backbone, Path(scratch))
         told = {"conversion_cpu_s": time.process_time() - began}
-        found = _sampled(Decoder(folder, backbone).sample, backbone, arguments)
+        found = _sampled(decoder_of(engine, folder, backbone).sample, backbone, arguments)
     return found if arguments.quality else told | found
 
 
@@ -142,7 +160,7 @@ def _machine() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "load": round(os.getloadavg()[1], 1),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "transformers", "ctranslate2")},
+        **{name: version(name) for name in ("torch", "transformers", "ctranslate2", "onnxruntime")},
     }
 
 
@@ -152,6 +170,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=24, help="new tokens of a text, at most")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quality", type=int, default=0, help="compare so many texts of each engine instead")
+    parser.add_argument("--onnxruntime-without-avx512", metavar="FOLDER", default="", help="of a patched copy")
     parser.add_argument("--engine", choices=ENGINES, help=argparse.SUPPRESS)
     return parser.parse_args()
 

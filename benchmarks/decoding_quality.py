@@ -10,7 +10,7 @@ import torch
 
 from rayprivacy.evaluation.distances import mauve
 from rayprivacy.generation.engines import PRECISIONS
-from rayprivacy.generation.fast import Decoder, convert
+from rayprivacy.generation.fast import convert, decoder_of
 from rayprivacy.models.backbone import Backbone
 
 BATCH = 64
@@ -98,7 +98,7 @@ def _distances(backbone: Backbone, engine: str, documents: list[list[int]]) -> d
     """Total variation and Kullback-Leibler divergence (nats) of next-token distributions, over all positions."""
     variation, divergence = [], []
     with tempfile.TemporaryDirectory() as scratch:
-        decoder = Decoder(convert(engine, backbone.model, backbone, Path(scratch)), backbone)
+        decoder = decoder_of(engine, convert(engine, backbone.model, backbone, Path(scratch)), backbone)
         for ids in documents:
             expected = torch.log_softmax(backbone.model(torch.tensor([ids])).logits[0], -1)
             found = torch.log_softmax(decoder.logits(ids), -1)

@@ -29,7 +29,8 @@ SHOWN = ("precision", "recall", "density", "coverage", "frechet", "mauve", "perp
 def main() -> None:
     arguments = _arguments()
     config = EvaluationConfig(text=arguments.text, user=arguments.user, max_texts=arguments.texts)
-    corpus = read_texts(arguments.real, "--real", config) if arguments.real else _chat()
+    enough = config.model_copy(update={"max_texts": 4 * config.max_texts})  # for two halves
+    corpus = read_texts(arguments.real, "--real", enough) if arguments.real else _chat()
     figures = measure(corpus, config) | _machine()
     print(json.dumps(figures) if arguments.json else "\n".join(f"{name:<24}{each}" for name, each in figures.items()))
 

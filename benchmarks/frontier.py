@@ -2,16 +2,18 @@
 
     python benchmarks/frontier.py --json
     python benchmarks/frontier.py --corpora chat reviews --data ../shared/data --epsilon 1 3 8 --seeds 0 1 2 --json
+    python benchmarks/frontier.py --kept --json > benchmarks/results/frontier.json; python benchmarks/frontier_page.py
 
 Each row is a run of the packaged recipe in a process of its own, on an account of its own: its figures are those that
 a user sees. Rows that are in the folder already are not run again. Features of private text are kept beside them, and
-serve all rows of SeqPATE on a corpus. The epsilon `inf` trains the generator with next to no noise, as a bound that
-must never be released.
+serve all rows of SeqPATE on a corpus, so that the first of a seed takes longer. The epsilon `inf` trains with next to
+no noise, as a bound that must never be released. A lever is a change to the recipe; `shipped` is none.
 """
 
 import argparse
 import json
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +23,38 @@ from quickstart import watched_run
 JOBS = Path(__file__).parent.parent / "jobs"
 METHODS = ("seqpate", "generator")
 CORPORA = ("chat", "reviews", "europarl")
-LEVERS = {
-    "plain": ["match=null"],
-    "match": ["match={candidates: 2, topics: 24, noise_multiplier: 5}"],
+LEVERS: dict[str, dict[str, list[str]]] = {
+    "shipped": {"seqpate": [], "generator": []},  # the packaged recipe as it is
+    "plain": {"seqpate": ["match=null"], "generator": ["match=null"]},
+    "lora student": {"seqpate": ["student.kind=lora"]},
+    "two rounds": {"seqpate": ["votes.rounds=2"]},
+    "bands": {"generator": ["training.bands=5"]},
+    "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
+    "ema": {"generator": ["training.average=ema", "training.ema_decay=0.9"]},
 }
 FIGURES = (
     "mauve", "precision", "recall", "frechet", "topic_total_variation", "length_total_variation", "words_mean",
     "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
 )  # fmt: skip
 SAMPLES = 20
-WITHOUT_NOISE = ["privacy.epsilon=1e6", "privacy.composition=rdp", "training.noise_multiplier=0.05"]
+WITHOUT_NOISE = {
+    "seqpate": ["privacy.epsilon=1e6"],  # votes have noise of 1e-5 then
+    "generator": ["privacy.epsilon=1e6", "privacy.composition=rdp", "training.noise_multiplier=0.05"],
+}
 
 
 def row(arguments: argparse.Namespace, corpus: str, method: str, epsilon: float, lever: str, seed: int) -> Any:
     """Run one row, or find it, and read its figures."""
-    name = f"{corpus}-{method}-{epsilon:g}-{lever}-{seed}"
+    name = f"{corpus}-{method}-{epsilon:g}-{lever.replace(' ', '-')}-{seed}"
     kept = arguments.work / f"{name}.json"
     if not kept.exists():
-        changes = [f"seed={seed}", f"evaluation.compare={arguments.compare}", *LEVERS[lever], *arguments.override]
-        changes += WITHOUT_NOISE if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
+        changes = [
+            f"seed={seed}",
+            f"evaluation.compare={arguments.compare}",
+            *LEVERS[lever][method],
+            *arguments.override,
+        ]
+        changes += WITHOUT_NOISE[method] if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
         changes += [f"privacy.account={name}", f"privacy.ledger=sqlite:///{arguments.work}/ledger.db"]
         changes += [f"privacy.key={arguments.work}/key", *_source(arguments, corpus, method)]
         if method == "seqpate":
@@ -75,6 +90,7 @@ def _figures(out: Path) -> dict[str, Any]:
         for side in ("synthetic", "reference")
     }
     heldout = metrics["heldout"].get("perplexity", {})
+    texts = pq.read_table(out / "synthetic.parquet")["text"].to_pylist()
     stages = json.loads((out / "certificate.json").read_text())["stages"]
     return {
         "figures": sides["synthetic"],
@@ -82,7 +98,7 @@ def _figures(out: Path) -> dict[str, Any]:
         "heldout_perplexity": {name: round(value, 2) for name, value in heldout.items()},
         "gap_closed": _gap_closed(heldout),
         "epsilon_by_stage": {stage["name"]: round(stage["epsilon"], 3) for stage in stages},
-        "samples": pq.read_table(out / "synthetic.parquet")["text"].to_pylist()[:SAMPLES],
+        "samples": random.Random(0).sample(texts, min(SAMPLES, len(texts))),
     }
 
 
@@ -97,16 +113,34 @@ def _gap_closed(heldout: dict[str, float]) -> float | None:
 def main() -> None:
     arguments = _arguments()
     arguments.work.mkdir(parents=True, exist_ok=True)
-    rows = [
+    rows = _kept(arguments.work) if arguments.kept else _run(arguments)
+    rows = [found | {"gap_closed": found["gap_closed"] or _gap_to_bound(found, rows)} for found in rows]
+    print(json.dumps({"rows": rows}, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+
+
+def _kept(work: Path) -> list[dict[str, Any]]:
+    """All rows that are in the folder."""
+    return [json.loads(path.read_text()) for path in sorted(work.glob("*.json"))]
+
+
+def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows that are asked for, run where they are not there yet."""
+    return [
         row(arguments, corpus, method, epsilon, lever, seed)
         for corpus in arguments.corpora
         for seed in arguments.seeds
         for method in arguments.methods
         for epsilon in arguments.epsilon
         for lever in arguments.levers
-        if not (method == "seqpate" and math.isinf(epsilon))  # its runs measure a model without privacy anyway
+        if method in LEVERS[lever]
     ]
-    print(json.dumps({"rows": rows}, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+
+
+def _gap_to_bound(found: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
+    """The share of the gap where a run measures no model without privacy: to the row without noise, if that was run."""
+    own = {name: found[name] for name in ("corpus", "method", "seed")} | {"epsilon": math.inf, "lever": "shipped"}
+    bound = next((each["heldout_perplexity"]["student"] for each in rows if each.items() >= own.items()), None)
+    return _gap_closed(found["heldout_perplexity"] | ({"nonprivate": bound} if bound else {}))
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -121,11 +155,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--europarl", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
     parser.add_argument("--corpora", nargs="+", choices=CORPORA, default=["chat"])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--levers", nargs="+", choices=list(LEVERS), default=list(LEVERS))
+    parser.add_argument("--levers", nargs="+", choices=list(LEVERS), default=["shipped"])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--compare", type=int, default=400, help="texts of each side that are compared")
     parser.add_argument("-o", "--override", action="append", default=[], help="key=value of all recipes")
+    parser.add_argument("--kept", action="store_true", help="print all rows that are in the folder, and run none")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

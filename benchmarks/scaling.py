@@ -40,6 +40,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 from rich.console import Console
+from safetensors.torch import save
 from scaling_costs import costs, gathered, placed, read
 from scaling_model import report
 from tiny_base import write_tiny_base
@@ -217,7 +218,7 @@ def _tokens(spec: GroupSpec) -> int:
     """Examples that all teachers learn from, each counted as often as it is seen."""
     shortlist, total = Basis.load(spec.basis).shortlist, 0
     for part in range(spec.teachers.parts):
-        for names in shards_of(spec, part):
+        for names in shards_of(spec, spec.teachers.members(part)):
             targets = join(spec.store.read(names), spec.teachers.row_tokens, 0).examples.targets
             total += spec.teachers.steps(int(torch.isin(targets, shortlist).sum())) * spec.teachers.batch
     return total
@@ -237,7 +238,10 @@ def _arm(work: Path, nodes: tuple[int, ...]) -> dict[str, Any]:
                 "train", lambda _: train(), spec.workspace.prepare, lambda: shutil.rmtree(folder / "teachers")
             )
             found |= _timed("vote", lambda _: found.update(votes=digest_bytes(vote())), lambda: None)
-    found["files"] = _digests(folder / "shards-1") | _digests(folder / "teachers")
+    trained = spec.workspace.read(range(spec.teachers.count))
+    found["files"] = _digests(folder / "shards-1") | {
+        name: digest_bytes(save({name: trained[name]})) for name in trained
+    }
     return found
 
 
@@ -301,7 +305,7 @@ def _plain_shards(task: Task, out: Path) -> None:
 def _trainer(
     spec: GroupSpec, task: Task, nodes: tuple[int, ...]
 ) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
-    """How this arm trains all stacks, and how it gathers all votes."""
+    """How this arm trains all teachers, and how it gathers all votes."""
     size = ResourcesConfig().query_batch
     if nodes:
         with teacher_pool(spec, ResourcesConfig()) as pool:
@@ -314,16 +318,15 @@ def _trainer(
         sums = []
         for number, start in enumerate(range(0, len(task.queries), size)):
             question = Question.of(task.queries.rows(start, start + size), task.mechanism, None, number)
-            group.vote(range(spec.teachers.parts), question)
+            group.vote(range(spec.teachers.count), question)
             sums.append(group.collect(question.digest).sums)
         return np.concatenate(sums).tobytes()
 
-    yield lambda: [group.train(part) for part in range(spec.teachers.parts)], vote
+    yield lambda: [group.train(spec.teachers.members(part)) for part in range(spec.teachers.parts)], vote
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    paths = [*folder.glob("*.parquet"), *folder.glob("*.teachers.safetensors")]
-    return {path.name: digest_file(path) for path in sorted(paths)}
+    return {path.name: digest_file(path) for path in sorted(folder.glob("*.parquet"))}
 
 
 def _check_same(found: dict[str, list[dict[str, Any]]]) -> None:

@@ -9,6 +9,7 @@ import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,22 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from rayprivacy.core.artifacts import digest_file
+from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import Layout, finish, prepare
 from rayprivacy.corpus.listing import locate
-from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.manifest import FileEntry, ShardManifest
 from rayprivacy.corpus.masking import tidy
 from rayprivacy.corpus.parts import read_part, write_part
+from rayprivacy.corpus.piecework import Bench
+from rayprivacy.corpus.ranges import cut
 from rayprivacy.corpus.readers import read_pieces
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.verify import verify_shards
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.chunks import Chunks
-from rayprivacy.models.features import encode
+from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers.encoding import CHUNK_POSITIONS, groups_of
@@ -38,6 +41,8 @@ from rayprivacy.teachers.votes import PartialSum, VoteTotal
 
 RESULTS = Path(__file__).parent / "results"
 TRUNK_RECORDS, READS = 96, 20
+MARKS, REPORTS = 200_000, 500
+LINES, GROUPS_OF_A_CHUNK = 1000, 19  # a user of 100 records of 12 words fills a nineteenth of a chunk
 
 
 def read(corpus: CorpusConfig) -> Iterator[pa.Table]:
@@ -77,8 +82,8 @@ def costs(work: Path, corpus: CorpusConfig, key_path: Path, layout: Layout) -> d
     pa.set_cpu_count(1)
     key = load_key(key_path)
     return {
-        "finish_memory_bytes_per_row": _finish_memory(corpus, key),  # first: it is a high-water mark
         **_corpus(work / "shards", corpus, key, layout),
+        **_driver(work),
         **_trunk(work, key_path, layout),
         "add_sum_s": _add(2000, 50),
         "driver_state_bytes_per_teacher": 8 + 28,  # an int in a tuple: the list of their ids is all that comes home
@@ -89,22 +94,30 @@ def costs(work: Path, corpus: CorpusConfig, key_path: Path, layout: Layout) -> d
 def _recorded() -> dict[str, float]:
     """What other benchmarks measured on this machine, with SmolLM2-135M."""
     teachers = json.loads((RESULTS / "teachers.json").read_text())
+    scale = json.loads((RESULTS / "scale.json").read_text())
     sqlite = json.loads((RESULTS / "ledger.json").read_text().splitlines()[0])
     return {
         "train_tokens_per_s": round(teachers["train_tokens_per_s"] / teachers["cores"]),
         "votes_pairs_per_s": round(teachers["votes_per_s"] / teachers["cores"]),
         "teacher_bytes": teachers["bytes_per_teacher"],
+        "sharding_worker_mb": scale["peak_mb"]["largest worker"],
+        "sharding_driver_mb": scale["peak_mb"]["driver"],
         "ledger_call_s": sqlite["reserve_commit_p50_ms"] / 1000,
     }
 
 
-def _finish_memory(corpus: CorpusConfig, key: Key) -> float:
-    """Bytes that the task holds at its peak for each row of its part."""
-    layout = Layout(corpus, 1, 1)
-    rows = gathered(placed(read(corpus), key, layout))[0]
-    before = _peak()
-    finish(rows, 0, key, layout)
-    return round((_peak() - before) * (1 << 20) / len(rows) + rows.nbytes / len(rows))
+def _driver(out: Path) -> dict[str, float]:
+    """What the driver does for each file of the corpus, and one task for all marks of its spill files."""
+    draw = np.random.default_rng(0)
+    marks = [(int(part), 0, f"user-{user}") for part, user in draw.integers(0, [200, 10**6], (MARKS, 2))]
+    bench, entry = Bench(out / "bench"), FileEntry(0, "part-00000.parquet", 1, 1, "0" * 64, "0" * 64)
+    bench.offer(REPORTS)
+    for piece in range(REPORTS):
+        bench.report(piece, {"dropped": asdict(Dropped()), "entry": asdict(entry)})
+    return {
+        "cut_marks_per_s": round(MARKS / _cpu(lambda: cut(range(-1, 200), marks, 64 << 20))),
+        "driver_s_per_file": round(_cpu(bench.reports) / REPORTS, 6),
+    }
 
 
 def _corpus(out: Path, corpus: CorpusConfig, key: Key, layout: Layout) -> dict[str, float]:
@@ -139,7 +152,7 @@ def _corpus(out: Path, corpus: CorpusConfig, key: Key, layout: Layout) -> dict[s
 
 
 def _trunk(work: Path, key_path: Path, layout: Layout) -> dict[str, float]:
-    """One thread of the trunk, of naming groups, and of reading states and their markers."""
+    """One thread of the trunk, of naming groups, and of reading states and their journal."""
     before, began = _peak(), time.perf_counter()
     backbone, teachers = load_backbone(ModelConfig()), TeachersConfig()
     loading = time.perf_counter() - began
@@ -157,14 +170,13 @@ def _trunk(work: Path, key_path: Path, layout: Layout) -> dict[str, float]:
 
     naming = _cpu(name)
     store.write(dict.fromkeys(names[:READS], encoded))
-    chunks = Chunks(store.folder, load_key(key_path), None)
     return {
         "trunk_tokens_per_s": round(tokens / seconds),
         "trunk_positions_per_s": round(positions / seconds),
         "tokens_per_record": round(tokens / len(used), 1),
         "positions_per_record": round(positions / len(used), 1),
         "positions_per_chunk": CHUNK_POSITIONS,
-        "marker_s": round(_cpu(chunks.scan), 6),
+        "line_s": _line(work, key_path),
         "feature_bytes_per_position": 2 * backbone.width + 8,
         "feature_read_positions_per_s": round(READS * positions / _cpu(lambda: _read_back(store, names[:READS]))),
         "name_rows_per_s": round(len(table) / naming),
@@ -174,6 +186,16 @@ def _trunk(work: Path, key_path: Path, layout: Layout) -> dict[str, float]:
     }
 
 
+def _line(work: Path, key_path: Path) -> float:
+    """To learn a line of the journal of features, which names as many groups as the users of 100 records fill."""
+    folder, states = work / "lines", Encoded(torch.zeros(1, 8).long(), torch.zeros(1, 8).long(), torch.zeros(1, 8, 8))
+    folder.mkdir()
+    writer, reader = (Chunks(folder, load_key(key_path), None) for _ in range(2))
+    for number in range(LINES):
+        writer.write({digest_json([number, group]): states for group in range(GROUPS_OF_A_CHUNK)})
+    return round(_cpu(reader.scan) / LINES, 6)
+
+
 def _read_back(store: FeatureStore, names: list[str]) -> None:
     for name in names:
         store.read([name])[0].hidden.float().sum()
@@ -181,7 +203,7 @@ def _read_back(store: FeatureStore, names: list[str]) -> None:
 
 def _add(queries: int, candidates: int) -> float:
     sums = np.ones((queries, candidates), np.int64)
-    partials = [PartialSum((number,), (number,), sums) for number in range(200)]
+    partials = [PartialSum((number,), sums) for number in range(200)]
     total = VoteTotal(queries, candidates)
     return round(_cpu(lambda: [total.add(partial) for partial in partials]) / len(partials), 6)
 

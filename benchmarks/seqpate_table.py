@@ -6,7 +6,8 @@
 A row is a recipe of jobs/seqpate/ablations: its `votes` and `student` blocks change jobs/seqpate/europarl.yaml. All
 rows of a seed share the corpus, its cached features, the public side and the teachers, and rows that ask the same
 questions share the sums; every row is released through the gate, with noise of its own, by an account of its own. So
-one row costs seconds, and rows differ in nothing but what they say.
+one row costs seconds, and rows differ in nothing but what they say. `--run DIR` takes corpus, public side and teachers
+of a run of any recipe of SeqPATE, and `--curves` shows what limits it (see seqpate_curves.py).
 
 What is measured is the perplexity of held-out speakers under the full vocabulary. Rows were chosen on seed 0 and on
 the `dev` half of those speakers; the figures to quote are the other half's (`--half test`, the default), on other
@@ -27,6 +28,7 @@ from typing import Any
 import torch
 import yaml
 from ensembles import HALVES, heldout_rows, prepared
+from seqpate_curves import curves
 
 from rayprivacy.core.artifacts import Private, digest_array, digest_json
 from rayprivacy.core.keys import load_or_create_key
@@ -93,7 +95,7 @@ class Bench:
     def row(self, recipe: SeqPateRecipe, pool: Any) -> dict[str, Any]:
         """Release the votes of one row, train its student, and measure it."""
         began = time.perf_counter()
-        student, rows, asked_queries = self._start(recipe), self.rows, 0
+        student, rows, asked_queries = self.start(recipe), self.rows, 0
         gate = self._gate(recipe)
         for number in range(recipe.votes.rounds):
             asked = Round.of(number, student)
@@ -103,7 +105,7 @@ class Bench:
             queries = select_queries(rows, student, self.backbone, recipe.votes, count, recipe.seed + number)
             mechanism = round_mechanism(recipe, len(queries))
             asked_queries += len(queries)
-            sums, manifest = self._voted(pool, queries, mechanism, asked.rows(self.run))
+            sums, manifest = self.voted(pool, queries, mechanism, asked.rows(self.run))
             votes = gate.release_votes(recipe.release_id, mechanism, sums, manifest)
             noisy = torch.from_numpy(votes.value).float()
             targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)
@@ -111,7 +113,7 @@ class Bench:
         found = {"perplexity": round(self.perplexity(student), 3), "queries": asked_queries, "sigma": mechanism.sigma}
         return found | {"seconds": round(time.perf_counter() - began, 1)}
 
-    def _start(self, recipe: SeqPateRecipe) -> Student:
+    def start(self, recipe: SeqPateRecipe) -> Student:
         """The warm student of the row's kind."""
         if recipe.student.kind == "head":
             return self.warm
@@ -128,7 +130,8 @@ class Bench:
         )
         return Gate(self.ledger, account, self.key)
 
-    def _voted(self, pool: Any, queries: Any, mechanism: Any, rows: Path) -> Any:
+    def voted(self, pool: Any, queries: Any, mechanism: Any, rows: Path | None) -> Any:
+        """The private sums of all teachers and their manifest; the same question is asked once."""
         tensors = [digest_array(tensor.numpy()) for tensor in (queries.hidden, queries.candidates, queries.allowed)]
         ballots = [mechanism.ballot, mechanism.clip, digest_array(queries.centre.numpy())]
         name = digest_json([tensors, ballots])
@@ -189,13 +192,24 @@ def row_recipe(base: SeqPateRecipe, row: str, epsilon: float) -> SeqPateRecipe:
     return SeqPateRecipe.parse(data)
 
 
+def bases(arguments: argparse.Namespace) -> Iterator[tuple[SeqPateRecipe, Path]]:
+    """The recipe that rows change, and its folder, for each seed; or those of a run."""
+    if arguments.run:
+        recipe = load_recipe(arguments.run / "recipe.yaml")
+        assert isinstance(recipe, SeqPateRecipe)
+        yield recipe, arguments.run
+        return
+    for seed in arguments.seeds:
+        root = arguments.work / f"table-{arguments.unit}-{arguments.teachers}-{seed}"
+        yield base_recipe(seed, arguments.work, arguments.teachers, arguments.unit), root
+
+
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One result after the other: a seed, a row, an epsilon."""
-    for seed in arguments.seeds:
-        base = base_recipe(seed, arguments.work, arguments.teachers, arguments.unit)
-        root = arguments.work / f"table-{arguments.unit}-{arguments.teachers}-{seed}"
+    for base, root in bases(arguments):
         with bench(base, root, arguments.half) as (found, pool):
-            shown = {"seed": seed, "teachers": arguments.teachers, "unit": arguments.unit, "half": arguments.half}
+            names = {"seed": base.seed, "teachers": base.teachers.count, "unit": str(base.privacy.unit)}
+            shown = names | {"half": arguments.half}
             for name, value in found.baselines().items() if arguments.baselines else ():
                 yield shown | {"row": name, "perplexity": value}
             for epsilon in arguments.epsilon:
@@ -203,24 +217,30 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     report = found.phrases(row_recipe(base, "default", epsilon))
                     yield shown | {"row": "n_s report", "epsilon": epsilon} | report
                 for row in arguments.rows:
-                    yield shown | {"row": row, "epsilon": epsilon} | found.row(row_recipe(base, row, epsilon), pool)
+                    recipe, names = row_recipe(base, row, epsilon), {**shown, "row": row, "epsilon": epsilon}
+                    if arguments.curves:
+                        yield from (names | each for each in curves(found, pool, recipe, arguments.curves))
+                    else:
+                        yield names | found.row(recipe, pool)
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and standard deviation over seeds of every row."""
-    groups: dict[tuple[str, float | None], list[float]] = {}
+    groups: dict[tuple[str, float | None, str], list[float]] = {}
     for result in results:
         if "perplexity" in result:
-            groups.setdefault((result["row"], result.get("epsilon")), []).append(result["perplexity"])
+            curve = f"{result['curve']}, {result.get('queries', 'no')} queries" if "curve" in result else ""
+            groups.setdefault((result["row"], result.get("epsilon"), curve), []).append(result["perplexity"])
     return [
         {
             "row": row,
             "epsilon": epsilon,
+            **({"curve": curve} if curve else {}),
             "perplexity": round(statistics.mean(found), 2),
             "std": round(statistics.stdev(found), 2) if len(found) > 1 else None,
             "seeds": len(found),
         }
-        for (row, epsilon), found in groups.items()
+        for (row, epsilon, curve), found in groups.items()
     ]
 
 
@@ -237,8 +257,11 @@ def main() -> None:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [f"{row['row']:<20}{row['epsilon'] or '-':>8}{row['perplexity']:>10}{row['std'] or '-':>8}" for row in rows]
-    return "\n".join([f"{'row':<20}{'epsilon':>8}{'ppl':>10}{'std':>8}", *lines])
+    lines = [
+        f"{row.get('curve', row['row']):<36}{row['epsilon'] or '-':>8}{row['perplexity']:>10}{row['std'] or '-':>8}"
+        for row in rows
+    ]
+    return "\n".join([f"{'row':<36}{'epsilon':>8}{'ppl':>10}{'std':>8}", *lines])
 
 
 def _arguments() -> argparse.Namespace:
@@ -247,7 +270,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0])
     parser.add_argument("--rows", nargs="+", default=list(dict.fromkeys([*PAPER, *BEYOND])))
+    parser.add_argument("--run", type=lambda path: Path(path).absolute(), help="a run of SeqPATE, not cleaned, instead")
     parser.add_argument("--teachers", type=int, default=2000)
+    parser.add_argument("--curves", type=int, nargs="+", default=[], help="numbers of queries; see seqpate_curves.py")
     parser.add_argument("--unit", choices=list(UNITS), default="user")
     parser.add_argument("--half", choices=HALVES, default="test")
     parser.add_argument("--baselines", action="store_true")

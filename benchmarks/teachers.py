@@ -133,7 +133,7 @@ def _tokens(spec: GroupSpec) -> int:
     """Examples that all teachers learn from, each counted as often as it is seen."""
     shortlist, total = Basis.load(spec.basis).shortlist, 0
     for part in range(spec.teachers.parts):
-        for names in shards_of(spec, part):
+        for names in shards_of(spec, spec.teachers.members(part)):
             targets = join(spec.store.read(names), spec.teachers.row_tokens, 0).examples.targets
             total += spec.teachers.steps(int(torch.isin(targets, shortlist).sum())) * spec.teachers.batch
     return total

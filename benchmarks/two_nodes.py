@@ -6,7 +6,7 @@ The namespaces are joined by a pair of virtual Ethernet devices, so that every b
 device, ports of one node are not ports of the other, and `ray start` runs as on two machines. They share one file
 system, as the nodes of a cluster share one. Recipes go in through the Jobs API of the head.
 
-For each method: a run whose worker node is killed (SIGKILL, all its processes) once it has finished a stack of teachers
+For each method: a run whose worker node is killed (SIGKILL, all its processes) once it has finished a piece of teachers
 or saved a chunk of steps; then a run of the same recipe, key and ledger that nobody disturbs. Their certificates and
 synthetic texts must be the same, and the second run must not be charged.
 
@@ -49,7 +49,7 @@ SMALL = {
         "evaluation={users: 4}", "resources={workers: 2, cpus: 1, actors: 1}",
     ],
 }  # fmt: skip
-UNDER_WAY = {"seqpate": "private/teachers/*.done", "generator": "private/training/states/step-*"}
+UNDER_WAY = {"seqpate": "private/teachers/*.safetensors", "generator": "private/training/states/step-*"}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,11 @@ published` begin from the public part. A dialogue is the unit, sampled by coin. 
 bound that must never be released.
 
 Functions of a text are those of the tree of the private training utterance that is nearest to it by TF-IDF: it stands
-for the paper's parser, is made of private trees without noise, and is no part of any release. Its own ceiling is the
-row `real`, as many other private utterances in the place of synthetic ones. All figures are against the dev dialogues.
+for the paper's parser, is made of private trees without noise, and is no part of any release. Its own ceiling is
+`real`, other private utterances in the place of synthetic ones: as many as there are dev utterances in a row of its
+own, and in each row as many as it has texts, since all figures depend on their number. The row `public` is the public
+part itself, from which the warm arms begin. All are against the dev dialogues.
+The paper's own stand beside them, and what the rows show of its orderings is under `claims` (two_stage_claims.py).
 """
 
 import argparse
@@ -25,6 +28,7 @@ import yaml
 from quickstart import watched_run
 from sklearn.feature_extraction.text import TfidfVectorizer
 from smcalflow import DOMAINS, prepare
+from two_stage_claims import claims, paper_of
 
 from rayprivacy.corpus.trees import functions, parse
 from rayprivacy.evaluation.distances import has_mauve, mauve
@@ -61,35 +65,49 @@ def row(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, judg
     kept = arguments.work / f"{name}.json"
     if not kept.exists():
         path = arguments.work / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(_recipe(arguments, arm, epsilon, seed, name)))
+        own, source = recipes(arguments.prepared)[arm], arguments.prepared / "private.parquet"
+        path.write_text(yaml.safe_dump(recipe_of(own, source, arguments.work, name, epsilon, seed)))
         seconds, watch = watched_run(path, arguments.work / name, arguments.override)
         texts = pq.read_table(arguments.work / name / "synthetic.parquet")["text"].to_pylist()
         metrics = json.loads((arguments.work / name / "metrics.json").read_text())
-        found = {"arm": arm, "epsilon": epsilon, "seed": seed} | judge.figures(texts)
+        found = {"arm": arm, "epsilon": epsilon, "seed": seed, "settings": arguments.override} | judge.figures(texts)
+        found |= {"real": judge.figures(judge.real[: found["texts"]])}
         found |= {"trees": metrics["synthetic"].get("trees"), "own_trees": metrics.get("trees")}
         found |= {"heldout_perplexity": metrics["heldout"].get("perplexity"), "samples": texts[:20]}
+        found |= {"paper": paper_of(arm, epsilon)}
         found |= {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1]), "stages_s": metrics["timings_s"]}
         kept.write_text(json.dumps(found))
     return dict(json.loads(kept.read_text()))
 
 
-def _recipe(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, name: str) -> dict[str, Any]:
-    own = recipes(arguments.prepared)[arm]
+def recipe_of(
+    own: dict[str, Any], source: Path, work: Path, name: str, epsilon: float, seed: int, texts: int = TEXTS
+) -> dict[str, Any]:
+    """A recipe on some private dialogues, with a ledger and a key of the benchmark.
+
+    Args:
+        own: the keys of the arm.
+        source: the private corpus.
+        work: folder of ledger and key.
+        name: of the account.
+        epsilon: of the budget; infinite is next to no noise.
+        seed: of the release.
+        texts: that are written.
+    """
     training = {"sampling_rate": 0.05, "expected_batch": 130, "chunk": 20, "max_records": 1, "max_tokens": 40}
     training |= {"clipping_norm": 0.1} | own.get("training", {})
     privacy = WITHOUT_NOISE if math.isinf(epsilon) else {"epsilon": epsilon, "composition": "pld"}
     if math.isinf(epsilon):
         training["noise_multiplier"] = 0.05
-    source = str(arguments.prepared / "private.parquet")
-    ledger = {"account": name, "ledger": f"sqlite:///{arguments.work}/ledger.db", "key": f"{arguments.work}/key"}
-    columns = {"source": source, "text": "user_utterance", "user": "dialogue_id", "holdout": 0.05}
+    ledger = {"account": name, "ledger": f"sqlite:///{work}/ledger.db", "key": f"{work}/key"}
+    columns = {"source": str(source), "text": "user_utterance", "user": "dialogue_id", "holdout": 0.05}
     return own | {
         "seed": seed,
         "corpus": columns | {"max_records_per_user": 8} | own.get("corpus", {}),
         "privacy": privacy | {"delta": 1e-6} | ledger,
         "adapter": {"kind": "lora", "rank": 8, "layers": 10},
         "training": training,
-        "generation": {"texts": TEXTS, "max_tokens": 40, "top_p": 1.0},
+        "generation": {"texts": texts, "max_tokens": 40, "top_p": 1.0},
         "evaluation": {"users": 100},
     }
 
@@ -100,10 +118,12 @@ class Judge:
     def __init__(self, prepared: Path, seed: int) -> None:
         known, self._dev = (pq.read_table(prepared / f"{name}.parquet").to_pylist() for name in ("private", "dev"))
         self._texts = [row["user_utterance"] for row in self._dev]
+        self.public = pq.read_table(prepared / "public.parquet")["user_utterance"].to_pylist()
         dice = np.random.default_rng(seed)
-        aside = set(dice.choice(len(known), len(self._dev), replace=False).tolist())
-        self.real = [known[place]["user_utterance"] for place in sorted(aside)]
-        rest = [each for place, each in enumerate(known) if place not in aside]
+        aside = dice.choice(len(known), len(self._dev), replace=False).tolist()
+        apart = set(aside)
+        self.real = [known[place]["user_utterance"] for place in aside]
+        rest = [each for place, each in enumerate(known) if place not in apart]
         self._words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\S+")
         self._known = self._words.fit_transform([each["user_utterance"] for each in rest])
         self._trees = [functions(parse(each["lispress"])) for each in rest]
@@ -124,18 +144,20 @@ class Judge:
         return np.asarray((self._words.transform(texts) @ self._known.T).argmax(axis=1)).ravel().tolist()
 
 
-def main() -> None:
-    arguments = _arguments()
+def main(words: list[str] | None = None) -> None:
+    arguments = _arguments(words)
     arguments.prepared = arguments.work / "smcalflow"
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.data, arguments.prepared)
     judge = Judge(arguments.prepared, 0)
-    rows = [{"arm": "real", "epsilon": None, "seed": 0} | judge.figures(judge.real)]
+    known = {"real": judge.real, "public": judge.public}
+    rows = [{"arm": name, "epsilon": None, "seed": 0} | judge.figures(texts) for name, texts in known.items()]
     for seed in arguments.seeds:
         for epsilon in arguments.epsilon:
             for arm in arguments.arms:
                 rows.append(row(arguments, arm, epsilon, seed, judge))
-    print(json.dumps({"rows": rows}, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+    found = {"rows": rows, "claims": claims(rows)}
+    print(json.dumps(found, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -143,7 +165,7 @@ def _shown(found: dict[str, Any]) -> str:
     return "  ".join(str(found.get(name)) for name in names)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the SMCalFlow files")
     parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/two_stage").absolute())
@@ -152,7 +174,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("-o", "--override", action="append", default=[], help="key=value of all recipes")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ What stands here is imported when it is first used: the package itself takes mil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rayprivacy.core.threads import share_cores
+
 if TYPE_CHECKING:
     from rayprivacy.api import (
         Result,
@@ -42,12 +44,15 @@ if TYPE_CHECKING:
     )
     from rayprivacy.ledger.certificate import Certificate
     from rayprivacy.ledger.store import Ledger
+    from rayprivacy.methods.edp_sgd.tagger import Tagger
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
     from rayprivacy.tuning.budgeted import BudgetedSearcher
     from rayprivacy.tuning.trial_charges import trial_release
 
 __version__ = "0.6.0"
+
+share_cores()  # before anything imports torch
 
 _PLACES = {
     "rayprivacy.api": (
@@ -78,6 +83,7 @@ _PLACES = {
     ),
     "rayprivacy.ledger.certificate": ("Certificate",),
     "rayprivacy.ledger.store": ("Ledger",),
+    "rayprivacy.methods.edp_sgd.tagger": ("Tagger",),
     "rayprivacy.runs.recipe": ("Recipe",),
     "rayprivacy.tuning.budgeted": ("BudgetedSearcher",),
     "rayprivacy.tuning.trial_charges": ("trial_release",),
@@ -104,6 +110,7 @@ __all__ = [
     "Result",
     "ShardError",
     "StorageError",
+    "Tagger",
     "__version__",
     "audit",
     "clean",

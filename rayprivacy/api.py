@@ -61,23 +61,32 @@ class Result:
         return metrics
 
     def texts(self) -> "Dataset":
-        """The released text as a Ray Dataset with the column `text`, and one for each label."""
+        """The released text as a Ray Dataset with the column `text`, and one for each label.
+
+        Raises:
+            ConfigError: the method releases no text.
+        """
         import ray.data
 
         return ray.data.read_parquet(str(self._released_text))
 
     def model(self) -> Any:
-        """The released model, a Hugging Face causal language model.
+        """The released model of Hugging Face: a causal language model, or a tagger (see `Tagger`, which reads text).
 
         Raises:
             ConfigError: the method releases no model.
         """
-        from transformers import AutoModelForCausalLM
+        import transformers
 
         from rayprivacy.models.quiet import no_progress_bars
+        from rayprivacy.models.tagger import load_tagger
+        from rayprivacy.models.tagger_shape import is_tagger, saved_tagger
 
+        folder = self._model_folder
+        if is_tagger(folder):
+            return load_tagger(saved_tagger(folder)).model
         with no_progress_bars():
-            return AutoModelForCausalLM.from_pretrained(self._model_folder)
+            return getattr(transformers, method_of(self.recipe).card.loader).from_pretrained(folder)
 
     def tokenizer(self) -> Any:
         """The tokenizer of the released model.
@@ -91,7 +100,10 @@ class Result:
 
     @property
     def _released_text(self) -> Path:
-        return self.path / method_of(self.recipe).card.texts
+        texts = method_of(self.recipe).card.texts
+        if not texts:
+            raise ConfigError(f"{self.path} holds no text: its method, {self.recipe.method}, releases none.")
+        return self.path / texts
 
     @property
     def _model_folder(self) -> Path:
@@ -124,34 +136,40 @@ def plan(
     timed: bool = False,
     nodes: int = 1,
     users: int | None = None,
+    minutes: float | None = None,
     console: Console | None = None,
 ) -> "Outline":
     """The stages of a recipe, what each reads and charges, and epsilon by stage. Touches no data; prints as a table.
 
     Args:
         recipe: the resolved recipe.
-        timed: estimate how long each stage takes; the first time, this measures the machine for about ten seconds.
+        timed: estimate how long each stage takes; the first time, this measures the machine for about ten seconds. Say
+            as well which method and settings the measured frontier suggests, where it has rows of this method.
         nodes: machines like this one that share the work, for estimates.
-        users: a public guess at the users of the corpus, for estimates; the method's own when left out.
+        users: a public guess at the users of the corpus, for estimates and advice; the method's own when left out.
+        minutes: what a run may take on two cores, for advice; no bound when left out.
         console: told when the machine is measured; standard error when left out.
 
     Raises:
-        ConfigError: the recipe cannot be run, or there are no nodes or no users.
+        ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
+    from rayprivacy.runs.advice import advice_for
     from rayprivacy.runs.checks import check_comparison
     from rayprivacy.runs.estimate import estimated
     from rayprivacy.runs.machine import this_machine
     from rayprivacy.runs.outline import Outline
 
-    for name, value in (("nodes", nodes), ("users", users)):
+    for name, value in (("nodes", nodes), ("users", users), ("minutes", minutes)):
         if value is not None and value < 1:
-            raise ConfigError(f"{name} is {value}: give a whole number of at least 1.")
+            raise ConfigError(f"{name} is {value:g}: give a number of at least 1.")
     if recipe.evaluation.compare:
         check_comparison(recipe)
     planned, shown_on = method_of(recipe).planned(recipe), console or Console(stderr=True)
     machine = this_machine(lambda said: shown_on.print(said, highlight=False)) if timed else None
     estimate = estimated(recipe, planned, machine, nodes=nodes, users=users) if machine else None
-    return Outline(recipe, planned, estimate=estimate)
+    guess = planned.users if users is None else users
+    said = advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes) if timed else None
+    return Outline(recipe, planned, estimate=estimate, advice=said)
 
 
 def run(
@@ -300,7 +318,7 @@ def evaluate(
     """
     from rayprivacy.evaluation.settings import EvaluationConfig, require_extra
     from rayprivacy.evaluation.summary import write_evaluation
-    from rayprivacy.evaluation.texts import read_texts
+    from rayprivacy.evaluation.texts import read_texts, text_blocks
 
     require_extra("evaluate")
     config = EvaluationConfig.parse(settings)
@@ -309,7 +327,14 @@ def evaluate(
     from rayprivacy.evaluation.evaluate import evaluate as measure
 
     with (console or Console(stderr=True)).status("reading") as status:
-        found = measure(texts["--real"], texts["--synthetic"], texts.get("--holdout"), config, say=status.update)
+        found = measure(
+            texts["--real"],
+            texts["--synthetic"],
+            texts.get("--holdout"),
+            config,
+            say=status.update,
+            searched=text_blocks(real, config),
+        )
     if out is not None:
         write_evaluation(Path(out), found)
     return found

@@ -18,6 +18,7 @@ os.environ.update(
 )
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         ensure_user_exists("pgserver")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of this name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where processes share the tests, one has all that need Ray, and the other begins with what is slow.
 
@@ -64,8 +66,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     with_ray = {item.path for item in items if {"local_ray", "zygotes"} & set(item.fixturenames)}  # type: ignore[attr-defined]
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("ray" if item.path in with_ray else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("ray" if item.path in with_ray else item.location[0]))
     items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def folders_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No folder of a test has the name of one that was removed: keys and features are cached by their paths."""
+    real, numbers = tmp_path_factory.mktemp, count()
+
+    def mktemp(basename: str, numbered: bool = True) -> Path:
+        return real(f"{basename}-{next(numbers)}-" if numbered else basename, numbered)
+
+    tmp_path_factory.mktemp = mktemp  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")
@@ -177,3 +190,11 @@ def tiny_basis(tiny_backbone: "Backbone", tiny_features: "Features") -> "Basis":
     from rayprivacy.models.adapters import public_basis
 
     return public_basis(tiny_backbone, tiny_features, rank=16, shortlist=200)
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a tiny random BERT and a real tokenizer of the public sentences."""
+    from small_tagger import save_tiny_bert
+
+    return save_tiny_bert(tmp_path_factory.mktemp("tiny_bert"), list(PUBLIC_SENTENCES))

@@ -17,6 +17,8 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEve
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.renyi import ORDERS, rdp
 
+_EDPSGD = "eDP-SGD, as published: multiplier z taken as effective"
+
 
 @dataclass(frozen=True)
 class Published:
@@ -91,8 +93,20 @@ def two_stage_together(stages: Sequence[tuple[float, float, int]], delta: float)
 
 def edpsgd(claimed: Sequence[tuple[DpEvent, int]], delta: float) -> Published:
     """eDP-SGD: the multipliers z_t as printed, without the factor 2 of a clipped mean or the split over workers."""
-    label = "eDP-SGD, as published: multiplier z taken as effective, classic conversion"
-    return Published(_classic(claimed, delta), label)
+    return Published(_classic(claimed, delta), f"{_EDPSGD}, classic conversion")
+
+
+def edpsgd_by_zcdp(rho: float, delta: float) -> Published:
+    """eDP-SGD (Dupuy et al., ICASSP 2022), the same by zCDP, which the paper names (after Yu et al., 2019).
+
+    That counts an epoch of shuffled batches as one release. Which conversion the paper took, it does not say.
+
+    Args:
+        rho: sum of 1 / (2 z_t^2) over epochs, at the multipliers as printed.
+        delta: of the figure.
+    """
+    epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    return Published(epsilon, f"{_EDPSGD}, zCDP with each epoch as one release")
 
 
 def santext(epsilon: float) -> Published:

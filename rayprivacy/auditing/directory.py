@@ -22,8 +22,8 @@ from rayprivacy.auditing.overlap import WORDS, Overlap
 from rayprivacy.auditing.planted import canary_figures, least_chance, planted_users
 from rayprivacy.auditing.population import Drawn, Population
 from rayprivacy.auditing.roc import Point, auc, auc_interval, operating_points
-from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
-from rayprivacy.auditing.shadows import Shadow, inside_of, shadow_scores
+from rayprivacy.auditing.scoring import ModelLoss, Scored, ScoredModel, joint_losses
+from rayprivacy.auditing.shadows import Read, Shadow, inside_of, shadow_scores
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
@@ -66,13 +66,13 @@ class RunAudit:
         records: texts of each.
         candidates: of each kind of canary, that are scored.
         shadows: models for the stronger attacks; none leaves these out.
-        texts: file name of the released text.
+        texts: file name of the released text; empty where none is released, so that there is no overlap to look at.
     """
 
     root: Path
     base: ModelConfig
     unit: PrivacyUnit
-    models: Sequence[Scored]
+    models: Sequence[ScoredModel]
     key: Key
     users: int = 400
     records: int = 4
@@ -118,10 +118,11 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         )
     released = _tuned(audit, audit.root)
     attacks = _scores(audit, released, members, others)
-    main = audit.models[0]
-    # Canaries have no labels, and are read as the run read them.
-    model = ModelLoss(released[0], main.max_tokens, prefix=main.prefix({}))
-    planted = canary_figures(model, plan, population, synthetic, claim.strictest, audit.candidates) if plan else []
+    planted = (
+        canary_figures(_of_secrets(audit, released[0]), plan, population, synthetic, claim.strictest, audit.candidates)
+        if plan
+        else []
+    )
     body = {
         "schema_version": 1,
         "releasable": False,
@@ -134,7 +135,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
             "shadows": len(audit.shadows),
         },
         "membership": {name: _membership(claim, *scores) for name, scores in attacks.items()},
-        "overlap": _overlap(synthetic, population, members, others),
+        "overlap": _overlap(synthetic, population, members, others) if audit.texts else None,
         "canaries": planted,
         "verdict": _verdict(claim, attacks, planted),
         "notes": NOTES,
@@ -146,10 +147,19 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
 def _synthetic(audit: RunAudit) -> list[str]:
     if audit.unit is PrivacyUnit.PHRASE:
         raise ConfigError("privacy.unit is 'phrase': no user is in or out, so there is no membership to infer.")
-    for name in ("model", audit.texts):
+    for name in filter(None, ("model", audit.texts)):
         if not (audit.root / name).exists():
             raise ConfigError(f"{audit.root} has no {name}: finish the run with `rayprivacy run --resume`.")
+    if not audit.texts:
+        return []
     return [str(text) for text in pq.read_table(audit.root / audit.texts)["text"].to_pylist()]
+
+
+def _of_secrets(audit: RunAudit, released: Backbone) -> ModelLoss:
+    """The loss of the model that writes text on canaries, which have no labels and are read as the run read them."""
+    main = audit.models[0]
+    assert isinstance(main, Scored), "canaries are planted for language models alone"
+    return ModelLoss(released, main.max_tokens, prefix=main.prefix({}))
 
 
 def _scores(
@@ -158,24 +168,29 @@ def _scores(
     """Scores of members and of others, by attack; a unit's loss is the mean over its texts."""
     units = [*members, *others]
     size = len(members)
-    own = _unit_losses(audit, released, units)
-    public = _unit_losses(audit, [load_backbone(audit.base)] * len(audit.models), units)
-    scores = {"loss": plain(own), "calibrated": calibrated(own, public)}
+    own = _read(audit, released, units)
+    public = _read(audit, [load_backbone(audit.base)] * len(audit.models), units).losses
+    scores = {"loss": plain(own.losses), "calibrated": calibrated(own.losses, public)}
     if audit.shadows:
-        losses = np.stack([_unit_losses(audit, _tuned(audit, shadow.root), units) for shadow in audit.shadows])
-        scores |= shadow_scores(own, public, losses, inside_of(audit.shadows, [unit.user for unit in units]))
+        shadows = [_read(audit, _tuned(audit, shadow.root), units) for shadow in audit.shadows]
+        scores |= shadow_scores(own, public, shadows, inside_of(audit.shadows, [unit.user for unit in units]))
     return {name: (values[:size], values[size:]) for name, values in scores.items()}
 
 
 def _tuned(audit: RunAudit, root: Path) -> list[Backbone]:
     """The models of a run that were trained from the base."""
-    return [load_backbone(ModelConfig(base=str(root / each.folder), dtype=audit.base.dtype)) for each in audit.models]
+    return [load_backbone(audit.base.model_copy(update={"base": str(root / each.folder)})) for each in audit.models]
 
 
-def _unit_losses(audit: RunAudit, models: Sequence[Backbone], units: Sequence[Drawn]) -> Array:
-    losses = joint_losses(audit.models, models, [row for unit in units for row in unit.rows])
+def _read(audit: RunAudit, models: Sequence[Backbone], units: Sequence[Drawn]) -> Read:
+    """What models say of units, in the mean over the rows of each."""
+    rows = [row for unit in units for row in unit.rows]
     ends = np.cumsum([len(unit.rows) for unit in units])[:-1]
-    return np.array([each.mean() for each in np.split(losses, ends)])
+    figures = joint_losses(audit.models, models, rows)[:, None]
+    certain = [each.certainty(model, rows) for each, model in zip(audit.models, models, strict=True)]
+    whole = np.concatenate([figures, *certain], axis=1)
+    means = np.array([each.mean(axis=0) for each in np.split(whole, ends)])
+    return Read(means[:, 0], means[:, 1:])
 
 
 def _membership(claim: Claim, members: Array, others: Array) -> dict[str, Any]:

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import MANIFEST, read_manifest
-from rayprivacy.corpus.parts import read_holdout, read_part
+from rayprivacy.corpus.parts import part_tables
 
 Row = Mapping[str, Any]
 
@@ -74,36 +75,33 @@ class Population:
 
     def members(self, most: int, records: int) -> list[Drawn]:
         """At most `most` training units, each with its first `records` rows."""
-        return self._drawn((self._kept(read_part(self.shards, part)) for part in self._parts()), most, records)
+        return self._drawn(map(self._kept, self._training()), most, records)
 
     def others(self, most: int, records: int) -> list[Drawn]:
         """At most `most` held-out units, likewise."""
-        return self._drawn([self._kept(read_holdout(self.shards))], most, records)
+        return self._drawn(map(self._kept, part_tables(self.shards, HOLDOUT)), most, records)
 
     def training_texts(self) -> Iterator[str]:
-        """All texts of training users, part by part."""
-        for part in self._parts():
-            for row in self._kept(read_part(self.shards, part)):
+        """All texts of training users, file by file."""
+        for table in self._training():
+            for row in self._kept(table):
                 yield str(row["text"])
 
     def everybody(self) -> Iterator[pa.Table]:
         """The rows of held-out and of training users, file by file: user, text and labels, without canaries."""
         hidden = pa.array(sorted(self.left_out), pa.string())
-        for table in chain([read_holdout(self.shards)], (read_part(self.shards, part) for part in self._parts())):
+        for table in chain(part_tables(self.shards, HOLDOUT), self._training()):
             rows = table.drop_columns(["shard", "record"])
             yield rows.filter(pc.invert(pc.is_in(rows["user"].cast(pa.string()), hidden)))
 
     def training_users(self, among: Set[str]) -> set[str]:
         """Which of some users took part in the training."""
-        return {
-            user
-            for part in self._parts()
-            for user in read_part(self.shards, part)["user"].unique().to_pylist()
-            if user in among
-        }
+        return {user for table in self._training() for user in table["user"].unique().to_pylist() if user in among}
 
-    def _parts(self) -> range:
-        return range(len(read_manifest(self.shards).parts))
+    def _training(self) -> Iterator[pa.Table]:
+        """The rows of training users, file by file."""
+        for part in range(len(read_manifest(self.shards).parts)):
+            yield from part_tables(self.shards, part)
 
     def _kept(self, table: pa.Table) -> list[Row]:
         return [row for row in table.to_pylist() if row["user"] not in self.left_out]

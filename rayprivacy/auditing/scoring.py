@@ -8,7 +8,7 @@ model never looks at from the left.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -118,9 +118,23 @@ def _batches(lengths: list[int], most: int) -> list[list[int]]:
     return batches
 
 
+class ScoredModel(Protocol):
+    """A released model, and what attacks read of it on private rows."""
+
+    @property
+    def folder(self) -> str:
+        """Of the model in the run directory."""
+
+    def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
+        """What the model loses on each row, in nats, and on how many tokens, or other parts, that is."""
+
+    def certainty(self, backbone: Backbone, rows: Sequence[Row]) -> Array:
+        """Figures of how sure the model is of what it says of each row, [rows, figures]; maybe none."""
+
+
 @dataclass(frozen=True)
 class Scored:
-    """A released model, and how it read a row.
+    """A released language model, and how it read a row.
 
     Attributes:
         folder: of the model in the run directory.
@@ -141,8 +155,12 @@ class Scored:
         scorer = ModelLoss(backbone, self.max_tokens, max_context=self.max_context)
         return scorer.totals([self.text(row) for row in rows], [self.prefix(row) for row in rows])
 
+    def certainty(self, backbone: Backbone, rows: Sequence[Row]) -> Array:
+        """None: a language model is attacked by its losses alone."""
+        return np.empty((len(rows), 0))
 
-def joint_losses(models: Sequence[Scored], backbones: Sequence[Backbone], rows: Sequence[Row]) -> Array:
+
+def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], rows: Sequence[Row]) -> Array:
     """What all models of a release together lose on each row, in nats per token.
 
     Args:

@@ -39,20 +39,33 @@ class Shadow:
         return self.key.integer("shadow", self.number // 2, user) % 2 == self.number % 2
 
 
-def shadow_scores(own: Array, public: Array, losses: Array, inside: Mask) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Read:
+    """What a model says of users.
+
+    Attributes:
+        losses: [users].
+        certainty: further features of Shokri's attack, [users, features]; maybe none.
+    """
+
+    losses: Array
+    certainty: Array
+
+
+def shadow_scores(own: Read, public: Array, shadows: Sequence[Read], inside: Mask) -> dict[str, Array]:
     """Scores of LiRA and of Shokri's attack, by name; high means member.
 
     Args:
-        own: losses of the audited model, [users].
-        public: of the public base.
-        losses: of the shadows, [shadows, users].
+        own: of the audited model.
+        public: losses of the public base, [users].
+        shadows: of the shadows.
         inside: which user was in which shadow, bool [shadows, users].
     """
-    shared = len(losses) < _OWN_VARIANCES_FROM
-    features = np.concatenate([_features(each, public) for each in losses])
+    losses, shared = np.stack([each.losses for each in shadows]), len(shadows) < _OWN_VARIANCES_FROM
+    features = np.concatenate([_features(each, public) for each in shadows])
     return {
-        "LiRA": likelihood_ratio(own, losses, inside, shared_variance=shared),
-        "LiRA, offline": offline_ratio(own, losses, inside, shared_variance=shared),
+        "LiRA": likelihood_ratio(own.losses, losses, inside, shared_variance=shared),
+        "LiRA, offline": offline_ratio(own.losses, losses, inside, shared_variance=shared),
         "shadow attack": shadow_attack(features, inside.ravel(), _features(own, public)),
     }
 
@@ -62,5 +75,5 @@ def inside_of(shadows: Sequence[Shadow], users: Sequence[str]) -> Mask:
     return np.array([[shadow.holds(user) for user in users] for shadow in shadows])
 
 
-def _features(losses: Array, public: Array) -> Array:
-    return np.column_stack([losses, calibrated(losses, public), public])
+def _features(read: Read, public: Array) -> Array:
+    return np.column_stack([read.losses, calibrated(read.losses, public), public, read.certainty])

@@ -41,13 +41,8 @@ def _show(found: dict[str, Any], console: Console, root: Path) -> None:
     claim, sample = found["claim"], found["sample"]
     people = f"{sample['members']} training and {sample['others']} held-out {claim['unit']}s"
     console.print(_membership(found, f"membership inference, {people}; internal"))
-    overlap = found["overlap"]
-    console.print(
-        f"synthetic texts that share {overlap['words']} words in a row with all training users: "
-        f"{overlap['training']:.1%}; with as many of them as were held out: {overlap['training_as_many_users']:.1%};"
-        f" with held-out users: {overlap['heldout']:.1%}",
-        highlight=False,
-    )
+    if found["overlap"]:
+        console.print(_overlap(found["overlap"]), highlight=False)
     if found["canaries"]:
         console.print(_canaries(found["canaries"]))
     for note in found["notes"].values():
@@ -73,6 +68,14 @@ def _membership(found: dict[str, Any], title: str) -> WholeTable:
                 f"{point['admitted_by_claim']:.1%}",
             )
     return table
+
+
+def _overlap(overlap: dict[str, Any]) -> str:
+    return (
+        f"synthetic texts that share {overlap['words']} words in a row with all training users: "
+        f"{overlap['training']:.1%}; with as many of them as were held out: {overlap['training_as_many_users']:.1%};"
+        f" with held-out users: {overlap['heldout']:.1%}"
+    )
 
 
 def _canaries(figures: list[dict[str, Any]]) -> WholeTable:

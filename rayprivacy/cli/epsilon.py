@@ -15,6 +15,7 @@ from rayprivacy.accounting.fields import show
 from rayprivacy.accounting.figures import Figures, figures
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon, token_epsilon
+from rayprivacy.accounting.schedule import NoiseSchedule, ScheduleKind
 from rayprivacy.accounting.selection import TrialDistribution, pay_for_all, select_event
 from rayprivacy.accounting.units import training_event
 from rayprivacy.cli.epsilon_answer import (
@@ -256,36 +257,53 @@ def epsilon_edpsgd(
     micro_batches: Annotated[int, typer.Option(help="Micro-batches per worker, each clipped and noised alone.")] = 1,
     z0: Annotated[float | None, typer.Option(help="Noise multiplier of the first step, as printed.")] = None,
     epsilon: WantedEpsilon = None,
-    decay: Annotated[float, typer.Option(help="Factor from one step's multiplier to the next.")] = 1.0,
+    schedule: Annotated[ScheduleKind, typer.Option(help="How the multiplier falls, by step or by epoch.")] = "constant",
+    tau: Annotated[float | None, typer.Option(help="Of a schedule that falls: how fast.")] = None,
+    steps_per_epoch: Annotated[int, typer.Option(help="Public; 1 lets the schedule go by step.")] = 1,
+    decay: Annotated[
+        float, typer.Option(help="Factor from one step's multiplier to the next; short for an exponential schedule.")
+    ] = 1.0,
     per_worker: Annotated[NoisePerWorker, typer.Option(help="Noise / N per worker, or noise / sqrt(N).")] = "n",
+    max_scale: Annotated[
+        float, typer.Option(help="Largest scale of a layer, where noise is added after un-scaling as printed.")
+    ] = 1.0,
     q: Annotated[float, typer.Option(help="Probability that a user is in a step (Poisson).")] = 1.0,
     delta: Delta = 1e-6,
     as_published: AsPublished = False,
     as_json: AsJson = False,
 ) -> None:
-    """Epsilon of eDP-SGD with a public schedule z_t = z0 * decay^t, or z0 from epsilon.
+    """Epsilon of eDP-SGD with a public schedule of noise, or z0 from epsilon.
 
     N, the logical number of contributions averaged, is workers * micro-batches.
 
-    Example: rayprivacy epsilon edpsgd --z0 8 --decay 0.999 --steps 100 --workers 4
+    Example: rayprivacy epsilon edpsgd --z0 8 --schedule linear --tau .1 --steps-per-epoch 50 --steps 100 --workers 4
     """
     given = one_of({"--z0": z0}, epsilon)
     share("--q", q)
+    positive("--max-scale", max_scale)
     logical = whole("--workers", workers) * whole("--micro-batches", micro_batches)
-    noise = DecayingNoise(decay, steps, logical, per_worker, q)
-    start, found = _solve("--z0", lambda z: noise.figures(z, delta), z0, epsilon, delta)
+    falling = _schedule(schedule, tau, steps_per_epoch, decay)
+    noise = DecayingNoise(falling, steps, logical, per_worker, q, max_scale)
+    proper_delta(delta)
+    start = positive("--z0", z0) if epsilon is None else noise.least_z0(epsilon, delta)
+    found, effective = noise.figures(start, delta), noise.effective(start)
     answer_of(
         found,
         delta,
-        {"z0": start, "effective": noise.effective(start)},
+        {"z0": start, "effective": effective, "effective_last": noise.levels(start)[-1][0]},
         solved=None if given else f"z0 = {start:.6g}",
         unit="user (or record) in one micro-batch",
         before=(
-            f"effective multiplier of step 1: z / ({noise.divisor}) = {noise.effective(start):.6g} with N = {logical};"
-            " a clipped mean changes by up to 2C",
+            f"effective multiplier of step 1: z / ({noise.divisor}) = {effective:.6g} with N = {logical}, of the last"
+            f" step {noise.levels(start)[-1][0]:.6g}; a clipped mean changes by up to 2C",
         ),
         after=("micro-batches are assigned by a keyed hash into N, and scale factors come from public data",),
-        published=(published.edpsgd(noise.as_printed(start), delta),) if as_published else (),
+        published=(
+            published.edpsgd(noise.as_printed(start), delta),
+            published.edpsgd_by_zcdp(noise.printed_rho(start), delta),
+        )
+        if as_published
+        else (),
     ).show(as_published, as_json)
 
 
@@ -346,6 +364,20 @@ def _per_user(shards: int | None, queries: int, sigma: float, delta: float) -> t
         return ()
     alone = epsilon_of(math.sqrt(queries) / (sigma * shards), delta)
     return (f"a phrase in one shard, and a user (who sits in one shard), has epsilon {alone:.6g}",)
+
+
+def _schedule(kind: ScheduleKind, tau: float | None, steps_per_epoch: int, decay: float) -> NoiseSchedule:
+    """The schedule that the options name, of which `--decay` is short for one."""
+    whole("--steps-per-epoch", steps_per_epoch)
+    if not 0 < decay <= 1:
+        raise ConfigError(f"--decay is {decay}: give a factor above 0 and at most 1.")
+    if decay < 1 and (kind != "constant" or tau is not None or steps_per_epoch > 1):
+        raise ConfigError(f"--decay is {decay:g} beside --schedule, --tau or --steps-per-epoch: give one or the other.")
+    if decay < 1:
+        return NoiseSchedule("exponential", -math.log(decay))
+    if (tau is None) != (kind == "constant"):
+        raise ConfigError(f"--tau is {tau} with --schedule {kind}: give it to a schedule that falls, and to no other.")
+    return NoiseSchedule(kind, 0.0 if tau is None else positive("--tau", tau), steps_per_epoch)
 
 
 def _training(q: float, steps: int, records: int = 1, stage: str = "") -> Callable[[float], DpEvent]:

@@ -23,16 +23,23 @@ def plan(
     override: Overrides = None,
     nodes: Annotated[int, typer.Option(help="Machines like this one that share the work, for times.")] = 1,
     users: Annotated[
-        int | None, typer.Option(help="About how many users the corpus has: a public guess, for times alone.")
+        int | None,
+        typer.Option(help="About how many users the corpus has: a public guess, for times and advice alone."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="What a run may take on two cores, for advice; no bound when left out.")
     ] = None,
 ) -> None:
     """Validate a recipe and show its stages, what each costs and about how long it takes; touches no data.
 
+    Below that it says which method and settings the measured frontier suggests for so many users and this epsilon.
+
     Example: rayprivacy plan recipe.yaml -o privacy.epsilon=8
 
-    Example: rayprivacy plan recipe.yaml --nodes 4 --users 20000
+    Example: rayprivacy plan recipe.yaml --nodes 4 --users 20000 --minutes 60
     """
-    api.plan(api.load_recipe(recipe, override or ()), timed=True, nodes=nodes, users=users).show(Console())
+    settings = api.load_recipe(recipe, override or ())
+    api.plan(settings, timed=True, nodes=nodes, users=users, minutes=minutes).show(Console())
 
 
 @app.command()
@@ -79,7 +86,7 @@ def _summary(out: str, certificate: Certificate, heldout: dict[str, Any], texts:
             table.add_row(name, f"{value:.1f}", *interval, *(f"{score:.2f}" for score in scores))
         console.print(table)
     for label, name in (
-        ("synthetic text", texts),
+        *((("synthetic text", texts),) if texts else (("model", "model"),)),
         ("certificate", "certificate.md"),
         ("report", "report.html"),
     ):

@@ -6,6 +6,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar, final
@@ -61,13 +62,30 @@ def digest_bytes(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def digest_json_list(head: Any, items: Iterable[Any]) -> str:
+    """`digest_json([head, [*items]])`, with one item in memory at a time.
+
+    >>> digest_json_list("a", iter([1, [2, "b"]])) == digest_json(["a", [1, [2, "b"]]])
+    True
+    """
+    digest = hashlib.sha256(f"[{_canonical(head)},[".encode())
+    for place, item in enumerate(items):
+        digest.update(f"{',' if place else ''}{_canonical(item)}".encode())
+    digest.update(b"]]")
+    return digest.hexdigest()
+
+
 def digest_json(value: Any) -> str:
     """SHA-256 of the canonical JSON of a value (sorted keys, no spaces, no NaN).
 
     >>> digest_json({"a": 1, "b": 2}) == digest_json({"b": 2, "a": 1})
     True
     """
-    return digest_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode())
+    return digest_bytes(_canonical(value).encode())
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def digest_array(array: npt.NDArray[Any]) -> str:

@@ -55,4 +55,4 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
         field = model.model_fields.get(part)
         kinds = (field.annotation, *get_args(field.annotation)) if field is not None else ()  # also of `Block | None`
         model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
-    return sorted(model.model_fields)
+    return sorted(field.alias or name for name, field in model.model_fields.items())

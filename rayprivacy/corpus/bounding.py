@@ -12,11 +12,15 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rayprivacy.core.keys import Key
+from rayprivacy.corpus.framing import framed
 
-_ORDER = "__order"
+ORDER = "__order"  # the first 64 bits of a record's place among those of its user
+_PLACES = frozenset({"user", ORDER, "shard", "part", "record"})  # what follows from the rest of a row
 
 
 @dataclass(frozen=True)
@@ -50,20 +54,53 @@ def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Droppe
     Returns:
         The rows sorted by user and order, with their rank within the user in the column `record`; and the counts.
     """
-    distinct = table.group_by(table.column_names, use_threads=False).aggregate([])
-    kept = ranked(_sorted(distinct, key), "user")
-    if most is not None:
-        kept = kept.filter(pa.array(kept["record"].to_numpy() < most))
-    return kept, Dropped(duplicates=len(table) - len(distinct), over_bound=len(distinct) - len(kept))
+    kept, dropped = bounded(ordered(table, key), most)
+    return ranked(kept.drop_columns([ORDER]), "user"), dropped
 
 
-def _sorted(table: pa.Table, key: Key) -> pa.Table:
-    # The first 64 bits decide; the text and the labels break ties, so that the order is total on distinct rows.
-    pairs = zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True)
-    order = np.array([key.integer("record", user, text) >> 192 for user, text in pairs], dtype=np.uint64)
-    columns = ["user", _ORDER, *(name for name in table.column_names if name != "user")]
-    ordered = table.append_column(_ORDER, pa.array(order))
-    return ordered.sort_by([(name, "ascending") for name in columns]).drop_columns([_ORDER])
+def ordered(table: pa.Table, key: Key) -> pa.Table:
+    """Add the column `__order`, uint64: each record's place among those of its user."""
+    inputs = framed([table["user"], table["text"]])
+    first = b"".join(digest[:8] for digest in key.digests("record", inputs.rows()))
+    return table.append_column(ORDER, pa.array(np.frombuffer(first, ">u8").astype(np.uint64)))
+
+
+def bounded(table: pa.Table, most: int | None) -> tuple[pa.Table, Dropped]:
+    """Bound rows that have their order; returns them sorted by user and order, and the counts."""
+    users, order = ranks(table["user"]), table[ORDER].to_numpy()
+    index = np.lexsort((order, users))
+    repeated = _settle(table, index, users, order)
+    distinct = index[~repeated]
+    place = places(np.flatnonzero(np.diff(users[distinct], prepend=-1)), len(distinct))
+    kept = distinct if most is None else distinct[place < most]
+    counts = Dropped(duplicates=len(index) - len(distinct), over_bound=len(distinct) - len(kept))
+    return table.take(pa.array(kept)), counts
+
+
+def _settle(
+    table: pa.Table, index: npt.NDArray[np.int64], users: npt.NDArray[np.int64], order: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Put rows of one user and one order, neighbours in `index`, in the order of the other columns.
+
+    Returns:
+        Which places of `index` repeat the row before them.
+    """
+    repeated = np.zeros(len(index), dtype=bool)
+    same = (np.diff(users[index]) == 0) & (np.diff(order[index]) == 0)
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))  # few: the text is the same, as a rule
+    if not len(tied):
+        return repeated
+    names = [name for name in table.column_names if name not in _PLACES]
+    rows = table.take(pa.array(index[tied]))
+    rows = pa.table({"user": users[index[tied]], ORDER: rows[ORDER], **{name: rows[name] for name in names}})
+    settled = pc.sort_indices(rows, [(name, "ascending") for name in rows.column_names]).to_numpy()
+    index[tied] = index[tied][settled]
+    rows = rows.take(pa.array(settled))
+    columns = [_codes(rows[name]) for name in rows.column_names]
+    equal = np.logical_and.reduce([np.diff(column, prepend=-1) == 0 for column in columns])
+    equal[0] = False
+    repeated[tied] = equal
+    return repeated
 
 
 def ranked(table: pa.Table, *names: str) -> pa.Table:
@@ -71,11 +108,28 @@ def ranked(table: pa.Table, *names: str) -> pa.Table:
     changes = np.zeros(len(table), dtype=bool)
     for name in names:
         changes |= np.diff(_codes(table[name]), prepend=-1) != 0
-    first = np.flatnonzero(changes)
-    rank = np.arange(len(table)) - np.repeat(first, np.diff(first, append=len(table)))
+    rank = places(np.flatnonzero(changes), len(table))
     return table.append_column("record", pa.array(rank.astype(np.int32)))
 
 
+def places(starts: npt.NDArray[np.int64], rows: int) -> npt.NDArray[np.int64]:
+    """The place of each row in its run, from 0, where runs begin at these rows."""
+    return np.arange(rows) - np.repeat(starts, np.diff(starts, append=rows))
+
+
+def ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Numbers of strings without nulls that compare as the strings do, int64 [rows]."""
+    encoded = _encoded(column)
+    order = pc.sort_indices(encoded.dictionary).to_numpy()
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return np.asarray(rank[encoded.indices.to_numpy()])
+
+
 def _codes(column: pa.ChunkedArray) -> Any:
-    encoded = column.combine_chunks().dictionary_encode()
-    return (encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded).indices.to_numpy()
+    return _encoded(column).indices.to_numpy()
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    encoded = column.combine_chunks().dictionary_encode("encode")
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded

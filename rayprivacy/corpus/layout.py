@@ -17,22 +17,24 @@ in one shard, and no other record moves. Three things could break this, and are 
   function of this record alone, and no writer is both trained on and measured on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped, bound, ranked
+from rayprivacy.corpus.bounding import ORDER, Dropped, bounded, ordered, ranked, ranks
+from rayprivacy.corpus.framing import framed, marked
+from rayprivacy.corpus.join import JOINED, joined
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 
 HOLDOUT = -1
 _MODULUS = 1 << 256
-_PLACES = ("shard", "part", "record")
+_PLACES = ("shard", "part", "record", ORDER)
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,24 @@ class Layout:
     def schema(self) -> pa.Schema:
         """The columns of every part file and of the hold-out file."""
         own = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
-        return pa.schema([*own, *((name, pa.string()) for name in self.config.labels)])
+        return pa.schema([*own, *((name, pa.string()) for name in self.config.kept)])
 
     @property
     def shuffle_schema(self) -> pa.Schema:
         """The columns of prepared rows, on their way to their part."""
         own = [("user", pa.string()), ("text", pa.large_string())]
-        return pa.schema([*own, *((name, pa.string()) for name in self.config.labels), ("part", pa.int32())])
+        places = [(ORDER, pa.uint64()), ("shard", pa.int32()), ("part", pa.int32())]
+        return pa.schema([*own, *((name, pa.string()) for name in self.carried), *places])
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The columns of rows on their way, beside user, text and place; of turns, what they are joined by too."""
+        return (*self.config.kept, *(JOINED if self.config.join else ()))
+
+    @property
+    def bound(self) -> int | None:
+        """Rows of a user at most, on their way; turns are bounded when they have been joined, in `finish`."""
+        return None if self.config.join else self.config.max_records_per_user
 
     def shard_of(self, key: Key, user: str) -> int:
         """The user's shard, or `HOLDOUT`; with unit 'record' only whether the user is held out."""
@@ -88,36 +101,73 @@ def held_out(key: Key, user: str, share: float) -> bool:
 
 
 def prepare(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """Bound a block before the shuffle and add the column `part`; clean rows in, fewer rows out."""
-    kept, dropped = bound(table, key, layout.config.max_records_per_user)
-    parts = [layout.part_of(shard) for shard in _shards(kept, key, layout)]
-    placed = kept.append_column("part", pa.array(parts, pa.int32()))
-    return placed.select(layout.shuffle_schema.names).cast(layout.shuffle_schema), dropped
+    """Bound a block before the shuffle and find where its rows go; clean rows in, fewer rows out.
+
+    Returns:
+        Rows of the `shuffle_schema`, sorted by shard, user and order; and the counts.
+    """
+    kept, dropped = bounded(ordered(table, key), layout.bound)
+    shards = _shards(kept, key, layout)
+    places = np.argsort(shards, kind="stable")
+    parts = np.where(shards == HOLDOUT, HOLDOUT, shards // layout.per_part)
+    placed = kept.append_column("shard", pa.array(shards, pa.int32())).append_column(
+        "part", pa.array(parts, pa.int32())
+    )
+    return placed.select(layout.shuffle_schema.names).cast(layout.shuffle_schema).take(pa.array(places)), dropped
+
+
+def gathered(table: pa.Table, layout: Layout) -> tuple[pa.Table, Dropped]:
+    """Bound prepared rows that come from several blocks; they stay prepared rows, sorted by user and order."""
+    return bounded(table, layout.bound)
 
 
 def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
     """Make the final rows of one part out of all of its prepared rows, in whatever order they come.
 
+    Where the rows of a part are cut between two users of a shard, or between two shards, the final rows of the pieces
+    follow each other as those of the whole would.
+
     Raises:
         ShardError: a row belongs to another part.
     """
-    kept, dropped = bound(table.drop_columns(["part"]), key, layout.config.max_records_per_user)
+    kept, dropped = _bounded_documents(table, key, layout)
     shards = _shards(kept, key, layout)
-    if any(layout.part_of(shard) != part for shard in set(shards)):
+    if any(layout.part_of(int(shard)) != part for shard in np.unique(shards)):
         raise ShardError(f"part {part} received a user of another part: the key changed during the run; start again.")
-    placed = kept.append_column("shard", pa.array(shards, pa.int32()))
-    placed = placed.sort_by([("shard", "ascending"), ("user", "ascending"), ("record", "ascending")])
+    places = np.argsort(shards, kind="stable")  # hence by shard, user and order
+    placed = kept.append_column("shard", pa.array(shards, pa.int32())).take(pa.array(places))
     # A record in another shard must not move a rank here, so records are counted anew within shard and user.
-    placed = ranked(placed.drop_columns(["record"]), "shard", "user")
+    placed = ranked(placed, "shard", "user")
     return placed.select(layout.schema.names).cast(layout.schema).combine_chunks(), dropped
 
 
+def _bounded_documents(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
+    """What a user's prepared rows come to, sorted by user and order; a bound sees documents, not the turns of one."""
+    rows, config = table.drop_columns(["shard", "part"]), layout.config
+    if config.join:
+        rows = ordered(joined(rows.drop_columns([ORDER]), config.join, config.max_chars), key)
+    return bounded(rows, config.max_records_per_user)
+
+
 def content_digest(table: pa.Table, key: Key, unit: PrivacyUnit = PrivacyUnit.USER) -> str:
-    """The sum of the users' (or records') keyed digests modulo 2^256, in hex: any order and any part will do."""
+    """The sum of the users' (or records') keyed digests modulo 2^256, in hex: any order and any part will do.
+
+    Args:
+        table: rows in which those of a user are neighbours.
+        key: the secret.
+        unit: what is summed.
+    """
     if unit is PrivacyUnit.RECORD:
-        return f"{records_digest(table, key) % _MODULUS:064x}"
-    total = sum(key.integer("content", user, *parts) for user, parts in _users(table))
-    return f"{total % _MODULUS:064x}"
+        return _summed(key.digests("content-record", framed(_record(table)).rows()))
+    names = [name for name in table.column_names if name not in ("user", *_PLACES)]
+    starts = np.flatnonzero(np.diff(ranks(table["user"]), prepend=-1))
+    users = framed([table["user"].take(pa.array(starts))]).rows()
+    texts = framed([marked(table[name]) for name in names]).runs(starts)
+    return _summed(key.digests("content", (b"".join(both) for both in zip(users, texts, strict=True))))
+
+
+def _summed(digests: Iterable[bytes]) -> str:
+    return f"{sum(int.from_bytes(digest, 'big') for digest in digests) % _MODULUS:064x}"
 
 
 def add_digests(digests: list[str]) -> str:
@@ -125,40 +175,24 @@ def add_digests(digests: list[str]) -> str:
     return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:064x}"
 
 
-def _users(table: pa.Table) -> Iterator[tuple[str, list[str]]]:
-    names = [name for name in table.column_names if name not in ("shard", "user", "record")]
-    columns = [[marked(value) for value in table[name].to_pylist()] for name in names]
-    rows: Any = zip(table["user"].to_pylist(), *columns, strict=True)
-    for user, group in groupby(rows, key=lambda row: row[0]):
-        yield user, [value for row in group for value in row[1:]]
-
-
-def _shards(table: pa.Table, key: Key, layout: Layout) -> list[int]:
-    users = table["user"].to_pylist()
-    shard = {user: layout.shard_of(key, user) for user in set(users)}
-    own = [shard[user] for user in users]
+def _shards(table: pa.Table, key: Key, layout: Layout) -> npt.NDArray[np.int64]:
+    """The shard of each row, int64 [rows]."""
+    users = table["user"].combine_chunks().dictionary_encode()
+    encoded = users.combine_chunks() if isinstance(users, pa.ChunkedArray) else users
+    shards = np.array([layout.shard_of(key, user) for user in encoded.dictionary.to_pylist()], np.int64)
+    own = shards[encoded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
     if layout.unit is not PrivacyUnit.RECORD:
-        return own
-    return [at if at == HOLDOUT else to for at, to in zip(own, record_shards(table, key, layout.shards), strict=True)]
+        return np.asarray(own)
+    return np.where(own == HOLDOUT, HOLDOUT, np.array(record_shards(table, key, layout.shards), np.int64))
 
 
 def record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
     """The shard of each row, by its user, text and labels alone."""
-    return [key.integer("record-shard", *record) % shards for record in _records(table)]
+    digests = key.digests("record-shard", framed(_record(table)).rows())
+    return [int.from_bytes(digest, "big") % shards for digest in digests]
 
 
-def records_digest(table: pa.Table, key: Key) -> int:
-    """The sum of the records' keyed digests."""
-    return sum(key.integer("content-record", *record) for record in _records(table))
-
-
-def marked(value: str | None) -> str:
-    """A label for the PRF: a null and an empty one are different contents."""
-    return "" if value is None else f"={value}"
-
-
-def _records(table: pa.Table) -> Iterator[tuple[str, ...]]:
+def _record(table: pa.Table) -> list[pa.ChunkedArray]:
+    """What makes a record: its user, text and labels."""
     labels = [name for name in table.column_names if name not in ("user", "text", *_PLACES)]
-    return zip(
-        *([marked(value) for value in table[name].to_pylist()] for name in ("user", "text", *labels)), strict=True
-    )
+    return [marked(table[name]) for name in ("user", "text", *labels)]

@@ -35,11 +35,13 @@ class SourceFiles:
     Attributes:
         kind: one of `FORMATS`.
         paths: sorted paths inside the filesystem.
+        sizes: bytes of each.
         stamp: digest of names, sizes and modification times: a changed source is a new corpus.
     """
 
     kind: str
     paths: tuple[str, ...]
+    sizes: tuple[int, ...]
     stamp: str
 
 
@@ -68,7 +70,8 @@ def locate(config: CorpusConfig) -> SourceFiles:
         raise CorpusError(f"corpus.source is '{shown(config.source)}', which {what}: give .parquet, .jsonl or .csv.")
     files = sorted((file for file in found if _kind(file.base_name) in kinds), key=lambda file: str(file.path))
     stamp = digest_json([[file.path[len(path) :], file.size, file.mtime_ns] for file in files])
-    return SourceFiles(kinds.pop(), tuple(file.path for file in files), stamp)
+    paths, sizes = tuple(file.path for file in files), tuple(int(file.size) for file in files)
+    return SourceFiles(kinds.pop(), paths, sizes, stamp)
 
 
 def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> None:
@@ -85,6 +88,9 @@ def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> 
     wanted = [("corpus.user", config.user)] if config.user is not None else []
     wanted += [("corpus.text", config.text)]
     wanted += [("corpus.labels", name) for name in config.labels]
+    if config.join:
+        wanted += [("corpus.join.by", config.join.by), ("corpus.join.order", config.join.order)]
+        wanted += [("corpus.join.words", name) for name in config.join.words]
     for field, name in wanted:
         if name not in names:
             raise CorpusError(f"{field} is '{name}', which is not a column of the corpus: {choice(names, kind)}.")

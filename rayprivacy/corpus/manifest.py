@@ -32,6 +32,17 @@ class FileEntry:
     sha256: str
     content: str
 
+    def check(self, out: Path) -> None:
+        """Compare the file's bytes with its digest.
+
+        Raises:
+            ShardError: the file is missing or was changed.
+        """
+        path = out / self.file
+        if not path.is_file() or digest_file(path) != self.sha256:
+            state = "was changed after it was written" if path.is_file() else "is missing"
+            raise ShardError(f"{self.file} {state}: delete the shard directory and shard the corpus again.")
+
 
 @dataclass(frozen=True, repr=False)
 class ShardManifest:
@@ -43,11 +54,13 @@ class ShardManifest:
         per_part: how many shards share a file.
         max_records_per_user: the bound on a user's records; None for unit 'record'.
         holdout_share: the probability of a user's hold-out coin.
-        parts: the part files in order; part p holds the shards from p * per_part up to (p + 1) * per_part, exclusive.
-        holdout: the file of the held-out users.
+        parts: the first file of every part, in order; part p holds the shards from p * per_part up to
+            (p + 1) * per_part, exclusive.
+        holdout: the first file of the held-out users.
         dropped: what was set aside, and why.
         unit: whose shard is one; unit 'record' spreads a user over shards.
         max_shards_per_phrase: n_s, for unit 'phrase'.
+        more: further files of parts that are split, in order, those of the hold-out included.
     """
 
     config: str
@@ -60,11 +73,18 @@ class ShardManifest:
     dropped: Dropped
     unit: PrivacyUnit = PrivacyUnit.USER
     max_shards_per_phrase: int | None = None
+    more: tuple[FileEntry, ...] = ()
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """The part files and the hold-out file."""
-        return (*self.parts, self.holdout)
+        """All files, part by part, those of the hold-out last; the files of a part in the order of their rows."""
+        return (*self.training_files, self.holdout, *(entry for entry in self.more if entry.part < 0))
+
+    @property
+    def training_files(self) -> tuple[FileEntry, ...]:
+        """The files of all parts."""
+        more = [entry for entry in self.more if entry.part >= 0]
+        return tuple(sorted((*self.parts, *more), key=lambda entry: entry.part))  # stable
 
     @property
     def users(self) -> int:
@@ -78,7 +98,9 @@ class ShardManifest:
 
     def corpus_digest(self, key: Key) -> str:
         """Name the content without revealing a checkable hash of it; blocks, parts and shards do not matter."""
-        return key.digest("corpus", add_digests([entry.content for entry in self.parts]), self.holdout.content)
+        training = [entry.content for entry in self.training_files]
+        heldout = [entry.content for entry in self.files if entry.part < 0]
+        return key.digest("corpus", add_digests(training), add_digests(heldout))
 
     def write(self, out: Path) -> None:
         """Write `manifest.json`, private and atomically."""
@@ -91,15 +113,14 @@ class ShardManifest:
             ShardError: a file is missing or was changed.
         """
         for entry in self.files:
-            path = out / entry.file
-            if not path.is_file() or digest_file(path) != entry.sha256:
-                state = "was changed after it was written" if path.is_file() else "is missing"
-                raise ShardError(f"{entry.file} {state}: delete the shard directory and shard the corpus again.")
+            entry.check(out)
 
     def _body(self) -> dict[str, Any]:
         body = {"schema_version": _SCHEMA_VERSION} | asdict(self)
         if self.unit is PrivacyUnit.USER:  # left out, so that manifests of the first version stay what they are
             del body["unit"], body["max_shards_per_phrase"]
+        if not self.more:  # likewise
+            del body["more"]
         return body
 
 
@@ -118,5 +139,6 @@ def read_manifest(out: Path) -> ShardManifest:
     body["unit"] = PrivacyUnit(body.get("unit", PrivacyUnit.USER))
     body["parts"] = tuple(FileEntry(**entry) for entry in body["parts"])
     body["holdout"] = FileEntry(**body["holdout"])
+    body["more"] = tuple(FileEntry(**entry) for entry in body.get("more", ()))
     body["dropped"] = Dropped(**body["dropped"])
     return ShardManifest(**body)

@@ -78,7 +78,7 @@ class Phrases:
 
     def find(self, text: str) -> Iterator[tuple[int, int, int]]:
         """All occurrences in a text in NFC, from left to right: which phrase, where it starts and where it ends."""
-        spans = [(canonical(match[0]), match.start(), match.end()) for match in _word().finditer(text)]
+        spans = words_with_places(text)
         for at, (head, start, _) in enumerate(spans):
             for number in self._heads.get(head, ()):
                 words = self.words[number]
@@ -162,6 +162,11 @@ def load_phrases(path: str) -> Phrases:
 def words_of(text: str) -> tuple[str, ...]:
     """The canonical words of any text."""
     return tuple(canonical(word) for word in _word().findall(unicodedata.normalize("NFC", text)))
+
+
+def words_with_places(text: str) -> list[tuple[str, int, int]]:
+    """The canonical words of a text, each with the characters where it starts and ends."""
+    return [(canonical(match[0]), match.start(), match.end()) for match in _word().finditer(text)]
 
 
 def canonical(word: str) -> str:

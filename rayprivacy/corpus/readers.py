@@ -7,6 +7,7 @@ The readers of text formats take ids as they are written. Type inference works p
 import io
 import itertools
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyarrow import csv
 from rayprivacy.core.errors import CorpusError
 
 _PIECE_BYTES = 16 << 20
+_BUFFER_BYTES = 1 << 20
 _PIECE_LINES = 50_000
 
 
@@ -29,18 +31,20 @@ def read_pieces(
         stream: the open file.
         kind: parquet, csv or jsonl.
         columns: the columns to read.
-        stripe: (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file.
+        stripe: (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file; of a JSONL file the lines that begin in
+            the i-th of n stretches of bytes. A CSV file is read as a whole, since its texts may hold line ends.
     """
     match kind:
         case "parquet":
             return _read_parquet(stream, columns, stripe)
         case "csv":
             return _read_csv(stream, columns)
-    return _read_jsonl(stream, columns)
+    return _read_jsonl(stream, columns, stripe)
 
 
 def _read_parquet(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:
-    file = pq.ParquetFile(stream)
+    # Pages are read as they are needed: how large a row group is must not decide how much memory it takes.
+    file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
     groups = list(range(stripe[0], file.num_row_groups, stripe[1]))
     for batch in file.iter_batches(_PIECE_LINES, row_groups=groups, columns=columns):
         yield pa.Table.from_batches([batch])
@@ -59,12 +63,26 @@ def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch])
 
 
-def _read_jsonl(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
-    # newline="\n": a line separator inside a text, such as U+2028, does not end the record.
-    lines = (line for line in io.TextIOWrapper(stream, "utf-8-sig", newline="\n") if line.strip())
+def _read_jsonl(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:
+    lines = (line for line in _lines(stream, stripe) if line.strip())
     while piece := list(itertools.islice(lines, _PIECE_LINES)):
         records = [_record(line) for line in piece]
         yield pa.table({name: _column(record.get(name) for record in records) for name in columns})
+
+
+def _lines(stream: pa.NativeFile, stripe: tuple[int, int]) -> Iterator[str]:
+    """The lines that begin in a stretch of the file. Only a line feed ends a line, and U+2028, say, does not."""
+    number, count = stripe
+    size = stream.size() if count > 1 else 0
+    start, end = size * number // count, size * (number + 1) // count
+    reader = io.BufferedReader(stream)
+    if start:
+        reader.seek(start - 1)
+        reader.readline()  # of the stretch before, unless it ends just there
+    elif reader.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+        reader.read(len(BOM_UTF8))
+    while (count == 1 or reader.tell() < end) and (line := reader.readline()):
+        yield line.decode()
 
 
 def _column(values: Iterable[Any]) -> pa.Array:

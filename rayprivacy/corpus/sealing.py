@@ -3,5 +3,5 @@
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.sealing import Seal
 
-_SEAL = Seal(CorpusError, "check that every file of corpus.source is well-formed and readable")
-sealed, unwrap = _SEAL.around, _SEAL.unwrap
+SEAL = Seal(CorpusError, "check that every file of corpus.source is well-formed and readable")
+sealed, unwrap = SEAL.around, SEAL.unwrap

@@ -12,8 +12,33 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 
+MEMORY = 2 << 30  # bytes that a process may take, about
 OWN_COLUMNS = frozenset({"part", "record", "shard", "text", "user"})
 _OF_PHRASES = ("phrases", "max_shards_per_phrase")
+_LATER = (*_OF_PHRASES, "join")
+
+
+class JoinConfig(Config):
+    """The `corpus.join` block: which rows are turns of one conversation, and become one document (see `join`).
+
+    Attributes:
+        by: the column that names the conversation; may be the one that names the user.
+        order: the column of numbers that turns are sorted by; a row without one is a document of its own.
+        prefix: what stands in front of each turn.
+        words: columns with a label for each word of a turn, in a line with blanks between, which are joined as well.
+    """
+
+    by: str = Field(min_length=1)
+    order: str = Field(min_length=1)
+    prefix: str = ""
+    words: tuple[str, ...] = ()
+
+    @field_validator("prefix")
+    @classmethod
+    def _one_line(cls, prefix: str) -> str:
+        if prefix.splitlines() not in ([], [prefix]):
+            raise ValueError("a turn is one line: give a prefix without line breaks")
+        return prefix
 
 
 class CorpusConfig(Config):
@@ -31,6 +56,8 @@ class CorpusConfig(Config):
         holdout: the share of users kept aside for evaluation, each by a coin of their own.
         phrases: for privacy.unit 'phrase': a private UTF-8 file with one secret phrase a line.
         max_shards_per_phrase: for privacy.unit 'phrase': n_s, the public bound on the shards one phrase may occur in.
+        join: for a corpus of turns: how they are joined into conversations, before all bounds; None where a row is a
+            document.
     """
 
     source: str = Field("chitchat", min_length=1)
@@ -42,6 +69,7 @@ class CorpusConfig(Config):
     holdout: float = Field(0.1, ge=0.0, le=0.9)
     phrases: Annotated[str | None, PathKind.PRIVATE] = Field(None, min_length=1)
     max_shards_per_phrase: int | None = Field(None, ge=1)
+    join: JoinConfig | None = None
 
     @field_validator("user")
     @classmethod
@@ -58,16 +86,41 @@ class CorpusConfig(Config):
             raise ValueError(f"labels are distinct and none of {', '.join(sorted(taken))}: rename the column")
         return labels
 
+    @field_validator("join")
+    @classmethod
+    def _words_are_free_names(cls, join: JoinConfig | None, info: ValidationInfo) -> JoinConfig | None:
+        taken = OWN_COLUMNS | {"by", "order", *(str(info.data.get(name)) for name in ("text", "user"))}
+        taken |= set(info.data.get("labels") or ())
+        if join and (taken & set(join.words) or len(set(join.words)) < len(join.words)):
+            listed = ", ".join(sorted(taken))
+            raise ValueError(f"corpus.join.words are distinct and none of {listed}: rename the column")
+        return join
+
     @model_serializer(mode="wrap")
-    def _without_unused_phrases(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Left out while unset, so that release ids and shards of the first version are found again.
         written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if name not in _OF_PHRASES or value is not None}
+        return {name: value for name, value in written.items() if name not in _LATER or value is not None}
 
     @property
     def columns(self) -> list[str]:
-        """The columns read from the source: user, where there is one, text, labels."""
-        return [*([self.user] if self.user is not None else []), self.text, *self.labels]
+        """The columns read from the source: user, where there is one, text, labels, and what turns are joined by."""
+        return list(dict.fromkeys(self.sources))
+
+    @property
+    def sources(self) -> list[str]:
+        """For each column of rows that are read, the one of the source; a column of the source may serve twice."""
+        return [*([self.user] if self.user is not None else []), self.text, *self.kept, *self.joined_by]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The columns that a document keeps beside user and text: labels, and labels of its words."""
+        return (*self.labels, *(self.join.words if self.join else ()))
+
+    @property
+    def joined_by(self) -> tuple[str, ...]:
+        """The columns of conversation and order; none where a row is a document."""
+        return (self.join.by, self.join.order) if self.join else ()
 
 
 def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
@@ -87,6 +140,13 @@ def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
         raise ConfigError(
             f"corpus.max_records_per_user is null, which privacy.unit '{unit}' does not take: give a whole number."
         )
+    if config.join and unit is not PrivacyUnit.USER:
+        raise ConfigError(
+            f"corpus.join is set, but privacy.unit is '{unit}': what is one record, or holds a phrase, is looked at "
+            "before turns are joined; join them in the source, or protect 'user'."
+        )
+    if config.join and config.user is None:
+        raise ConfigError("corpus.join is set, but corpus.user is null: name the column of the user, or conversation.")
     for name in _OF_PHRASES:
         given = getattr(config, name) is not None
         if given and unit is not PrivacyUnit.PHRASE:

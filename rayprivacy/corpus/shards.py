@@ -1,55 +1,56 @@
-"""Spread the corpus over shards with Ray: bound each piece, file its rows by part, finish each part into one file.
+"""Spread the corpus over shards with Ray: bound each block, file its rows by place, finish ranges of them as files.
 
-    source -> shares: read, clean, bound, find each row's part -> spill (private files)     one Ray task a share
-    spill  -> groups of parts: bound, sort, write part files                                one Ray task a group
+    source -> shares: read, clean, bound, find each row's place -> spill (private files)
+    spill  -> ranges: where each part is cut, so that its pieces are of about one size          one piece of work
+    spill  -> files:  a range of a part, bounded and sorted
 
 Privacy argument: a user's shard depends on their id and the secret alone, and one user sits in exactly one file, so
 that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `layout` and `masking`:
-their rules hold row by row, before rows meet. Ray may run any task twice; every step is a deterministic function of
-its rows, and a file is written to a scratch name and renamed, so that a retry writes the same bytes again. What Ray
-carries, and counts where others can see it, are the numbers of shares and groups, which are public and depend on no
-corpus: rows, counts and digests travel through private files (`spill`). The key travels as a path and is read in the
-worker, and so do secret phrases; on more than one machine, key, phrases, source and shard directory must be on a
+their rules hold row by row, before rows meet. Any piece of work may be done twice; every step is a deterministic
+function of its rows, and a file is written to a scratch name and renamed, so that the same bytes are written again.
+What Ray carries, and counts where others can see it, are the numbers of its tasks, which are public and depend on no
+corpus (see `piecework`): rows, counts and digests travel through private files. The key travels as a path and is read
+in the worker, and so do secret phrases; on more than one machine, key, phrases, source and shard directory must be on a
 filesystem that all of them see.
 
-A lost node is Ray's to mend: it runs the node's tasks again elsewhere. What Ray cannot mend is tried anew, ATTEMPTS
-times in all. That number is public; what our own code raises, such as a malformed file, is not tried again.
+Memory: blocks and ranges have about a thirty-second part of the memory that a process may take. Python objects, sorted
+copies and what a user wrote in other blocks come on top of that, and so do the libraries themselves. No process holds
+more, however large the corpus is; a share of the source is read page by page. The driver keeps a digest for each file.
+
+A lost process costs the piece that it was at. That number of rounds is public; what our own code raises, such as a
+malformed file, is not tried again.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import ray.data
-from ray.exceptions import RayError, RayTaskError, UserCodeException
 
-from rayprivacy.core.errors import CorpusError, RayPrivacyError
-from rayprivacy.core.files import private_directory
-from rayprivacy.core.keys import load_key
+from rayprivacy.core.errors import CorpusError
+from rayprivacy.core.files import private_directory, read_json, write_json
+from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.bounding import Dropped
-from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, gathered, prepare
 from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.masking import tidy
 from rayprivacy.corpus.parts import clear_parts, write_part
-from rayprivacy.corpus.phrases import PhraseFile
-from rayprivacy.corpus.sealing import sealed, unwrap
-from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import check_source, read_share, source_stamp
-from rayprivacy.corpus.spill import Spill
+from rayprivacy.corpus.phrases import PhraseFile, Phrases
+from rayprivacy.corpus.piecework import Bench, work_off
+from rayprivacy.corpus.ranges import cut
+from rayprivacy.corpus.sealing import SEAL
+from rayprivacy.corpus.settings import MEMORY, CorpusConfig
+from rayprivacy.corpus.sources import check_source, read_share, shares_of, source_stamp
+from rayprivacy.corpus.spill import Range, Spill
+from rayprivacy.corpus.verify_job import check_files
 
-SHARES = 16  # tasks that read the source: public, whatever the corpus
-MOST_GROUPS = 200  # tasks that write part files: public, whatever the corpus
-ATTEMPTS = 3
 _STEP = "sharding the corpus"
-_READ, _WRITTEN = "read", "written"
-Batch = dict[str, npt.NDArray[np.int64]]
+_OF_MEMORY = 32  # a block, or a range, has this part of the memory of a process
+Facts = dict[str, Any]
 
 
 def shard_corpus(
@@ -60,6 +61,7 @@ def shard_corpus(
     out: Path,
     unit: PrivacyUnit = PrivacyUnit.USER,
     planted: pa.Table | None = None,
+    memory: int = MEMORY,
 ) -> ShardManifest:
     """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`; reuse them if they are there.
 
@@ -73,6 +75,8 @@ def shard_corpus(
         out: the folder.
         unit: of privacy.
         planted: rows of user and text that an audit adds to the corpus; they have no labels.
+        memory: bytes that one process may take, about. A part whose rows are many for it becomes several files; which
+            rows there are, and in which order, does not depend on it.
 
     Raises:
         ConfigError: the settings, or the secret phrases, break the rule of the unit.
@@ -93,23 +97,22 @@ def shard_corpus(
         return finished
     check_source(config)
     clear_parts(private_directory(out))
-    _run(_Work(layout, key_path.absolute(), phrases, out, source, planted))
-    manifest = _manifest(layout, stamp, out)
-    _drop_scratch(out)
+    work = _Work(layout, key_path.absolute(), phrases, out, source, planted, memory // _OF_MEMORY)
+    try:
+        manifest = _made(work, stamp)
+    finally:
+        work.spill.remove()
+        _drop_scratch(out)
     check_size(manifest, out)
     manifest.write(out)
     return manifest
 
 
-def _spill(out: Path) -> Spill:
-    return Spill(out / ".rows")
-
-
 def _drop_scratch(out: Path) -> None:
-    """Remove the private rows on their way, and what tasks left half-written when they died."""
-    _spill(out).remove()
+    """Remove what lost processes left half-written."""
     for scratch in out.glob(".*"):
-        scratch.unlink(missing_ok=True)
+        if scratch.is_file():
+            scratch.unlink(missing_ok=True)
 
 
 def _finished(out: Path, stamp: str) -> ShardManifest | None:
@@ -118,13 +121,22 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
     manifest = read_manifest(out)
     if manifest.config != stamp:
         return None
-    manifest.check_files(out)
+    check_files(out, manifest)
     return manifest
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What every task needs to know; holds no row of the corpus."""
+    """What every task needs to know; holds no row of the corpus, and no count of it.
+
+    Attributes:
+        layout: which row goes where.
+        key_path, phrases: files with secrets.
+        out: the shard directory.
+        stamp: of the source when the work began.
+        planted: rows of an audit.
+        piece_bytes: of the rows of a block, or of a range, about.
+    """
 
     layout: Layout
     key_path: Path
@@ -132,123 +144,144 @@ class _Work:
     out: Path
     stamp: str
     planted: pa.Table | None
+    piece_bytes: int
+
+    @property
+    def spill(self) -> Spill:
+        """Where rows are on their way."""
+        return Spill(self.out / ".rows")
+
+    def bench(self, step: str) -> Bench:
+        """Where the pieces of a step lie."""
+        return Bench(self.spill.root / step)
+
+    @property
+    def ranges(self) -> Path:
+        """The file of the ranges."""
+        return self.spill.root / "ranges.json"
+
+    def spilled(self) -> list[Path]:
+        """The spill files of all shares."""
+        reports = enumerate(self.bench("read").reports())
+        return [self.spill.file(share, block) for share, report in reports for block in range(report["blocks"])]
 
 
-def _groups(layout: Layout) -> list[range]:
-    """All parts, the hold-out first, in groups of about equal size."""
-    parts = range(HOLDOUT, layout.parts)
-    count = min(len(parts), MOST_GROUPS)
-    return [parts[len(parts) * group // count : len(parts) * (group + 1) // count] for group in range(count)]
+@dataclass(frozen=True)
+class _Tools:
+    """What a process reads from files once: the key and the secret phrases."""
+
+    work: _Work
+
+    @cached_property
+    def key(self) -> Key:
+        """The secret."""
+        return load_key(self.work.key_path)
+
+    @cached_property
+    def phrases(self) -> Phrases | None:
+        """The secret phrases."""
+        return self.work.phrases.load(self.key) if self.work.phrases else None
 
 
-def _run(work: _Work) -> None:
-    failure: RayPrivacyError = CorpusError(
-        f"{_STEP} lost processes {ATTEMPTS} times: check the machines and their memory, and run again with --resume."
-    )
-    with _quiet():
-        for _ in range(ATTEMPTS):
-            _spill(work.out).prepare()
-            try:
-                _tasks(_read, SHARES, work)
-                _tasks(_write, len(_groups(work.layout)), work)
-                return
-            except Exception as error:  # noqa: BLE001 - whatever Ray raises may quote private rows
-                if not _is_loss(error):
-                    failure = unwrap(_STEP, error)
-                    break
-    _spill(work.out).remove()
-    raise failure
+def _made(work: _Work, stamp: str) -> ShardManifest:
+    work.spill.remove()
+    work.spill.prepare()
+    work.bench("read").offer(shares_of(work.layout.config))
+    work.bench("cut").offer(1)
+    for step, piece in (("read", _read), ("cut", _cut), ("write", _write)):
+        work_off(work.bench(step), partial(piece, work=work), _STEP, SEAL)
+    return _manifest(work, stamp)
 
 
-def _tasks(function: Callable[..., Batch], count: int, work: _Work) -> None:
-    """Call a function once for every number below `count`, each in a Ray task of its own."""
-    numbers = ray.data.from_items([{"number": number} for number in range(count)], override_num_blocks=count)
-    numbers.map_batches(partial(function, work=work), batch_size=1).materialize()
+def _read(share: int, work: _Work) -> Facts:
+    """Read one share of the source, and file its rows by place."""
+    tools, total, blocks = _Tools(work), Dropped(), 0
+    for block in _blocks(work, share):
+        cleaned, dropped = tidy(block, tools.key, work.layout, tools.phrases)
+        rows, more = prepare(cleaned, tools.key, work.layout)
+        work.spill.write(share, blocks, rows)
+        total, blocks = total + dropped + more, blocks + 1
+    return {"dropped": asdict(total), "blocks": blocks}
 
 
-def _is_loss(error: BaseException) -> bool:
-    """Whether Ray lost, or could not get, a process or an object, rather than our code having raised something."""
-    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
-        error = error.cause
-    return isinstance(error, RayError) and not isinstance(error, RayTaskError | UserCodeException)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    context = ray.data.DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_errored_blocks = 0  # a lost block would silently lose users
-    with ray.data.DataContext.current(context):
-        yield
-
-
-@sealed(_STEP)
-def _read(batch: Batch, work: _Work) -> Batch:
-    """Read one share of the source, and file its rows by part."""
-    (share,) = batch["number"].tolist()
-    layout = work.layout
-    key = load_key(work.key_path)
-    total = Dropped()
-    phrases = work.phrases.load(key) if work.phrases else None
-    pieces = 0
+def _blocks(work: _Work, share: int) -> Iterator[pa.Table]:
+    """The rows of a share in blocks of bounded size, as they are in the source."""
+    held: list[pa.Table] = []
     for piece in _pieces(work, share):
-        cleaned, dropped = tidy(piece, key, layout, phrases)
-        rows, more = prepare(cleaned, key, layout)
-        _spill(work.out).write(share, pieces, rows)
-        total = total + dropped + more
-        pieces = pieces + 1
-    _spill(work.out).report(_READ, share, total, pieces=pieces)
-    return batch
+        if held and sum(table.nbytes for table in held) + piece.nbytes > work.piece_bytes:
+            yield pa.concat_tables(held, promote_options="permissive")
+            held = []
+        held.append(piece)
+    if held:
+        yield pa.concat_tables(held, promote_options="permissive")
 
 
 def _pieces(work: _Work, share: int) -> Iterator[pa.Table]:
-    yield from read_share(work.layout.config, share, SHARES, work.stamp)
+    yield from read_share(work.layout.config, share, shares_of(work.layout.config), work.stamp)
     if work.planted is not None and share == 0:
-        yield _labelled(work.planted, work.layout.config.labels)
+        yield _labelled(work.planted, work.layout)
 
 
-def _labelled(rows: pa.Table, labels: tuple[str, ...]) -> pa.Table:
-    for name in labels:
-        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+def _labelled(rows: pa.Table, layout: Layout) -> pa.Table:
+    for name in layout.carried:
+        rows = rows.append_column(name, pa.nulls(len(rows)))  # of no type: it goes with numbers as with words
     return rows
 
 
-@sealed(_STEP)
-def _write(batch: Batch, work: _Work) -> Batch:
-    """Finish one group of parts, empty ones too."""
-    (group,) = batch["number"].tolist()
-    layout = work.layout
-    key = load_key(work.key_path)
-    spill = _spill(work.out)
-    reports = enumerate(spill.reports(_READ, SHARES))
-    pieces = [(share, piece) for share, report in reports for piece in range(report["pieces"])]
-    total = Dropped()
-    entries = []
-    for part, rows in spill.read(pieces, _groups(layout)[group], layout.shuffle_schema.empty_table()).items():
-        finished, dropped = finish(rows, part, key, layout)
-        entries.append(asdict(write_part(finished, part, key, work.out, layout.unit)))
-        total += dropped
-    spill.report(_WRITTEN, group, total, entries=entries)
-    return batch
+def _cut(_: int, work: _Work) -> Facts:
+    """Decide how parts are cut, empty ones too, and offer their ranges."""
+    parts = range(HOLDOUT, work.layout.parts)
+    ranges = cut(parts, work.spill.marks(work.spilled()), work.piece_bytes)
+    write_json(work.ranges, [[found.part, found.start, found.end] for found in ranges])
+    work.bench("write").offer(len(ranges))
+    return {}
 
 
-def _manifest(layout: Layout, stamp: str, out: Path) -> ShardManifest:
-    spill = _spill(out)
-    written = spill.reports(_WRITTEN, len(_groups(layout)))
-    by_part = {entry["part"]: FileEntry(**entry) for report in written for entry in report["entries"]}
-    reports = [*spill.reports(_READ, SHARES), *written]
+def _ranges(work: _Work) -> list[Range]:
+    found = read_json(work.ranges)
+    return [Range(part, tuple(start) if start else None, tuple(end) if end else None) for part, start, end in found]
+
+
+def _write(number: int, work: _Work) -> Facts:
+    """Finish one range of a part as a file."""
+    layout, key, ranges = work.layout, load_key(work.key_path), _ranges(work)
+    wanted = ranges[number]
+    rows, total = _gathered(work, wanted)
+    finished, dropped = finish(rows, wanted.part, key, layout)
+    of_part = number - next(at for at, found in enumerate(ranges) if found.part == wanted.part)
+    entry = write_part(finished, wanted.part, key, work.out, layout.unit, of_part)
+    return {"dropped": asdict(total + dropped), "entry": asdict(entry)}
+
+
+def _gathered(work: _Work, wanted: Range) -> tuple[pa.Table, Dropped]:
+    """The rows of a range; what users wrote too much is dropped on the way, lest it pile up."""
+    held, size, total = [work.layout.shuffle_schema.empty_table()], 0, Dropped()
+    for rows in work.spill.read(work.spilled(), wanted):
+        held.append(rows)
+        size += rows.nbytes
+        if size > 3 * work.piece_bytes:
+            kept, dropped = gathered(pa.concat_tables(held), work.layout)
+            held, size, total = [kept], kept.nbytes // 2, total + dropped
+    return pa.concat_tables(held), total
+
+
+def _manifest(work: _Work, stamp: str) -> ShardManifest:
+    layout, written = work.layout, work.bench("write").reports()
+    entries = [FileEntry(**report["entry"]) for report in written]
+    first = {entry.part: entry for entry in reversed(entries)}
+    reports = [*work.bench("read").reports(), *written]
     return ShardManifest(
         config=stamp,
         shards=layout.shards,
         per_part=layout.per_part,
         max_records_per_user=layout.config.max_records_per_user,
         holdout_share=layout.config.holdout,
-        parts=tuple(by_part[part] for part in range(layout.parts)),
-        holdout=by_part[HOLDOUT],
+        parts=tuple(first[part] for part in range(layout.parts)),
+        holdout=first[HOLDOUT],
         dropped=sum((Dropped(**report["dropped"]) for report in reports), Dropped()),
         unit=layout.unit,
         max_shards_per_phrase=layout.config.max_shards_per_phrase,
+        more=tuple(entry for entry in entries if entry is not first[entry.part]),
     )
 
 

@@ -2,8 +2,7 @@
 
 The readers are ours (see `readers`): Ray's CSV reader quotes the row it fails on and infers types piece by piece, and
 its blocks are counted where others can see it (see `spill`). Names and columns are checked first, so that a typo costs
-nothing. How many files a source has may be private too, because a file may be named after a user: so it is always cut
-into the same number of shares, some of which may be empty.
+nothing. How many shares there are follows the size of the source, and is as private as that (see `piecework`).
 """
 
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 import pyarrow as pa
 
 from rayprivacy.core.errors import CorpusError
+from rayprivacy.corpus.join import JOINED
 from rayprivacy.corpus.listing import SourceFiles, check_columns, columns_of, filesystem_of, locate
 from rayprivacy.corpus.readers import read_pieces
 from rayprivacy.corpus.sealing import sealed
@@ -20,8 +20,9 @@ from rayprivacy.corpus.settings import CorpusConfig
 
 CHITCHAT = "chitchat"
 CHITCHAT_COLUMNS = ["user", "text", "topic"]
+SHARE_BYTES = 16 << 20  # of a file that several shares read, about
 _PIECE_ROWS = 65_536
-_PARQUET_STRIPES = 8
+_NAMED_SHARES, _NAMED_STRIPES = 16, 8  # by which rows without a user are named: fixed, so that they keep their names
 
 
 def check_source(config: CorpusConfig) -> str:
@@ -39,8 +40,15 @@ def check_source(config: CorpusConfig) -> str:
     return source_stamp(config)
 
 
+def shares_of(config: CorpusConfig) -> int:
+    """Into how many shares a source is cut; private, as its size is."""
+    if config.user is None:
+        return _NAMED_SHARES
+    return 1 if config.source == CHITCHAT else len(_stripes(locate(config)))
+
+
 def read_share(config: CorpusConfig, share: int, shares: int, stamp: str) -> Iterator[pa.Table]:
-    """The tables of one share of the source, with its columns renamed to user, text and the labels.
+    """The tables of one share of the source, with its columns renamed to user, text, the labels, `by` and `order`.
 
     Args:
         config: the corpus.
@@ -53,13 +61,13 @@ def read_share(config: CorpusConfig, share: int, shares: int, stamp: str) -> Ite
     """
     pieces = _chitchat(share) if config.source == CHITCHAT else _files(config, share, shares, stamp)
     advance = sealed("reading the corpus")(next)
-    names, rows = ["text", *config.labels], 0
+    names, rows = ["text", *config.kept], 0
     while (piece := advance(pieces, None)) is not None:
         if config.user is not None:
-            yield piece.select(config.columns).rename_columns(["user", *names])
+            yield piece.select(config.sources).rename_columns(["user", *names, *(JOINED if config.join else ())])
         else:  # every row by its place in the source, so that equal texts stay several
             users = pa.array([f"row {share}-{row}" for row in range(rows, rows + len(piece))])
-            yield piece.select(config.columns).rename_columns(names).add_column(0, "user", users)
+            yield piece.select(config.sources).rename_columns(names).add_column(0, "user", users)
         rows += len(piece)
 
 
@@ -84,14 +92,24 @@ def _files(config: CorpusConfig, share: int, shares: int, stamp: str) -> Iterato
     if files.stamp != stamp:
         raise CorpusError("corpus.source changed while it was read: run again with --resume.")
     filesystem, _ = filesystem_of(config.source)
-    for path, stripe in _stripes(files)[share::shares]:
+    stripes = _stripes(files) if config.user is not None else _named_stripes(files)
+    for path, stripe in stripes[share::shares]:
         with filesystem.open_input_file(path) as stream:
             yield from read_pieces(stream, files.kind, config.columns, stripe)
 
 
 def _stripes(files: SourceFiles) -> list[tuple[str, tuple[int, int]]]:
-    """What one share is made of: files, or the row groups of a few big Parquet files in turns."""
-    count = max(1, _PARQUET_STRIPES // len(files.paths)) if files.kind == "parquet" else 1
+    """What one share is made of: a file, or every n-th row group of a Parquet file, or a stretch of a JSONL file."""
+    found = []
+    for path, size in zip(files.paths, files.sizes, strict=True):
+        count = max(1, -(-size // SHARE_BYTES)) if files.kind != "csv" else 1
+        found += [(path, (stripe, count)) for stripe in range(count)]
+    return found
+
+
+def _named_stripes(files: SourceFiles) -> list[tuple[str, tuple[int, int]]]:
+    """The same where rows are named by their place: files, or the row groups of a few Parquet files in turns."""
+    count = max(1, _NAMED_STRIPES // len(files.paths)) if files.kind == "parquet" else 1
     return [(path, (stripe, count)) for path in files.paths for stripe in range(count)]
 
 

@@ -2,14 +2,14 @@
 
 Independent on purpose: the rules "one user, one shard" and "one record, one shard" are written down here a second time,
 straight from the PRF, so that a fault in the code that made the shards is not repeated by the code that checks them.
-`verify_phrases` does the same for "one phrase, n_s shards".
+`verify_phrases` does the same for "one phrase, n_s shards". Files are checked one by one; `verify_job` lets Ray do it.
 """
 
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
@@ -21,10 +21,11 @@ from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.verify_phrases import misplaced_phrase
 
-_SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
+SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
+Place = tuple[int, str]  # shard and user
 
 
-@_SEAL.around("verifying the shards")
+@SEAL.around("verifying the shards")
 def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phrases: Phrases | None = None) -> None:
     """Check that each user or record sits where the key says, in one file, within the bounds, and that digests match.
 
@@ -32,46 +33,98 @@ def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phr
         ShardError: one sentence that names the file and the rule, never a user or a phrase.
     """
     manifest = read_manifest(out)
-    if manifest.unit is not unit or (phrases is None) is (unit is PrivacyUnit.PHRASE):
+    check_unit(manifest, unit, phrases is not None)
+    for number in range(len(manifest.files)):
+        verify_file(out, manifest, number, key, phrases)
+
+
+def check_unit(manifest: ShardManifest, unit: PrivacyUnit, has_phrases: bool) -> None:
+    """Require shards of the unit that is to be protected.
+
+    Raises:
+        ShardError: they are of another one.
+    """
+    if manifest.unit is not unit or has_phrases is not (unit is PrivacyUnit.PHRASE):
         raise ShardError(f"the shards are of unit '{manifest.unit}', not '{unit}' with its settings: shard them again.")
-    manifest.check_files(out)
-    seen: set[str] = set()
-    for entry in manifest.files:
-        table = pq.read_table(out / entry.file, partitioning=None)
-        runs = _runs(table, entry, manifest.max_records_per_user)
-        users = {user for user, _ in runs}
-        _require(all(shard in _range(entry, manifest) for _, shard in runs), entry, "holds a shard of another part")
-        if unit is PrivacyUnit.RECORD:
-            _check_records(table, entry, key, manifest)
-        else:
-            _check_users(runs, entry, key, manifest, seen)
-        misplaced = phrases is not None and misplaced_phrase(table, key, manifest, phrases)
-        _require(not misplaced, entry, "holds a secret phrase in a shard where it must be masked")
-        counted = (len(table), len(users)) == (entry.rows, entry.users)
-        _require(counted and content_digest(table, key, unit) == entry.content, entry, "does not match the manifest")
 
 
-def _runs(table: pa.Table, entry: FileEntry, most: int | None) -> list[tuple[str, int]]:
-    columns = [table[name].to_pylist() for name in ("shard", "user", "record")]
-    rows: Any = list(zip(*columns, strict=True))
-    _require(rows == sorted(rows), entry, "is not sorted by shard, user and record")
-    users = []
-    for (shard, user), run in groupby(rows, key=lambda row: row[:2]):
-        ranks = [record for _, _, record in run]
-        _require(ranks == list(range(len(ranks))), entry, "has a gap or a repeat in a user's records")
-        _require(most is None or len(ranks) <= most, entry, f"holds more than {most} records of a user")
-        users.append((user, shard))
-    return users
+def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phrases: Phrases | None) -> None:
+    """Check one file by itself, and that it ends before the next file of its part begins.
+
+    That is enough for all files together: a user's shard, hence the part, follows from the key.
+
+    Args:
+        out: the shard directory.
+        manifest: what it says.
+        number: which of its files.
+        key: the secret.
+        phrases: the secret phrases, where these are the unit.
+
+    Raises:
+        ShardError: one sentence that names the file and the rule.
+    """
+    entry = manifest.files[number]
+    entry.check(out)
+    table = pq.read_table(out / entry.file, partitioning=None)
+    places = _places(table, entry, manifest.max_records_per_user)
+    _require(all(shard in _range(entry, manifest) for shard, _ in places), entry, "holds a shard of another part")
+    if manifest.unit is PrivacyUnit.RECORD:
+        _check_records(table, entry, key, manifest)
+    else:
+        _check_users(places, entry, key, manifest)
+    _check_order(out, manifest, number, places)
+    misplaced = phrases is not None and misplaced_phrase(table, key, manifest, phrases)
+    _require(not misplaced, entry, "holds a secret phrase in a shard where it must be masked")
+    counted = (len(table), len({user for _, user in places})) == (entry.rows, entry.users)
+    digest = content_digest(table, key, manifest.unit)
+    _require(counted and digest == entry.content, entry, "does not match the manifest")
 
 
-def _check_users(
-    runs: list[tuple[str, int]], entry: FileEntry, key: Key, manifest: ShardManifest, seen: set[str]
-) -> None:
-    for user, shard in runs:
+def _places(table: pa.Table, entry: FileEntry, most: int | None) -> list[Place]:
+    """Shard and user of all runs of rows that agree in them."""
+    shards, records = table["shard"].to_numpy(), table["record"].to_numpy()
+    if not len(table):
+        return []
+    users = table["user"].combine_chunks()
+    before, after = users[:-1], users[1:]
+    shard_step, new = np.diff(shards), ~pc.equal(before, after).to_numpy(zero_copy_only=False)
+    rising = pc.less(before, after).to_numpy(zero_copy_only=False)
+    in_order = (shard_step > 0) | ((shard_step == 0) & (rising | (~new & (np.diff(records) > 0))))
+    _require(bool(in_order.all()), entry, "is not sorted by shard, user and record")
+    starts = np.flatnonzero(np.append(True, (shard_step != 0) | new))
+    lengths = np.diff(starts, append=len(table))
+    gapless = np.array_equal(records, np.arange(len(table)) - np.repeat(starts, lengths))
+    _require(gapless, entry, "has a gap or a repeat in a user's records")
+    _require(most is None or bool((lengths <= most).all()), entry, f"holds more than {most} records of a user")
+    return list(zip(shards[starts].tolist(), users.take(pa.array(starts)).to_pylist(), strict=True))
+
+
+def _check_users(places: list[Place], entry: FileEntry, key: Key, manifest: ShardManifest) -> None:
+    for shard, user in places:
         expected = -1 if _held_out(user, key, manifest) else key.integer("shard", user) % manifest.shards
         _require(shard == expected, entry, "holds a user whom the key puts elsewhere")
-        _require(user not in seen, entry, "holds a user twice, or one whom another file holds as well")
-        seen.add(user)
+    users = {user for _, user in places}
+    _require(len(users) == len(places), entry, "holds a user twice")
+
+
+def _check_order(out: Path, manifest: ShardManifest, number: int, places: list[Place]) -> None:
+    """Whatever stands in another file of the part stands behind this one, so that no user is in two files."""
+    entry, following = manifest.files[number], manifest.files[number + 1 :]
+    for later in following:
+        if later.part != entry.part or not places:
+            return
+        if later.rows:
+            path = out / later.file
+            if not path.is_file():  # it has a check of its own, which may come later
+                later.check(out)
+            _require(places[-1] < _first_place(path), later, "begins before the file in front of it ends")
+            return
+
+
+def _first_place(path: Path) -> Place:
+    with pq.ParquetFile(path) as file:
+        row = next(file.iter_batches(1, columns=["shard", "user"])).to_pylist()[0]
+    return row["shard"], row["user"]
 
 
 def _check_records(table: pa.Table, entry: FileEntry, key: Key, manifest: ShardManifest) -> None:

@@ -31,7 +31,7 @@ def misplaced_phrase(table: pa.Table, key: Key, manifest: ShardManifest, phrases
 def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
     """In how many shards each phrase occurs after masking, by its number. The counts are private."""
     found: dict[int, set[int]] = {number: set() for number in range(len(phrases.words))}
-    for entry in manifest.parts:
+    for entry in manifest.training_files:
         table = pq.read_table(out / entry.file, columns=["shard", "text"], partitioning=None)
         for shard, number in _occurrences(table, phrases):
             found[number].add(shard)

@@ -40,6 +40,7 @@ class Document:
         ids: token ids, int32 [tokens].
         first_target: positions before it are context (start token, control code) and carry no loss. The first token of
             all follows on nothing and never carries loss.
+        redacted: whether it is a redacted copy, which a step without noise may read.
 
     Raises:
         ConfigError: no position carries loss, so that the mean over them would not exist.
@@ -47,6 +48,7 @@ class Document:
 
     ids: npt.NDArray[np.int32]
     first_target: int
+    redacted: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.targets):
@@ -67,11 +69,21 @@ class Batch:
         weights: float32 [rows, width]; weights[r, t] is the weight of predicting ids[r, t] from ids[r, :t]: 0 for
             padding, for context and at t = 0. The weights of one unit sum to 1; those of padding rows are all 0.
         rows_per_unit: rows of each unit of this batch.
+        redacted: whether all of its documents are redacted copies.
+        least_targets: for how many tokens a head is to compute logits at least. Where ranks share the weights, all of
+            them have to use each weight equally often.
     """
 
     ids: torch.Tensor
     weights: torch.Tensor
     rows_per_unit: int
+    redacted: bool = False
+    least_targets: int = 0
+
+    @property
+    def targets(self) -> int:
+        """How many of its tokens carry loss; private."""
+        return int(torch.count_nonzero(self.weights[:, 1:]))
 
 
 def physical_batches(units: list[list[Document]], max_tokens: int, pad: int) -> list[Batch]:
@@ -87,6 +99,23 @@ def physical_batches(units: list[list[Document]], max_tokens: int, pad: int) -> 
     return batches
 
 
+def packed(units: list[list[Document]], max_tokens: int, pad: int) -> list[Batch]:
+    """The documents of some units, packed by length into batches of at most `max_tokens` padded tokens.
+
+    A batch is as large as what is in it, so this is for units that are clipped together and for no others. A document
+    that is larger by itself becomes a batch of its own. Rows are of one unit each (`rows_per_unit` is 1), and the
+    weights of one unit sum to 1 over all of its rows.
+    """
+    rows = sorted(_weighted(units), key=lambda row: len(row[0].ids), reverse=True)
+    batches = []
+    while rows:
+        width = -(-len(rows[0][0].ids) // _WIDTH_STEP) * _WIDTH_STEP
+        count = max(1, max_tokens // width)
+        held, rows = rows[:count], rows[count:]
+        batches.append(_rectangle(held, (len(held), width), pad, 1))
+    return batches
+
+
 def dummy_batch(pad: int) -> Batch:
     """One row of padding without weight, for a rank that has run out of batches where all ranks must run the model."""
     shape = (1, _WIDTH_STEP)
@@ -95,16 +124,21 @@ def dummy_batch(pad: int) -> Batch:
 
 def _batch(units: list[list[Document]], at_once: int, pad: int) -> Batch:
     rows_per_unit, width = _shape(units[0])
-    shape = (at_once * rows_per_unit, width)
+    return _rectangle(_weighted(units), (at_once * rows_per_unit, width), pad, rows_per_unit)
+
+
+def _weighted(units: list[list[Document]]) -> list[tuple[Document, float]]:
+    """The rows of all units, each with the weight of its tokens."""
+    return [(document, 1 / sum(len(each.targets) for each in unit)) for unit in units for document in unit]
+
+
+def _rectangle(rows: list[tuple[Document, float]], shape: tuple[int, int], pad: int, rows_per_unit: int) -> Batch:
     ids, weights = np.full(shape, pad, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    row = 0
-    for unit in units:
-        weight = 1 / sum(len(document.targets) for document in unit)
-        for document in unit:
-            ids[row, : len(document.ids)] = document.ids
-            weights[row, document.targets.start : document.targets.stop] = weight
-            row += 1
-    return Batch(torch.from_numpy(ids), torch.from_numpy(weights), rows_per_unit)
+    for row, (document, weight) in enumerate(rows):
+        ids[row, : len(document.ids)] = document.ids
+        weights[row, document.targets.start : document.targets.stop] = weight
+    redacted = all(document.redacted for document, _ in rows)
+    return Batch(torch.from_numpy(ids), torch.from_numpy(weights), rows_per_unit, redacted)
 
 
 def _shape(unit: list[Document]) -> tuple[int, int]:

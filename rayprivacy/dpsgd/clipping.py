@@ -5,6 +5,11 @@
     automatic   C / (||g|| + 0.01): nearly every gradient gets length C (Bu, Wang, Zha & Karypis 2023, "Automatic
                 Clipping", AUTO-S with gamma 0.01), so that C and the learning rate are one number to tune, not two
 
+With *scales* alpha_k, one for each parameter, g_k / alpha_k takes the place of g_k in all of these (Dupuy et al.,
+ICASSP 2022): what a unit adds to the sum is at most C long after this division, and at most alpha_k C in parameter k.
+The noise of a parameter is multiplied by its alpha_k (`noisy_optimizer`): noise of one scale in the divided space,
+where the sensitivity is C as before. The scales are public: they come from no private text (`layer_scale`).
+
 In each of them the sum over units changes by a vector of norm at most C when a unit is added or removed: the
 sensitivity that the noise sigma C is scaled to. A unit whose gradient is NaN or infinite anywhere gets coefficient 0
 everywhere. It counts in the accounting as any other.
@@ -20,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
@@ -41,14 +47,16 @@ class Clipping:
         norm: C, the L2 norm that one unit's part of the sum never exceeds.
         kind: see the module.
         low_precision: activations or weights are in less than float32.
+        scales: alpha_k of each parameter, in the order of `ClippedGradients.parameters`; none leaves all alike.
 
     Raises:
-        ConfigError: C is not positive and finite, or the kind is unknown.
+        ConfigError: a scale is not positive and finite, C is not positive and finite, or the kind is unknown.
     """
 
     norm: float
     kind: ClippingKind = "flat"
     low_precision: bool = False
+    scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.norm) and self.norm > 0):
@@ -56,9 +64,14 @@ class Clipping:
         if self.kind not in ("flat", "per_layer", "automatic"):
             raise ConfigError(f"clipping is {self.kind!r}: use 'flat', 'per_layer' or 'automatic'.")
 
+        if not all(0 < scale < math.inf for scale in self.scales):
+            raise ConfigError("a scale of a layer is not positive and finite: take scales from layer_scale.")
+
     def coefficients(self, squared: Tensor) -> Tensor:
         """From squared norms, [units, parameters]: coefficients, float32 [units], or of that shape for `per_layer`."""
         squared = squared.double()
+        if self.scales:
+            squared = squared / torch.tensor(self.scales, dtype=torch.float64, device=squared.device).square()
         norm = self.norm * (1 - RESERVE) * (LOW_PRECISION if self.low_precision else 1)
         whole = squared.sum(1).sqrt()
         if self.kind == "per_layer":

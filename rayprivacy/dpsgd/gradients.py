@@ -6,7 +6,7 @@ are functions, called when an engine is ready to take the tensor, so at most one
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,12 @@ class ClippedGradients(Protocol):
 
     parameters: list[nn.Parameter]
 
-    def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
+    def __call__(self, losses: Callable[[], Any], rows_per_unit: int, live: bool = True) -> Lazy:
         """Sums over the units of one batch of clipped gradients, float32 or float64, in the parameters' full shapes.
 
         Args:
-            losses: runs the forward pass, and returns one loss per row [rows]; a unit's rows are consecutive.
+            losses: runs the forward pass, and returns one loss per row [rows]; a unit's rows are consecutive. For
+                micro-batches see `MicroBatchGradients`.
             rows_per_unit: rows of each unit.
             live: False for a dummy batch, which runs for the sake of collectives and contributes zeros.
 

@@ -40,7 +40,8 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
     low_precision = low_precision or torch.is_autocast_enabled(device.type)  # called by a loss of the user's own
     with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
-        logits = _logits(model, {"input_ids": ids, "position_ids": positions, "use_cache": False}, row, place)
+        inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+        logits = _logits(model, inputs, row, place, batch.least_targets)
     nll = F.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
 
@@ -69,14 +70,14 @@ def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = Fa
     return torch.where(own.weights.any(1), values.float(), 0.0)
 
 
-def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """Logits at some places, [places, vocabulary]; a frozen head is spared the others (codes, padding)."""
+def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.Tensor, least: int) -> torch.Tensor:
+    """Logits at some places, [places, vocabulary]; a frozen head is spared the others (codes, padding), but `least`."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = causal.get_output_embeddings()
     if head.weight.requires_grad or causal.config.model_type not in PLAIN_HEADS:
         whole: torch.Tensor = model(**inputs).logits
         return whole[row, place]
     states: torch.Tensor = causal.base_model(**inputs).last_hidden_state
-    few = states[row, place]
-    blocks = F.pad(few, (0, 0, 0, -len(few) % HEAD_ROWS)).split(HEAD_ROWS)
+    few, filled = states[row, place], max(len(row), least)
+    blocks = F.pad(few, (0, 0, 0, filled - len(few) + -filled % HEAD_ROWS)).split(HEAD_ROWS)
     return torch.cat([head(block) for block in blocks])[: len(few)]

@@ -53,6 +53,7 @@ class Unit:
         tag: its keyed name, 16 bytes (`unit_tag`).
         documents: its texts, at least one.
         later: the same texts as they are read in versions 1, 2, ..., where there are several.
+        part: number of the part file that holds it.
 
     Raises:
         ConfigError: the tag has another length, there is no document, or versions differ in the number of documents.
@@ -61,6 +62,7 @@ class Unit:
     tag: bytes
     documents: tuple[Document, ...]
     later: tuple[tuple[Document, ...], ...] = ()
+    part: int = 0
 
     def __post_init__(self) -> None:
         if len(self.tag) != TAG_BYTES:
@@ -75,6 +77,15 @@ class Unit:
     def documents_in(self, version: int) -> tuple[Document, ...]:
         """Its texts as they are read in a version, from 0."""
         return (self.documents, *self.later)[version]
+
+
+class TaggedUnits(Sequence[Unit]):
+    """Units that are read when they are asked for, and whose tags are known without reading them."""
+
+    @property
+    def tags(self) -> bytes:
+        """The tags of all units, one behind the other."""
+        raise NotImplementedError
 
 
 def first_version(step: int) -> int:
@@ -115,22 +126,45 @@ class PoissonSampler:
             raise ConfigError(f"training.max_records is {most_records}: give a whole number of at least 1.")
         if groups < 1:
             raise ConfigError(f"training.bands is {groups}: give a whole number of at least 1.")
-        if len({unit.tag for unit in units}) < len(units):
+        self._tags = units.tags if isinstance(units, TaggedUnits) else b"".join(unit.tag for unit in units)
+        if len(np.unique(np.frombuffer(self._tags, f"V{TAG_BYTES}"))) < len(units):
             raise ReleaseError("two units have the same tag: put all documents of a user, or record, into one unit.")
         self._key, self._run, self._units, self._most = key, run, units, most_records
         self._version_of = version_of
         self._threshold = int(q * 2.0**64)  # exact: a product with a power of two, rounded down
-        self._tags = b"".join(unit.tag for unit in units)
         self._groups, self._group = groups, self._words("dpsgd-groups")[0] % np.uint64(groups)
 
     def sample(self, step: int) -> list[list[Document]]:
         """The documents of every unit that takes part in a step, in the order of the units; maybe none."""
+        return [documents for _, _, documents in self._sample(step)]
+
+    def micro_batches(self, step: int, of_part: int) -> list[list[list[Document]]]:
+        """The same documents by micro-batch (`dpsgd.microbatches`), without those that are empty; maybe none.
+
+        Args:
+            step: from 0.
+            of_part: how many micro-batches a part file has.
+
+        Raises:
+            ConfigError: of_part is below 1.
+        """
+        if of_part < 1:
+            raise ConfigError(f"a part file has {of_part} micro-batches: give a whole number of at least 1.")
+        within = self._words("dpsgd-microbatches", step)[0] % np.uint64(of_part)
+        groups: dict[tuple[int, int], list[list[Document]]] = {}
+        for at, part, documents in self._sample(step):
+            groups.setdefault((part, int(within[at])), []).append(documents)
+        return [groups[number] for number in sorted(groups)]
+
+    def _sample(self, step: int) -> list[tuple[int, int, list[Document]]]:
+        """The units that take part: place, part file, and documents."""
         coins, turns = self._words("dpsgd-coins", step)
         version = self._version_of(step)
         # A Python integer, which numpy compares exactly: for q = 1 it is 2^64 and has no place in 64 bits.
         open_to = self._group == step % self._groups
         taking_part = np.flatnonzero(open_to & (coins < self._threshold)).tolist()
-        return [self._turn(self._units[at].documents_in(version), int(turns[at])) for at in taking_part]
+        units = ((at, self._units[at]) for at in taking_part)  # read from disk, maybe: once each
+        return [(at, unit.part, self._turn(unit.documents_in(version), int(turns[at]))) for at, unit in units]
 
     def _words(self, use: str, *step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Two uniform 64-bit numbers for every unit, [units] each: its coin, say, and where its turn starts."""

@@ -1,13 +1,26 @@
 """What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only)."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from rayprivacy.accounting.schedule import NoiseSchedule, ScheduleKind
 from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.paths import PathKind
 
+LEAST_FACTOR = 1e-3  # of the noise of the last step beside that of the first
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
-_LATER = {"bands": 1, "average": "none", "ema_decay": 0.99, "tail": 0.25, "floor": 0.1}  # keys that came after 0.5
+_LATER = {  # keys that came after 0.5
+    "bands": 1,
+    "average": "none",
+    "ema_decay": 0.99,
+    "tail": 0.25,
+    "floor": 0.1,
+    "microbatches": None,
+    "layer_scale": None,
+    "noise_schedule": {"kind": "constant", "tau": 0.0, "steps_per_epoch": 1},
+}
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
 
 
@@ -45,6 +58,64 @@ class OptimizerConfig(Config):
         return _without_later(handler(self))
 
 
+class NoiseScheduleConfig(Config):
+    """The `noise_schedule` block: how the noise falls from `noise_multiplier` on, by a rule that everybody may know.
+
+    Attributes:
+        kind: `constant`; `linear`, 1 / (1 + tau t); or `exponential`, exp(-tau t). See `accounting.schedule`.
+        tau: how fast it falls.
+        steps_per_epoch: steps after which t grows by 1, a public number; 1 lets t count steps.
+    """
+
+    kind: ScheduleKind = "constant"
+    tau: float = Field(default=0.0, ge=0)
+    steps_per_epoch: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _is_a_schedule(self) -> "NoiseScheduleConfig":
+        if self.kind == "constant" and (self.tau or self.steps_per_epoch > 1):
+            raise ValueError(
+                f"kind is 'constant' with tau {self.tau:g} and steps_per_epoch {self.steps_per_epoch}: choose 'linear'"
+                " or 'exponential', or leave both out"
+            )
+        if self.kind != "constant" and not self.tau:
+            raise ValueError(f"kind is '{self.kind}' with tau 0: give tau above 0, e.g. 0.1")
+        return self
+
+    @property
+    def rule(self) -> NoiseSchedule:
+        """What it says."""
+        return NoiseSchedule(self.kind, self.tau, self.steps_per_epoch)
+
+
+class LayerScaleConfig(Config):
+    """The `layer_scale` block: where the scales of the layers come from, which is never private text.
+
+    Attributes:
+        origin: written `from`: `public`, gradients on public text, or `weights`, of the base model.
+        source: of the public text: `chitchat`, or a Parquet, JSONL or CSV file or directory (a path or a URI). That it
+            is public, and no part of the corpus, is the word of whoever writes the recipe.
+        text: the column that holds the text.
+    """
+
+    origin: Literal["public", "weights"] = Field(alias="from")
+    source: Annotated[str | None, PathKind.PUBLIC_CORPUS] = Field(default=None, min_length=1)
+    text: str = "text"
+
+    @model_validator(mode="after")
+    def _text_where_it_is_read(self) -> "LayerScaleConfig":
+        if (self.source is None) != (self.origin == "weights"):
+            raise ValueError(
+                f"from is '{self.origin}' and source {self.source!r}: name public text for from 'public', and none for"
+                " 'weights'"
+            )
+        return self
+
+    @model_serializer
+    def _as_it_is_written(self) -> dict[str, Any]:
+        return {"from": self.origin, "source": self.source, "text": self.text}
+
+
 class DpSgdConfig(Config):
     """The `training` block of a recipe. Every number is public and none may be computed from the size of the corpus.
 
@@ -56,7 +127,13 @@ class DpSgdConfig(Config):
         clipping_norm: C, bound on the L2 norm of one user's (or record's) gradient.
         clipping: `flat` scales what is longer than C; `per_layer` bounds each parameter by C / sqrt(parameters);
             `automatic` scales everything to about C (Bu et al., 2022).
-        noise_multiplier: sigma, noise std / C; None takes the least that fits the budget.
+        noise_multiplier: sigma, noise std / C, of the first step; None takes the least that fits the budget.
+        noise_schedule: how it falls from there; see NoiseScheduleConfig.
+        layer_scale: public scales alpha_k of the layers, by which gradients are divided before they are clipped, and
+            noise is multiplied (see `layer_scale`); None clips all layers alike.
+        microbatches: N, so that the mean gradient of each of N micro-batches is clipped, and not that of each user
+            (Dupuy et al., 2022): a multiple of the 16 part files. One user moves the sum by 2C, noise std is 2 sigma C,
+            and the sum is divided by N; None clips each user.
         max_records: m, records of one user that a step reads at most, taken in turn by a keyed choice.
         max_tokens: tokens of one record that are read; longer ones are cut, and do not end with the end token.
         chunk: steps that are reserved in the ledger, and saved, at once.
@@ -74,6 +151,9 @@ class DpSgdConfig(Config):
     clipping_norm: float = Field(default=1.0, gt=0)
     clipping: Literal["flat", "per_layer", "automatic"] = "flat"
     noise_multiplier: float | None = Field(default=None, gt=0)
+    noise_schedule: NoiseScheduleConfig = NoiseScheduleConfig()
+    layer_scale: LayerScaleConfig | None = None
+    microbatches: int | None = Field(default=None, ge=1)
     max_records: int = Field(default=4, ge=1)
     max_tokens: int = Field(default=64, ge=1)
     chunk: int = Field(default=25, ge=1)
@@ -102,6 +182,43 @@ class DpSgdConfig(Config):
                 f"bands is {self.bands} and sampling_rate {self.sampling_rate:g}: a user takes part in every step that"
                 " is open to its group with probability bands * sampling_rate, so let that be at most 1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_novelty(self) -> "DpSgdConfig":
+        if self.microbatches is not None and self.bands > 1:
+            raise ValueError(
+                f"microbatches is {self.microbatches} with bands {self.bands}: correlated noise is for clipped users,"
+                " so choose one"
+            )
+        if self.layer_scale is not None and self.optimizer.kind == "adambc":
+            raise ValueError(
+                "optimizer.kind is 'adambc' with a layer_scale: it takes off one variance of noise, and layers have"
+                " their own, so use 'adamw'"
+            )
+        return self
+
+    @property
+    def divisor(self) -> float:
+        """What a noisy sum is divided by: the expected batch, or the number of micro-batches."""
+        return self.microbatches or self.expected_batch
+
+    @model_validator(mode="after")
+    def _whole_epochs(self) -> "DpSgdConfig":
+        rule = self.noise_schedule.rule
+        if rule.falls and self.bands > 1:
+            raise ValueError(
+                f"bands is {self.bands} with a noise_schedule that falls: correlated noise is constant, so choose one"
+            )
+        if rule.factor(self.steps - 1) < LEAST_FACTOR:
+            raise ValueError(
+                f"noise_schedule.tau is {rule.tau:g}, which leaves too little noise after {self.steps} steps: give a"
+                " smaller tau, or fewer steps"
+            )
+        try:
+            rule.levels(self.steps, self.chunk)
+        except ConfigError as error:
+            raise ValueError(str(error).rstrip(".")) from None
         return self
 
     @model_serializer(mode="wrap")

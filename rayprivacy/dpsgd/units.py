@@ -7,25 +7,31 @@ A method may read other text of the same row in later steps (a redaction that is
 *versions* of a row there are, what is read of a row in each, and which one a step reads. All of that is public: the
 version depends on the number of the step alone. Which units and which of their rows are read in a step depends neither
 on the version nor on what it holds (`sampler`), so one coin of probability q serves all versions.
+
+Some versions may be redacted copies. Steps that are not charged for full text read these and nothing else
+(`release.scheduled`): the reading is compared with the steps that are charged before the first one, and each document
+says which it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import read_part
+from rayprivacy.corpus.parts import part_tables
 from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.sampler import Unit, first_version, unit_tag
 from rayprivacy.models.backbone import Backbone
 
 Row = Mapping[str, Any]
+_AT_ONCE = 4096  # units that are tokenised together; what a unit becomes does not depend on it
 
 
 def own_text(row: Row, version: int) -> str:
@@ -46,6 +52,9 @@ class Reading:
         text: what the model learns to write, from a row and the number of a version.
         versions: how many versions of a row there are.
         version_of: the version, from 0, that a step reads.
+        redacted: the versions that are redacted copies by a public policy.
+        documents: makes the documents of some rows in a version, each from its row alone, where they are not text
+            behind a context; `context` and `text` are then not looked at.
     """
 
     unit: PrivacyUnit
@@ -56,9 +65,15 @@ class Reading:
     text: Callable[[Row, int], str] = own_text
     versions: int = 1
     version_of: Callable[[int], int] = first_version
+    redacted: frozenset[int] = frozenset()
+    documents: Callable[[Sequence[Row], Backbone, int], list[Document]] | None = None
 
-    def check(self, steps: int) -> None:
-        """Require that each step reads a version that there is.
+    def check(self, steps: int, free: frozenset[int] = frozenset()) -> None:
+        """Require that each step reads a version that there is, and a redacted one exactly where that is charged.
+
+        Args:
+            steps: how many there are.
+            free: those that are not charged for full text.
 
         Raises:
             ReleaseError: a step reads another one.
@@ -67,30 +82,91 @@ class Reading:
             version = self.version_of(step)
             if not 0 <= version < self.versions:
                 raise ReleaseError(f"step {step} reads version {version} of {self.versions} (from 0): correct it.")
+            if (version in self.redacted) is not (step in free):
+                what = (
+                    "is a redacted one and would read full text"
+                    if step in free
+                    else "is charged and reads redacted text"
+                )
+                raise ReleaseError(f"step {step} {what}: let documents follow the schedule that is charged.")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank reads of a part: all units, or those of one of several slices.
+
+    Attributes:
+        part: the part.
+        slice: which slice, from 0.
+        slices: how many there are.
+    """
+
+    part: int
+    slice: int = 0
+    slices: int = 1
+
+    def holds(self, tag: bytes) -> bool:
+        """Whether a unit is in this slice, by its own tag alone."""
+        return int.from_bytes(tag[:8], "big") % self.slices == self.slice
+
+
+def shares_of_rank(parts: int, number: int, world: int) -> list[Share]:
+    """What one rank reads: every world-th part, or slices of parts where there are more ranks than parts.
+
+    >>> shares_of_rank(3, 1, 2)
+    [Share(part=1, slice=0, slices=1)]
+    >>> [len(shares_of_rank(2, number, 3)) for number in range(3)]
+    [2, 1, 1]
+
+    Args:
+        parts: how many parts there are.
+        number: the rank, from 0.
+        world: how many ranks there are.
+    """
+    slices = -(-world // parts)
+    return [Share(part, cut, slices) for cut in range(slices) for part in range(parts)][number::world]
 
 
 def read_units(shards: Path, parts: Iterable[int], backbone: Backbone, key: Key, reading: Reading) -> list[Unit]:
-    """The units of some part files, each with its keyed tag and its documents in every version."""
-    units = []
-    for part in parts:
-        rows = read_part(shards, part).to_pylist()
-        first, *later = [documents_of(rows, backbone, reading, version) for version in range(reading.versions)]
-        for tag, own in _grouped(rows, key, reading):
-            units.append(Unit(tag, tuple(first[own]), tuple(tuple(version[own]) for version in later)))
-    return units
+    """The units of some parts, each with its keyed tag and its documents in every version."""
+    return list(each_unit(shards, map(Share, parts), backbone, key, reading))
 
 
-def _grouped(rows: list[dict[str, Any]], key: Key, reading: Reading) -> Iterator[tuple[bytes, slice]]:
-    """Tag and place of each unit among rows that are sorted by user."""
-    if reading.unit is PrivacyUnit.RECORD:
-        for at, row in enumerate(rows):
-            yield _record_tag(key, row, reading.labels), slice(at, at + 1)
-        return
+def each_unit(shards: Path, shares: Iterable[Share], backbone: Backbone, key: Key, reading: Reading) -> Iterator[Unit]:
+    """The same one after the other: of the rows, one file of the corpus at a time is in memory.
+
+    Args:
+        shards: folder of the sharded corpus.
+        shares: what is read of its parts.
+        backbone: whose tokenizer it is.
+        key: the run's secret, of which tags are made.
+        reading: how rows become documents.
+    """
+    for share in shares:
+        for table in part_tables(shards, share.part):
+            grouped = (each for each in _grouped(table, key, reading) if share.holds(each[0]))
+            while some := list(islice(grouped, _AT_ONCE)):
+                yield from _units(some, share.part, backbone, reading)
+
+
+def _units(grouped: list[tuple[bytes, list[Row]]], part: int, backbone: Backbone, reading: Reading) -> Iterator[Unit]:
+    rows = [row for _, own in grouped for row in own]
+    first, *later = [documents_of(rows, backbone, reading, version) for version in range(reading.versions)]
     begin = 0
+    for tag, mine in grouped:
+        own = slice(begin, begin + len(mine))
+        yield Unit(tag, tuple(first[own]), tuple(tuple(version[own]) for version in later), part)
+        begin = own.stop
+
+
+def _grouped(table: pa.Table, key: Key, reading: Reading) -> Iterator[tuple[bytes, list[Row]]]:
+    """Tag and rows of each unit of a table that is sorted by user."""
+    rows: Iterator[Row] = (row for batch in table.to_batches(_AT_ONCE) for row in batch.to_pylist())
+    if reading.unit is PrivacyUnit.RECORD:
+        yield from ((_record_tag(key, row, reading.labels), [row]) for row in rows)
+        return
     for user, own in groupby(rows, key=lambda row: str(row["user"])):
-        end = begin + len(list(own))
-        yield unit_tag(key, "user", user), slice(begin, end)
-        begin = end
+        yield unit_tag(key, "user", user), list(own)
 
 
 def _record_tag(key: Key, row: Row, labels: tuple[str, ...]) -> bytes:
@@ -98,18 +174,20 @@ def _record_tag(key: Key, row: Row, labels: tuple[str, ...]) -> bytes:
     return unit_tag(key, "record", row["user"], row["text"], *(repr(row[name]) for name in labels))
 
 
-def documents_of(rows: list[dict[str, Any]], backbone: Backbone, reading: Reading, version: int = 0) -> list[Document]:
+def documents_of(rows: Sequence[Row], backbone: Backbone, reading: Reading, version: int = 0) -> list[Document]:
     """One document for each row, in their order, as it is read in a version."""
+    if reading.documents is not None:
+        return reading.documents(rows, backbone, version)
     contexts = [reading.context(row) for row in rows]
     codes = {context: backbone.prefix(context, reading.max_context) for context in set(contexts)}
     texts = [reading.text(row, version) for row in rows]
     tokens = backbone.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
     return [
-        _document(codes[context], ids, reading.max_tokens, backbone.end)
+        _document(codes[context], ids, reading.max_tokens, backbone.end, version in reading.redacted)
         for context, ids in zip(contexts, tokens, strict=True)
     ]
 
 
-def _document(code: list[int], text: list[int], most: int, end: int) -> Document:
+def _document(code: list[int], text: list[int], most: int, end: int, redacted: bool) -> Document:
     closing = [end] if len(text) <= most else []
-    return Document(np.array([*code, *text[:most], *closing], dtype=np.int32), len(code))
+    return Document(np.array([*code, *text[:most], *closing], dtype=np.int32), len(code), redacted)

@@ -4,6 +4,9 @@
                           coins -> sampled users -> physical batches -> clipped sums -> noise -> optimizer
                       all ranks save their part of the state; rank 0 commits the chunk
 
+Units are on disk, and a step reads those that it samples, while the step before it runs (`unit_file`, `ahead`). Parts
+of the corpus are dealt out to ranks, or slices of parts where there are more ranks.
+
 A worker that dies takes the others with it; Ray Train starts them again, and they go on from the saved state. The steps
 since then run again under the charges they have, with the same coins and the same noise (see `release.steps`). The
 number of workers changes which rank holds which users and which part of the optimizer, and the order of sums; nothing
@@ -15,8 +18,8 @@ driver, and all ranks stop together: a rank that merely raised would leave the o
 
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,23 +30,28 @@ from ray.train.torch import get_device
 from safetensors.torch import save
 
 from rayprivacy.core.artifacts import digest_bytes
-from rayprivacy.core.errors import RayPrivacyError, ReleaseError
+from rayprivacy.core.errors import ConfigError, RayPrivacyError, ReleaseError
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.sealing import Seal
 from rayprivacy.dpsgd import checkpoints, collectives
-from rayprivacy.dpsgd.batches import physical_batches
+from rayprivacy.dpsgd.ahead import ahead
+from rayprivacy.dpsgd.batches import Batch, physical_batches
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses
+from rayprivacy.dpsgd.microbatches import MicroBatch, micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
-from rayprivacy.dpsgd.units import Reading, read_units
+from rayprivacy.dpsgd.unit_file import UnitFile
+from rayprivacy.dpsgd.units import Reading, each_unit, shares_of_rank
 from rayprivacy.ledger.client import LedgerClient
 from rayprivacy.ledger.service import Address
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import checkpointed, trainable
+from rayprivacy.release.microbatch import MicroBatchGaussian
+from rayprivacy.release.scheduled import full_steps, redacted_steps
 from rayprivacy.release.steps import StepGate, StepRelease
 
 SEAL = Seal(ReleaseError, "what was charged stays charged once, so run again with --resume")
@@ -69,6 +77,7 @@ class Job:
         until: chunks after which to stop, for a search that looks at the model on the way; all when left out.
         loss: the user's own, a function that Ray can pickle; None is the model's negative log-likelihood.
         reported: whether Ray Train is told after each chunk how many steps are done, for callbacks.
+        scales: of every trained parameter by name, public (`layer_scale`); none where all are alike.
     """
 
     model: ModelConfig
@@ -85,6 +94,7 @@ class Job:
     until: int | None = None
     loss: RowLoss | None = None
     reported: bool = False
+    scales: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -169,7 +179,7 @@ def build(job: Job, rank: Rank) -> Training:
 
     Raises:
         ReleaseError: the state is that of other inputs, or of later steps than are asked for.
-        RayPrivacyError: as `read_units` and `make_engine`.
+        RayPrivacyError: as `each_unit` and `make_engine`.
     """
     key = load_key(job.key_path)
     done, state = checkpoints.latest(job.states, job.release.inputs)
@@ -192,8 +202,10 @@ def build(job: Job, rank: Rank) -> Training:
 
 def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampler:
     mechanism, reading = job.release.mechanism, job.reading
-    reading.check(mechanism.steps)
-    units = read_units(job.shards, range(rank.number, job.parts, rank.world), backbone, key, reading)
+    _check_micro_batches(job, rank.world)
+    reading.check(mechanism.steps, redacted_steps(mechanism))
+    shares = shares_of_rank(job.parts, rank.number, rank.world)
+    units = UnitFile(job.folder, each_unit(job.shards, shares, backbone, key, reading))
     return PoissonSampler(
         key,
         job.release.stream,
@@ -205,12 +217,24 @@ def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampl
     )
 
 
+def _check_micro_batches(job: Job, world: int) -> None:
+    """Require that micro-batches are clipped exactly where the charge is for them, and that none spans two ranks."""
+    micro = job.training.microbatches
+    if isinstance(full_steps(job.release.mechanism), MicroBatchGaussian) is (micro is None):
+        raise ReleaseError("the steps that are charged and the training differ in whether micro-batches are clipped.")
+    if micro is not None and world > job.parts:
+        raise ConfigError(
+            f"resources.workers is {world}, and training.microbatches lie in {job.parts} part files, each of one"
+            f" worker: set resources.workers to {job.parts} at most."
+        )
+
+
 def _engine(job: Job, key: Key, backbone: Backbone) -> Engine:
     low_precision = job.model.dtype == "bfloat16"
     model = trainable(backbone, job.adapter).to(get_device())
     if job.engine.gradient_checkpointing:
         model = checkpointed(model)
-    noise = StepNoise(KeyedNoise(key, job.release.stream), job.release.mechanism, job.training.expected_batch)
+    noise = StepNoise(KeyedNoise(key, job.release.stream), job.release.mechanism, job.training.divisor, job.scales)
     losses = partial(own_losses, loss=job.loss) if job.loss else row_losses
     losses = partial(losses, low_precision=low_precision)
     return make_engine(model, job.training, noise, job.engine, losses, low_precision=low_precision)
@@ -229,25 +253,32 @@ class _Worker:
     def train(self) -> None:
         """Run what is left, chunk by chunk."""
         release, done = self._job.release, self._training.done
-        first = max(1, -(-done // release.chunk))  # a chunk that was saved may not have been committed
+        first = release.rung_of(done)  # a chunk that was saved may not have been committed
         for rung in range(first, self._job.last + 1):
             self._pay(partial(_begin, rung))
-            for step in release.steps(rung):
-                if step >= done:
-                    self._step(step)
-            if release.steps(rung).stop > done:
-                self._save(release.steps(rung).stop)
+            steps = release.steps(rung)
+            for step, batches in ahead(steps[max(0, done - steps.start) :], self._batches):
+                self._step(step, batches)
+                if (step + 1) % release.chunk == 0 or step + 1 == steps.stop:
+                    self._save(step + 1)
             self._pay(partial(_end, rung, self._model_digest(kept=rung == self._job.last)))
             if self._job.reported:
-                ray.train.report({STEPS: release.steps(rung).stop})
+                ray.train.report({STEPS: steps.stop})
 
-    def _step(self, step: int) -> None:
+    def _step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         training = self._training
-        batches = physical_batches(training.sampler.sample(step), self._job.engine.tokens_at_once, training.pad)
         training.engine.step(step, batches)
         if training.paying:
             training.paying.gate.keep()
             write_atomic(self._job.folder / PROGRESS, str(step + 1).encode())
+
+    def _batches(self, step: int) -> Sequence[Batch | MicroBatch]:
+        """What was sampled on this rank: as physical batches, or as micro-batches where these are clipped."""
+        sampler, pad, micro = self._training.sampler, self._training.pad, self._job.training.microbatches
+        tokens = self._job.engine.tokens_at_once
+        if micro is None:
+            return physical_batches(sampler.sample(step), tokens, pad)
+        return micro_batches(sampler.micro_batches(step, micro // self._job.parts), tokens, pad)
 
     def _save(self, steps: int) -> None:
         states = self._job.states

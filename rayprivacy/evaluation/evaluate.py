@@ -6,7 +6,7 @@ Everything here reads private text without noise. The figures are internal: they
 setting chosen by them has seen the private text.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,17 +60,19 @@ def evaluate(
     config: EvaluationConfig | None = None,
     say: Say = lambda stage: None,
     opened: Mapping[str, Backbone] | None = None,
+    searched: Iterable[Sequence[str]] | None = None,
 ) -> dict[str, Any]:
     """Measure everything.
 
     Args:
-        real: the private texts.
+        real: the private texts, or a sample of them.
         synthetic: the synthetic texts.
         holdout: real texts of users whom the model that wrote the synthetic text has not seen: the control of
             memorisation, and what classifiers are tested on.
         config: columns, embeddings, sizes and seed; the defaults if absent.
         say: told the name of each stage as it begins.
         opened: base models that are in memory already, by the name that `config` gives them.
+        searched: in which copies are looked for: all private texts, in blocks, where `real` is a sample of them.
 
     Returns:
         Sizes, settings, notes and a list of rows (see `Row.plain`), marked `releasable: False`.
@@ -92,7 +94,8 @@ def evaluate(
     say("words")
     rows += word_rows(drawn, known[config.base] if config.base is not None else None, config)
     say("memorisation")
-    rows += run_rows(real.texts, drawn.synthetic, drawn.holdout, config.seed)
+    blocks = [real.texts] if searched is None else searched
+    rows += run_rows(blocks, drawn.synthetic, drawn.holdout, config.seed)
     rows += distance_rows(features, drawn.synthetic, drawn.holdout, config.seed)
     if config.tree is not None:
         say("trees")

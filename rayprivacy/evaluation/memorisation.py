@@ -14,10 +14,10 @@ n + 1 extend runs of length n. So all places where a run of the present length s
 together; those whose run occurs in one corpus only are dropped, and the rest is extended by a word. What is left at
 n = 8 are the shared 8-grams; when nothing is left, every longest run is known. The work is the number of places that
 survive, and most are gone after five words, so all real texts are searched and not a sample: a copy of a text that was
-not drawn is a copy too.
+not drawn is a copy too. They are searched block by block, so that one block of them is in memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,6 +57,10 @@ class Runs:
     longest: Ints
     grams: Ints
 
+    def part(self, texts: slice) -> "Runs":
+        """Those of some texts."""
+        return Runs(self.words[texts], self.longest[texts], self.grams[texts])
+
     @property
     def copied(self) -> npt.NDArray[np.bool_]:
         """Whether all of a text stands in a real one, as the whole of it or as a part."""
@@ -73,31 +77,42 @@ class Runs:
         return np.asarray(self.grams / np.maximum(self.words - GRAM + 1, 1), float)
 
 
-def shared_runs(texts: list[str], real: list[str]) -> Runs:
+def shared_runs(texts: Sequence[str], real: Iterable[Sequence[str]]) -> Runs:
     """Find the longest shared run of every text.
 
-    >>> found = shared_runs(["I like green tea a lot"], ["do you LIKE green tea?"])
+    Args:
+        texts: whose runs are looked for.
+        real: the real texts, in blocks.
+
+    >>> found = shared_runs(["I like green tea a lot"], [["do you LIKE green tea?"], ["a lot"]])
     >>> found.longest.tolist(), found.words.tolist()
     ([3], [6])
     """
-    ids, owner = _numbered(texts + real)
-    words = np.bincount(owner, minlength=len(texts) + len(real))[: len(texts)]
-    longest, grams = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    _, owner = _numbered(texts)
+    longest, shared = np.zeros(len(texts), np.int64), np.zeros(len(owner), np.bool_)
+    for block in real:
+        _search(texts, block, longest, shared)
+    words, grams = (np.bincount(each, minlength=len(texts)) for each in (owner, owner[shared]))
+    return Runs(words, longest, grams)
+
+
+def _search(texts: Sequence[str], block: Sequence[str], longest: Ints, shared: npt.NDArray[np.bool_]) -> None:
+    """Raise `longest` to what each text shares with a block, and mark where shared runs of `GRAM` words start."""
+    ids, owner = _numbered([*texts, *block])
     starts = np.arange(len(ids))
     run = ids
     length = 1
     while len(starts):
         starts, run = _in_both(starts, run, owner[starts] < len(texts))
-        ours = owner[starts][owner[starts] < len(texts)]
-        longest[ours] = length
+        ours = starts[owner[starts] < len(texts)]
+        longest[owner[ours]] = np.maximum(longest[owner[ours]], length)
         if length == GRAM:
-            np.add.at(grams, ours, 1)
+            shared[ours] = True  # the texts are in front: their places are the same for every block
         starts, run = _extended(starts, run, length, ids, owner)
         length += 1
-    return Runs(words, longest, grams)
 
 
-def _numbered(texts: list[str]) -> tuple[Ints, Ints]:
+def _numbered(texts: Sequence[str]) -> tuple[Ints, Ints]:
     """All words in a row as numbers, and the text that each belongs to."""
     known: dict[str, int] = {}
     ids: list[int] = []
@@ -140,17 +155,28 @@ class Features:
     holdout: Matrix | None
 
 
-def run_rows(real: list[str], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[Row]:
+def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[Row]:
     """Copied words: of synthetic and of held-out texts, in all real texts.
 
     Texts of fewer than `GRAM` words count in the longest runs only.
+
+    Args:
+        real: the real texts, in blocks.
+        synthetic, holdout: the texts that are looked for; the held-out ones are the control.
+        seed: of the intervals.
     """
-    sides = [_runs(texts, real, seed) if texts is not None else None for texts in (synthetic, holdout)]
-    return paired(GROUP, RUN_BETTER, sides[0] or {}, sides[1])
+    control = holdout.texts if holdout is not None else []
+    found = shared_runs([*synthetic.texts, *control], real)
+    ours, theirs = found.part(slice(len(synthetic))), found.part(slice(len(synthetic), None))
+    return paired(
+        GROUP,
+        RUN_BETTER,
+        _figures(ours, synthetic, seed),
+        _figures(theirs, holdout, seed) if holdout is not None else None,
+    )
 
 
-def _runs(texts: Texts, real: list[str], seed: int) -> dict[str, Figure | float]:
-    found = shared_runs(texts.texts, real)
+def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure | float]:
     return _of_long(found, texts, seed) | {
         "longest_run_mean": mean_figure(found.longest, texts.users, seed),
         "longest_run_p95": float(np.percentile(found.longest, 95)),

@@ -1,8 +1,8 @@
 """Texts to be compared, with their users and labels: how they are read, and which are compared with which.
 
-The files are read with the corpus layer's readers, in this process: an evaluation is one table, not a distributed job.
-Texts are cut to `MAX_CHARS` characters, as a corpus is by default. Users matter in two places: the halves of the real
-corpus have no user in common, and intervals resample users (see `figures`).
+The files are read with the corpus layer's readers, in this process, piece by piece: what is kept of a file is a sample
+of bounded size, whatever it holds. Texts are cut to `MAX_CHARS` characters, as a corpus is by default. Users matter in
+two places: the halves of the real corpus have no user in common, and intervals resample users (see `figures`).
 
 Real text is split in two halves without a common user. Synthetic text is compared with the first half, and so is the
 second half: equally many texts of real people whom the first half does not know. That is the best that a model can hope
@@ -12,7 +12,7 @@ large.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.listing import choice, columns_of, filesystem_of, locate
+from rayprivacy.corpus.listing import SourceFiles, choice, columns_of, filesystem_of, locate
 from rayprivacy.corpus.readers import read_pieces
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import canonical_strings, canonical_users, stripped_texts
@@ -47,6 +47,7 @@ class Texts:
         authored: whether users were named; if not, each text has a user of its own.
         left_out: rows without text.
         cut: texts that were longer than `MAX_CHARS`.
+        whole: texts and users of the file, where these are a sample of them; left out and cut are of the file, too.
     """
 
     texts: list[str] = field(repr=False)
@@ -56,6 +57,7 @@ class Texts:
     authored: bool = False
     left_out: int = 0
     cut: int = 0
+    whole: tuple[int, int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -68,9 +70,10 @@ class Texts:
 
     def summary(self) -> dict[str, int | bool]:
         """Sizes: private where the texts are."""
+        texts, users = self.whole or (len(self), len(np.unique(self.users)))
         return {
-            "texts": len(self),
-            "users": len(np.unique(self.users)),
+            "texts": texts,
+            "users": users,
             "users_named": self.authored,
             "left_out_without_text": self.left_out,
             "cut_to_max_chars": self.cut,
@@ -120,7 +123,10 @@ def halves(users: Indexes, seed: int) -> tuple[Indexes, Indexes] | None:
 
 
 def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
-    """Read a Parquet, JSONL or CSV file, a directory of them, or the URI of one.
+    """Read a Parquet, JSONL or CSV file, a directory of them, or the URI of one: a sample where it has many texts.
+
+    A sample has `max_texts` texts, drawn without replacement by a public seed. One piece of the file is in memory, and
+    the names of its users.
 
     Args:
         source: where it is.
@@ -138,6 +144,12 @@ def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
     return texts
 
 
+def text_blocks(source: str, config: EvaluationConfig) -> Iterator[list[str]]:
+    """All texts of what `read_texts` has read, in blocks of bounded size; the column is `config.text`."""
+    files = locate(CorpusConfig.parse({"source": source}))
+    return (_kept(piece)["text"].to_pylist() for piece in _pieces(source, files, {"text": config.text}))
+
+
 @contextmanager
 def _named(option: str) -> Iterator[None]:
     """Errors of the corpus layer name keys of a recipe: here they name the options of the command."""
@@ -151,17 +163,43 @@ def _named(option: str) -> Iterator[None]:
 
 
 def _read(source: str, option: str, config: EvaluationConfig) -> Texts:
+    """A sample: each text has a random number, and the texts with the least ones are kept.
+
+    Files have numbers of their own: texts at one place of two files, such as a text and its sanitised copy, are not
+    drawn together.
+    """
     where = CorpusConfig.parse({"source": source})
     files = locate(where)
     wanted = _columns(columns_of(where, files), files.kind, option, config)
+    rng = np.random.default_rng([config.seed, config.max_texts, *option.encode()])
+    drawn, numbers, users = list[pa.Table](), np.empty(0), set[str]()
+    texts = left_out = cut = unnamed = 0
+    for piece in _pieces(source, files, wanted):
+        kept = _kept(piece)
+        texts += len(kept)
+        left_out += len(piece) - len(kept)
+        cut += pc.sum(kept["long"]).as_py() or 0
+        unnamed += kept["user"].null_count
+        users.update(pc.unique(kept["user"]).drop_null().to_pylist())
+        table, numbers = pa.concat_tables([*drawn, kept]), np.append(numbers, rng.random(len(kept)))
+        if len(table) > config.max_texts:
+            least = np.sort(np.argpartition(numbers, config.max_texts)[: config.max_texts])
+            table, numbers = table.take(least), numbers[least]
+        drawn = [table]
+    if not drawn:
+        return Texts([], np.arange(0))
+    found = _texts(drawn[0])
+    whole = (texts, len(users) + unnamed) if texts > len(found) else None
+    return replace(found, left_out=left_out, cut=cut, whole=whole)
+
+
+def _pieces(source: str, files: SourceFiles, wanted: dict[str, str]) -> Iterator[pa.Table]:
+    """The rows, cleaned, a few at a time."""
     filesystem, _ = filesystem_of(source)
-    pieces = []
     for path in files.paths:
         with filesystem.open_input_file(path) as stream:
-            pieces += [_cleaned(piece, wanted) for piece in read_pieces(stream, files.kind, list(set(wanted.values())))]
-    if not pieces:
-        return Texts([], np.arange(0))
-    return _texts(pa.concat_tables(pieces))
+            for piece in read_pieces(stream, files.kind, list(set(wanted.values()))):
+                yield _cleaned(piece, wanted)
 
 
 def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig) -> dict[str, str]:
@@ -202,8 +240,13 @@ def _nothing(rows: int) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(rows, pa.string())])
 
 
+def _kept(table: pa.Table) -> pa.Table:
+    """The rows with text."""
+    return table.filter(pc.is_valid(table["text"]))
+
+
 def _texts(table: pa.Table) -> Texts:
-    kept = table.filter(pc.is_valid(table["text"]))
+    kept = _kept(table)
     authored, labelled, parsed = (pc.any(kept[name]).as_py() for name in ("authored", "labelled", "parsed"))
     return Texts(
         kept["text"].to_pylist(),

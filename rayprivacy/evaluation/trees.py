@@ -8,6 +8,7 @@
 - `top_10`, `top_25`, ...: share of the k most frequent real functions that are among the k most frequent synthetic
   ones; of equal counts, the first by name.
 
+Of a structure in JSON, the keys count as functions, and so do strings that its schema lists (`corpus.structures`).
 All of them grow, or fall, with the number of texts: compare equal numbers, and beside real text against real text.
 
 >>> tree_figures(["(A (B))"], ["(A (C))"])["function_recall"]
@@ -17,7 +18,7 @@ All of them grow, or fall, with the number of texts: compare equal numbers, and 
 from collections import Counter
 from collections.abc import Sequence
 
-from rayprivacy.corpus.trees import functions, parsed
+from rayprivacy.corpus.structures import names
 from rayprivacy.evaluation.figures import Better, Figure, Row, paired
 from rayprivacy.evaluation.texts import Drawn, Texts
 
@@ -42,7 +43,7 @@ def tree_rows(drawn: Drawn) -> list[Row]:
 
     def of(texts: Texts) -> dict[str, Figure | float]:
         trees = _trees(texts)
-        share = sum(parsed(tree) is not None for tree in trees) / max(len(trees), 1)
+        share = sum(names(tree) is not None for tree in trees) / max(len(trees), 1)
         found = tree_figures(_trees(target), trees)
         return {"tree_share": share, "word_recall": word_recall(target.texts, texts.texts), **found}
 
@@ -60,9 +61,17 @@ def word_recall(real: Sequence[str], synthetic: Sequence[str]) -> float:
     return _share(words, {word for text in synthetic for word in text.split()})
 
 
-def tree_figures(real: Sequence[str], synthetic: Sequence[str]) -> dict[str, float]:
-    """Figures of functions, from trees as text; what is no tree has none."""
-    return function_figures(_counts(real), _counts(synthetic))
+def tree_figures(
+    real: Sequence[str], synthetic: Sequence[str], constants: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """Figures of functions, from trees as text; what is no tree has none.
+
+    Args:
+        real: trees of real texts.
+        synthetic: trees of synthetic texts.
+        constants: strings that count as functions in JSON, beside its keys.
+    """
+    return function_figures(_counts(real, constants), _counts(synthetic, constants))
 
 
 def function_figures(real: Counter[str], synthetic: Counter[str]) -> dict[str, float]:
@@ -74,6 +83,19 @@ def function_figures(real: Counter[str], synthetic: Counter[str]) -> dict[str, f
         "function_distance_unhalved": distance,
     }
     return figures | {f"top_{k}": _share(set(_top(real, k)), set(_top(synthetic, k))) for k in TOP}
+
+
+def function_shares(
+    real: Sequence[str], synthetic: Sequence[str], most: int, constants: frozenset[str] = frozenset()
+) -> list[tuple[float, float]]:
+    """The shares that the most frequent real functions have of all nodes, in real and in synthetic trees.
+
+    >>> function_shares(["(A (B))", "(A (C))"], ["(A (A (A (B))))"], 2)
+    [(0.5, 0.75), (0.25, 0.25)]
+    """
+    counts = _counts(real, constants), _counts(synthetic, constants)
+    sizes = [max(1, each.total()) for each in counts]
+    return [(counts[0][name] / sizes[0], counts[1][name] / sizes[1]) for name in _top(counts[0], most)]
 
 
 def chi_square(real: Counter[str], synthetic: Counter[str]) -> float:
@@ -89,8 +111,8 @@ def chi_square(real: Counter[str], synthetic: Counter[str]) -> float:
     return sum((p - q) ** 2 / (p + q) for p, q in shares)
 
 
-def _counts(trees: Sequence[str]) -> Counter[str]:
-    return Counter(name for text in trees if (tree := parsed(text)) for name in functions(tree))
+def _counts(trees: Sequence[str], constants: frozenset[str]) -> Counter[str]:
+    return Counter(name for text in trees for name in names(text, constants) or ())
 
 
 def _top(counts: Counter[str], k: int) -> list[str]:

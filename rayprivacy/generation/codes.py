@@ -17,6 +17,7 @@ nowhere. The shares of the codes are private; they are released as a noisy histo
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ class CodesConfig(Config):
                 raise ValueError(f"label '{label}' has an empty list: give its public values")
             if len(set(listed)) < len(listed):
                 raise ValueError(f"label '{label}' has a value twice: give each once")
-            if any(len(value.splitlines()) > 1 for value in listed):
+            if any(len((value + ".").splitlines()) > 1 for value in listed):  # a last line break counts too
                 raise ValueError(f"label '{label}' has a value of several lines: a control code is one line")
         return values
 
@@ -107,6 +108,10 @@ class Codes:
         parts = [f"{column}: {value}" for column, value in self.labels(cell).items()]
         return " | ".join(parts) + "\n" if parts else ""
 
+    def prefix(self, row: Mapping[str, str | None]) -> str:
+        """The control code of a record, from its labels."""
+        return self.text(self.index(row))
+
     def draw(self, shares: npt.NDArray[np.float64], n: int, seed: int) -> list[int]:
         """The cells of n texts, in an order that the public seed decides.
 
@@ -126,6 +131,28 @@ class Codes:
         ordered = np.repeat(np.arange(self.cells), counts)
         cells: list[int] = np.random.default_rng(seed).permutation(ordered).tolist()
         return cells
+
+
+class CodedPrompts(Sequence[tuple[int, str]]):
+    """The prompts of cells, (cell, its control code), made when they are asked for.
+
+    Args:
+        cells: of each prompt, as `Codes.draw` gives them.
+        codes: whose texts the prompts are.
+    """
+
+    def __init__(self, cells: Sequence[int], codes: Codes) -> None:
+        self._cells = cells
+        self._texts = {cell: codes.text(cell) for cell in set(cells)}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One prompt, or a list of them for a slice."""
+        if isinstance(index, slice):
+            return [(cell, self._texts[cell]) for cell in self._cells[index]]
+        return self._cells[index], self._texts[self._cells[index]]
 
 
 def _with_other(values: tuple[str, ...]) -> tuple[str, ...]:

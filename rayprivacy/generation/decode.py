@@ -46,9 +46,11 @@ def sample(
     return _continue(model, documents, prompts, config.max_tokens, config.seed, filters, batch, told, masks)
 
 
-def greedy(model: Any, documents: Documents, prompts: list[str], max_tokens: int) -> list[list[int]]:
-    """The most likely continuation of every prompt; same shape of answer as `sample`."""
-    return _continue(model, documents, prompts, max_tokens, 0, {"do_sample": False}, BATCH)
+def greedy(
+    model: Any, documents: Documents, prompts: list[str], max_tokens: int, masks: Callable[[], Any] | None = None
+) -> list[list[int]]:
+    """The most likely continuation of every prompt, token by token; arguments and answer as of `sample`."""
+    return _continue(model, documents, prompts, max_tokens, 0, {"do_sample": False}, BATCH, masks=masks)
 
 
 @torch.no_grad()

@@ -10,21 +10,20 @@
 Masks decide token by token, and so change the distribution; free draws do not. Both kinds are counted. A text that
 reaches its bound of tokens before it is complete is drawn again, a few times, and then left out.
 
-All of this looks at the released model and at public rules: it is post-processing. The grammar is checked, and masks
-are made, by xgrammar (the extra `grammar`). Without a grammar every text is kept, and those that are parse trees at all
-are counted as accepted.
+All of this looks at the released model and at public rules: it is post-processing. How a grammar is checked, and how
+masks are made, is in `grammars`. Without a grammar every text is kept, and those that are parse trees, or JSON, are
+counted as accepted.
 """
 
-import importlib.util
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 from rayprivacy.core.artifacts import digest_bytes
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.trees import parsed
+from rayprivacy.corpus.grammar import Grammar
+from rayprivacy.corpus.structures import names
+from rayprivacy.generation.grammars import Matcher, matcher_of
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import Documents
 
@@ -39,53 +38,14 @@ class Structure:
     """What is asked of texts; public, and goes to the workers.
 
     Attributes:
-        grammar: in the EBNF of xgrammar; None keeps every text.
+        grammar: the rules; None keeps every text.
         free_draws: how often a text is sampled freely.
         constrained: whether texts that do not follow the grammar are drawn under masks, or kept as they are.
     """
 
-    grammar: str | None
+    grammar: Grammar | None
     free_draws: int = 1
     constrained: bool = True
-
-
-def require_grammar(key: str) -> None:
-    """Refuse a grammar where the package that reads it is missing.
-
-    Raises:
-        ConfigError: xgrammar is not installed; `key` is that of the recipe.
-    """
-    if importlib.util.find_spec("xgrammar") is None:
-        raise ConfigError(f"{key} is set, and xgrammar is not installed: run pip install 'rayprivacy[grammar]'.")
-
-
-class Matcher:
-    """A grammar over the tokens of a model, of which it may score more than its tokenizer has."""
-
-    def __init__(self, grammar: str, documents: Documents, vocabulary: int) -> None:
-        self._grammar, self._documents, self._vocabulary = grammar, documents, vocabulary
-
-    @cached_property
-    def _compiled(self) -> Any:
-        import xgrammar  # an optional package, imported only where it is wanted
-
-        tokens = xgrammar.TokenizerInfo.from_huggingface(
-            self._documents.tokenizer, vocab_size=self._vocabulary, stop_token_ids=[self._documents.end]
-        )
-        return xgrammar.GrammarCompiler(tokens, max_threads=1).compile_grammar(self._grammar)
-
-    def accepts(self, text: str) -> bool:
-        """Whether a text follows the grammar from its first character to its last."""
-        import xgrammar
-
-        matcher = xgrammar.GrammarMatcher(self._compiled)
-        return bool(text) and matcher.accept_string(text) and matcher.is_completed()
-
-    def masks(self) -> Any:
-        """A processor of logits for one call of `generate`."""
-        from xgrammar.contrib.hf import LogitsProcessor
-
-        return LogitsProcessor(self._compiled)
 
 
 @dataclass
@@ -111,7 +71,7 @@ class StructuredWriter:
     @cached_property
     def _matcher(self) -> Matcher | None:
         grammar = self.structure.grammar
-        return Matcher(grammar, self.documents, self.vocabulary) if grammar else None
+        return matcher_of(grammar, self.documents, self.vocabulary) if grammar else None
 
     def __call__(self, prompts: list[str], config: SamplingConfig) -> list[tuple[str, str | None]]:
         """A text for each prompt, and why it is left out, or None."""
@@ -151,7 +111,7 @@ class StructuredWriter:
         return failed
 
     def _accepts(self, text: str) -> bool:
-        return self._matcher.accepts(text) if self._matcher else parsed(text) is not None
+        return self._matcher.accepts(text) if self._matcher else names(text) is not None
 
 
 def _again(config: SamplingConfig, draw: int) -> SamplingConfig:

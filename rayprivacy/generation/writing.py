@@ -1,6 +1,6 @@
 """Write synthetic texts on Ray: sample from a saved model in many actors, into one Parquet file.
 
-    prompts, in blocks -> sampling actors (Ray) -> in order -> drop degenerate texts -> one Parquet file
+    prompts, in blocks -> sampling actors (Ray) -> parts, in order -> drop degenerate texts -> one Parquet file
 
 Everything here is public: the model has paid for its privacy, and prompts hold control codes. What a block becomes
 depends on the model, its prompts, the seed and the number of the block. So neither the number of actors nor a block
@@ -12,19 +12,21 @@ Ray starts an actor that died again and repeats its block. What an actor is star
 reference to an object: Ray cannot restart an actor whose arguments were lost with a node, and says so on the console.
 The actors of Ray Data are started with references, hence these are actors of our own.
 
-The driver holds the prompts, one row group of texts, and the blocks that wait for an earlier one. The file appears
-whole or not at all.
+The driver holds a part of texts (see `parts`), a row group, and the blocks that wait for an earlier one: an actor that
+is far ahead of the slowest one waits. The file appears whole or not at all. Parts that a killed run has finished are
+read again, and not sampled again.
 """
 
 import importlib
 import json
 import os
 import shutil
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -36,20 +38,23 @@ import torch
 from ray.exceptions import RayError
 from transformers import AutoConfig
 
-from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.artifacts import digest_bytes, digest_json
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.degenerate import is_degenerate
 from rayprivacy.generation.engines import PRECISIONS, require_engine
-from rayprivacy.generation.fast import Decoder, convert
+from rayprivacy.generation.fast import convert, decoder_of
+from rayprivacy.generation.grammars import Matcher
+from rayprivacy.generation.parts import Parts
 from rayprivacy.generation.settings import BATCH, EngineName, SamplingConfig
-from rayprivacy.generation.structured import Continue, Matcher, Structure, StructuredWriter
+from rayprivacy.generation.structured import Continue, Structure, StructuredWriter
 from rayprivacy.models.backbone import Backbone, Documents, load_backbone, load_documents
 from rayprivacy.models.settings import ModelConfig
 
 ROW_GROUP = 8192
+AHEAD = 4  # blocks for each actor that may be finished before an earlier one is
 METADATA = b"rayprivacy.writing"
 Prompts = Sequence[tuple[int, str]]
 _SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
@@ -116,7 +121,8 @@ def write_samples(
         threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
         engine: what samples.
         workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
-        source: names model and prompts; it is kept with the counts, so that a file of others is known again.
+        source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
+            of a killed run are taken over. Without a name they are not.
         begun: whether each text begins with its prompt; not for the engine `vllm`.
         structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
         told: told how many texts were sampled, with those that were dropped.
@@ -131,21 +137,13 @@ def write_samples(
     tally = _Tally(source)
     with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
         task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure)
-        blocks = _sampled(task, prompts, actors)
-        for group in _row_groups(tally.sound(block) for block in _counted(blocks, told)):
+        parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
+        for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, told)):
             writer.write_table(_labelled(group, codes))
         written = tally.total()
         writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
+    parts.remove()
     return written
-
-
-def _counted(blocks: Iterable[pa.Table], told: Told) -> Iterator[pa.Table]:
-    sampled = 0
-    told(sampled)
-    for block in blocks:
-        sampled += len(block)
-        told(sampled)
-        yield block
 
 
 def read_written(path: Path) -> Written:
@@ -162,6 +160,11 @@ class _Task:
     ready: Path
     begun: bool = False
     structure: Structure | None = None
+
+    @property
+    def identity(self) -> list[Any]:
+        """What decides a text beside the model and the prompt, as JSON values."""
+        return [self.config.model_dump(mode="json"), self.engine, self.threads, self.begun, repr(self.structure)]
 
     def at(self, block: int) -> SamplingConfig:
         """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""
@@ -204,12 +207,40 @@ class _Unstructured:
         return [(text, is_degenerate(text)) for text in self.freely(prompts, config)]
 
 
-def _sampled(task: _Task, prompts: Prompts, actors: int) -> Iterator[pa.Table]:
-    """Tables of cell, text and reason, in the order of the prompts."""
-    blocks = [prompts[at : at + BATCH] for at in range(0, len(prompts), BATCH)]
+def _all_parts(task: _Task, prompts: Prompts, actors: int, parts: Parts, told: Told) -> Iterator[pa.Table]:
+    """Tables of cell, text and reason, part after part: those that are there are read, the others sampled."""
+    there, done = parts.finished, 0
+    blocks = [block for part in range(parts.count) if part not in there for block in parts.blocks(part)]
+    told(done)
+    fresh = _sampled(task, prompts, actors, blocks)
+    for part in range(parts.count):
+        if part in there:
+            table = parts.read(part)
+        else:
+            sampled = []
+            for block in islice(fresh, len(parts.blocks(part))):
+                sampled.append(block)
+                told(done + sum(map(len, sampled)))
+            table = _joined(sampled)
+            parts.write(part, table)
+        done += len(table)
+        told(done)
+        yield table
+
+
+def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
+    """The rows of blocks, and the sums of their counts of draws."""
+    draws: Counter[str] = Counter()
+    for block in blocks:
+        draws.update(json.loads(block.schema.metadata[METADATA]))
+    return pa.concat_tables(blocks).replace_schema_metadata({METADATA: json.dumps(draws).encode()})
+
+
+def _sampled(task: _Task, prompts: Prompts, actors: int, blocks: Sequence[int]) -> Iterator[pa.Table]:
+    """Tables of cell, text and reason of some blocks of prompts, in their order."""
     samplers = [_start(task) for _ in range(min(actors, len(blocks)))]
     try:
-        yield from _in_order(_finished(samplers, blocks))
+        yield from _in_order(_finished(samplers, prompts, blocks))
     except RayError as error:
         raise _SEAL.unwrap(_STEP, error) from error  # the cause may be told: nothing here is private
     finally:
@@ -228,23 +259,29 @@ def _start(task: _Task) -> Any:
     return sampler.remote(task)
 
 
-def _finished(samplers: Sequence[Any], blocks: Sequence[Prompts]) -> Iterator[tuple[int, pa.Table]]:
-    """Every block by its number, as it is finished; an actor gets one block at a time, and none before it has started.
+def _finished(samplers: Sequence[Any], prompts: Prompts, blocks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+    """Every block by its place among `blocks`, as it is finished; an actor gets one block at a time.
 
-    So an actor that the cluster has no room for yet delays no block.
+    An actor gets none before it has started, so that one that the cluster has no room for yet delays no block; and none
+    that is far ahead of the oldest one that is out, so that few blocks wait for it.
     """
-    waiting = deque(enumerate(blocks))
-    calls = {sampler.ready.remote(): sampler for sampler in samplers}
-    missing = len(blocks)
+    out: dict[Any, int] = {}  # calls, and the place of the block
+    actor_of = {sampler.ready.remote(): sampler for sampler in samplers}
+    idle: list[Any] = []
+    given, missing = 0, len(blocks)
     while missing:
-        call = ray.wait(list(calls), num_returns=1)[0][0]
-        sampler = calls.pop(call)
+        call = ray.wait(list(actor_of), num_returns=1)[0][0]
+        idle.append(actor_of.pop(call))
         answer = ray.get(call)
-        if waiting:
-            calls[sampler.sample.remote(*waiting.popleft())] = sampler
-        if answer is not None:
+        place = out.pop(call, None)
+        while idle and given < len(blocks) and given - min(out.values(), default=given) < AHEAD * len(samplers):
+            sampler, block = idle.pop(), blocks[given]
+            own = sampler.sample.remote(block, prompts[block * BATCH : (block + 1) * BATCH])
+            actor_of[own], out[own] = sampler, given
+            given += 1
+        if place is not None:
             missing -= 1
-            yield answer
+            yield place, answer[1]
 
 
 def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
@@ -291,9 +328,9 @@ def _transformers(task: _Task) -> Continue:
     return _texts(backbone, partial(sample, backbone.model, backbone), task.begun)
 
 
-def _ctranslate2(task: _Task) -> Continue:
+def _converted(task: _Task) -> Continue:
     documents = load_documents(task.model_dir)
-    return _texts(documents, Decoder(task.ready, documents, task.threads).sample, task.begun)
+    return _texts(documents, decoder_of(task.engine, task.ready, documents, task.threads).sample, task.begun)
 
 
 def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:
@@ -335,8 +372,9 @@ def _vllm(task: _Task) -> Continue:
 
 ENGINES: dict[EngineName, Callable[[_Task], Continue]] = {
     "transformers": _transformers,
-    "ctranslate2": _ctranslate2,
-    "ctranslate2_float32": _ctranslate2,
+    "ctranslate2": _converted,
+    "ctranslate2_float32": _converted,
+    "onnxruntime_float32": _converted,
     "vllm": _vllm,
 }
 

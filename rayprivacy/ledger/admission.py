@@ -19,7 +19,7 @@ from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.accounts import Account, central, get_account, group_of
 from rayprivacy.ledger.balances import cost_of, read_balance
 from rayprivacy.ledger.chain import Tail
-from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance
+from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance, live, read_rungs
 from rayprivacy.ledger.filters.choose import rule_for
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.plan import Lines
@@ -118,11 +118,23 @@ def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Map
 
 
 def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
-    """A charge that is not central is a non-private run for the central accounts of its corpus: write it there."""
+    """A charge that is not central is a non-private run for the central accounts of its corpus: write it there.
+
+    It is none where one of them pays for the same rung of the release, and that charge has started: there is no way
+    back from it, and all that is drawn is paid for in central terms too.
+    """
     if account.kind is AccountKind.CENTRAL:
         return
-    for other in central(group_of(tail.connection, account)):
+    others = central(group_of(tail.connection, account))
+    if any(_pays(tail.connection, other.name, charge) for other in others):
+        return
+    for other in others:
         record_exposure(tail, read_terms(tail.connection, other.name), account, charge)
+
+
+def _pays(connection: Connection, name: str, charge: Charge) -> bool:
+    found = live(read_rungs(connection, name, charge.release_id, charge.input_digest, charge.rung), charge.rung)
+    return found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED)
 
 
 def record_exposure(tail: Tail, exposed: Terms, account: Account, charge: Charge) -> None:

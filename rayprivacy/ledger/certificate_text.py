@@ -54,6 +54,7 @@ def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
         (f"Spent up to this release ({spent['label']})", f"epsilon = {spent['epsilon']:.4g}"),
         ("The same by Renyi DP, by zCDP", others),
         ("Composition rule", f"{certificate['composition']}, {certificate['accountant']['claim']}"),
+        *((("Policy of the claim", f"`{policy}`"),) if (policy := certificate["parameters"].get("policy")) else ()),
         ("Corpus (keyed digest)", f"`{certificate['corpus_digest']}`"),
         (f"Ledger entry ({keyed})", f"`{certificate['ledger_head']}`"),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.calibrate import check_queries, least_sigma, sigma_for
+from rayprivacy.accounting.calibrate import check_queries, least_sigma, least_sigma_near, sigma_for
 from rayprivacy.accounting.zcdp import rho_cap
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
@@ -58,7 +58,13 @@ def _together(query: DpEvent, queries: int, beside: DpEvent | None) -> DpEvent:
     return ComposedDpEvent([beside, asked]) if beside else asked
 
 
-def least_noise(event_of: Callable[[float], DpEvent], budget: Budget, composition: str, start: float = 1.0) -> float:
+def least_noise(
+    event_of: Callable[[float], DpEvent],
+    budget: Budget,
+    composition: str,
+    start: float = 1.0,
+    guess: Callable[[float], float] | None = None,
+) -> float:
     """Smallest noise multiplier at which one event fits an account opened for it, rounded up to five digits.
 
     Args:
@@ -66,6 +72,7 @@ def least_noise(event_of: Callable[[float], DpEvent], budget: Budget, compositio
         budget: the account's cap.
         composition: the account's rule.
         start: where the search begins; a good guess saves time.
+        guess: about the epsilon of a noise multiplier, where each cost takes seconds (`least_sigma_near`).
 
     Raises:
         ConfigError: no multiplier from 1e-3 to 1e9 is enough, or the cap leaves nothing under this rule.
@@ -73,7 +80,11 @@ def least_noise(event_of: Callable[[float], DpEvent], budget: Budget, compositio
     if composition != "rdp":  # what refuses the cap refuses it for every event, and says so in its own words
         parameters_for(composition, budget)
     cost = _planned_cost if composition == "pld" else _filter_cost
-    return least_sigma(lambda sigma: cost(event_of(sigma), budget, composition), budget.epsilon, start)
+
+    def of(sigma: float) -> float:
+        return cost(event_of(sigma), budget, composition)
+
+    return least_sigma_near(of, budget.epsilon, guess) if guess else least_sigma(of, budget.epsilon, start)
 
 
 def _planned_cost(event: DpEvent, budget: Budget, composition: str) -> float:

@@ -12,10 +12,10 @@ from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.plan import plan_epsilon, plan_lines
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import Account, check_terms, group_of, insert_account
+from rayprivacy.ledger.accounts import Account, central, check_terms, group_of, insert_account
 from rayprivacy.ledger.admission import Terms, record_exposure
 from rayprivacy.ledger.balances import Balance
-from rayprivacy.ledger.chain import Tail, read
+from rayprivacy.ledger.chain import Entry, Tail, read
 from rayprivacy.ledger.charges import fold
 from rayprivacy.ledger.filters.choose import parameters_for, rule_for
 from rayprivacy.ledger.filters.plan import Lines
@@ -153,8 +153,18 @@ def register_plan(tail: Tail, terms: Terms, plan: Plan) -> None:
 
 
 def _record_earlier_exposures(tail: Tail, terms: Terms) -> None:
-    for other in group_of(tail.connection, terms.account):
+    group = group_of(tail.connection, terms.account)
+    books = {other.name: list(read(tail.connection, other.name)) for other in group}
+    starts = [entry for other in central(group) for entry in books[other.name] if entry.kind == "start"]
+    paid = {_rung(entry): entry.seq for entry in sorted(starts, key=lambda entry: -entry.seq)}  # the first of each
+    for other in group:
         if other.kind is not AccountKind.CENTRAL:
-            for charge in fold(read(tail.connection, other.name)):
-                if charge.is_live:
+            reserved = {entry.charge: entry for entry in books[other.name] if entry.kind == "reserve"}
+            for charge in fold(books[other.name]):
+                entry = reserved[charge.id]
+                if charge.is_live and not paid.get(_rung(entry), entry.seq) < entry.seq:  # see `record_exposures`
                     record_exposure(tail, terms, other, charge)
+
+
+def _rung(entry: Entry) -> tuple[str, str, int]:
+    return entry.release_id, entry.input_digest, entry.rung

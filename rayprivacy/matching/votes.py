@@ -7,22 +7,20 @@ The texts of a unit are embedded by themselves. In a batch with others the last 
 these, and a text that lies between two topics could change its vote because somebody else is there.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import ray
+import pyarrow as pa
 import torch
-from ray.exceptions import RayError
 
 from rayprivacy.core.artifacts import Private
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.parts import owners_of, read_part
+from rayprivacy.corpus.part_tasks import on_parts
+from rayprivacy.corpus.parts import owners_of, part_tables
 from rayprivacy.matching.shape import Shape
 from rayprivacy.models.sentence_model import SentenceModel
 from rayprivacy.release.histogram import summed
@@ -46,22 +44,12 @@ def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: 
     Raises:
         ReleaseError: a task failed; nothing was charged.
     """
-    task = ray.remote(_votes_of_part).options(num_cpus=1, scheduling_strategy="SPREAD")
-    common = ray.put((shards.absolute(), shape, margins))
     total = np.zeros(margins.cells, dtype=np.int64)
-    try:
-        for done, sums in enumerate(_finished([task.remote(common, part) for part in range(parts)]), start=1):
-            total += sums
-            told(done)
-    except RayError as error:
-        raise _SEAL.unwrap(_STEP, error) from None
+    common = (shards.absolute(), shape, margins)
+    for done, (_, sums) in enumerate(on_parts(_votes_of_part, common, range(parts), _STEP, _SEAL), start=1):
+        total += sums
+        told(done)
     return Private(total)
-
-
-def _finished(calls: list[Any]) -> Iterator[Sums]:
-    while calls:
-        (first, *_), calls = ray.wait(calls, num_returns=1)
-        yield ray.get(first)
 
 
 @_SEAL.around(_STEP)
@@ -71,8 +59,14 @@ def _votes_of_part(common: tuple[Path, Shape, Margins], part: int) -> Sums:
 
 
 def part_votes(shards: Path, part: int, shape: Shape, margins: Margins, model: SentenceModel) -> Sums:
-    """The summed votes [cells] of one part of the corpus."""
-    rows = read_part(shards, part)
+    """The summed votes [cells] of one part of the corpus, of which one file at a time is in memory."""
+    total = np.zeros(margins.cells, np.int64)
+    for rows in part_tables(shards, part):
+        total += _votes(rows, shape, margins, model)
+    return total
+
+
+def _votes(rows: pa.Table, shape: Shape, margins: Margins, model: SentenceModel) -> Sums:
     owners, texts = owners_of(rows, margins.unit), np.array(rows["text"].to_pylist(), dtype=object)
     cells = np.empty((len(rows), len(margins.blocks)), np.int64)
     for own in np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1]):

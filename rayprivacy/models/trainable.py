@@ -1,5 +1,7 @@
 """The base model made trainable for DP-SGD: LoRA matrices, or all weights; and back to an ordinary model.
 
+The heads of a tagger are new, and always trained.
+
 What is trained is kept in float32 and the rest in the base's number format. Dropout is off, whatever mode the model is
 in: a gradient is a function of the weights and of one user's text alone.
 """
@@ -30,7 +32,10 @@ def trainable(backbone: Backbone, config: AdapterConfig) -> Any:
     model.config.use_cache = False
     _without_dropout(model)
     if config.kind == "full":
-        return model.float().requires_grad_(True)
+        model = model.float().requires_grad_(True)
+        for part in getattr(model, "frozen_parts", ()):  # of a tagger
+            part.requires_grad_(False)
+        return model
     return _with_lora(model, config)
 
 
@@ -50,7 +55,10 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT asks transformers by an old name, and advises on Conv1D
         torch.manual_seed(START_SEED)
-        return get_peft_model(model, lora)
+        adapted = get_peft_model(model, lora)
+    for head in getattr(model, "heads", ()):  # of a tagger, whose heads are new
+        head.float().requires_grad_(True)
+    return adapted
 
 
 def _without_dropout(model: Any) -> None:

@@ -118,16 +118,21 @@ class SampledGaussian:
         """See `StepMechanism`; independent noise."""
         return (1.0,)
 
+    @property
+    def sensitivity(self) -> float:
+        """How far one unit moves the sum of a step at most, in L2; what noise multipliers are in units of."""
+        return self.clipping_norm
+
     def noise_std(self, step: int) -> float:
         """See `StepMechanism`; the same at every step."""
-        return self.noise_multiplier * self.clipping_norm
+        return self.noise_multiplier * self.sensitivity
 
     @property
-    def event(self) -> SelfComposedDpEvent:
+    def event(self) -> DpEvent:
         """See `StepMechanism`."""
         return self.event_of(range(self.steps))
 
-    def event_of(self, steps: range) -> SelfComposedDpEvent:
+    def event_of(self, steps: range) -> DpEvent:
         """See `StepMechanism`; a matter of their number alone."""
         one = PoissonSampledDpEvent(float(self.sampling_rate), GaussianDpEvent(float(self.noise_multiplier)))
         return SelfComposedDpEvent(one, len(steps))

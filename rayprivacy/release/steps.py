@@ -17,12 +17,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from dp_accounting.dp_event import DpEvent
+
 from rayprivacy.core.artifacts import RELEASE_SEAL, Released, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.charging import input_digest, leased
+from rayprivacy.release.scheduled import ScheduledGaussian, charged_chunks
 from rayprivacy.release.step_mechanism import StepMechanism
 
 RENEW_SECONDS = 60.0
@@ -40,6 +44,7 @@ class StepRelease:
         inputs: keyed digest of corpus, base model, mechanism and stage.
         mechanism: the steps.
         chunk: steps that are reserved at once.
+        central: a central account that pays for all steps of a schedule besides; empty where there is none.
     """
 
     account: str
@@ -48,6 +53,7 @@ class StepRelease:
     inputs: str
     mechanism: StepMechanism
     chunk: int
+    central: str = ""
 
     @staticmethod
     def of(
@@ -59,6 +65,7 @@ class StepRelease:
         chunk: int,
         *inputs: str,
         stage: str = "",
+        central: str = "",
     ) -> "StepRelease":
         """Name a training by its inputs and its stage.
 
@@ -72,9 +79,16 @@ class StepRelease:
             inputs: digests of the corpus, of the base model and of what else is read.
             stage: names the training where a release has several; empty where it has one. Two stages have charges,
                 coins and noise of their own, even if all else is equal.
+            central: a central account that pays for all steps of a schedule besides.
+
+        Raises:
+            ReleaseError: a schedule has light noise and no central account, or the other way round.
         """
+        if bool(central) is not (isinstance(mechanism, ScheduledGaussian) and mechanism.light > 0):
+            raise ReleaseError("a central account pays for redacted steps exactly where they take noise: give both.")
         digest = input_digest(key, "release-steps", stage, *inputs, digest_json(mechanism.parameters))
-        return StepRelease(account, release_id, ledger.entries(account)[0].hash, digest, mechanism, chunk)
+        opening = ledger.entries(account)[0].hash
+        return StepRelease(account, release_id, opening, digest, mechanism, chunk, central)
 
     @property
     def stream(self) -> str:
@@ -84,11 +98,24 @@ class StepRelease:
     @property
     def rungs(self) -> int:
         """How many chunks there are."""
-        return -(-self.mechanism.steps // self.chunk)
+        return len(charged_chunks(self.mechanism, self.chunk))
 
     def steps(self, rung: int) -> range:
         """The steps, from 0, of a rung, from 1."""
-        return range((rung - 1) * self.chunk, min(rung * self.chunk, self.mechanism.steps))
+        return charged_chunks(self.mechanism, self.chunk)[rung - 1]
+
+    def payments(self, rung: int) -> list[tuple[str, DpEvent, Protection]]:
+        """Who pays for a rung, in order: the account, what its steps cost there, and what that protects."""
+        steps, mechanism = self.steps(rung), self.mechanism
+        own = (self.account, mechanism.event_of(steps), mechanism.protection)
+        if not (self.central and isinstance(mechanism, ScheduledGaussian)):
+            return [own]
+        return [(self.central, mechanism.central_event_of(steps), mechanism.full.protection), own]
+
+    def rung_of(self, done: int) -> int:
+        """The first rung that may still have to be committed when so many steps are done."""
+        chunks = charged_chunks(self.mechanism, self.chunk)
+        return next(rung for rung, steps in enumerate(chunks, start=1) if steps.stop >= done)
 
 
 class StepGate:
@@ -96,31 +123,33 @@ class StepGate:
 
     def __init__(self, ledger: LedgerApi, release: StepRelease) -> None:
         self._ledger, self._release = ledger, release
-        self._held: Charge | None = None
+        self._held: list[Charge] = []
         self._renewed = 0.0
 
     def begin(self, rung: int) -> None:
         """Reserve a chunk durably and lease it; its noise may be drawn from now on.
 
+        A central account that pays besides comes first: once its charge has started, the ledger knows that what the
+        other account pays for is no non-private run.
+
         Raises:
-            BudgetRefusedError: the account has less left; nothing was charged for this chunk.
+            BudgetRefusedError: an account has less left; nothing was charged to it for this chunk.
             LedgerError: the release was charged for another event.
         """
-        release = self._release
-        charge = self._ledger.reserve(
-            release.account,
-            release.release_id,
-            release.inputs,
-            release.mechanism.event_of(release.steps(rung)),
-            rung=rung,
-            protection=release.mechanism.protection,
-        )
-        self._held, self._renewed = leased(self._ledger, charge), time.monotonic()
+        release, self._held = self._release, []
+        for account, event, protection in release.payments(rung):
+            charge = self._ledger.reserve(
+                account, release.release_id, release.inputs, event, rung=rung, protection=protection
+            )
+            self._held.append(leased(self._ledger, charge))
+        self._renewed = time.monotonic()
 
     def keep(self) -> None:
-        """Extend the lease while a long chunk runs; called after every step."""
-        if self._held and self._held.state is ChargeState.STARTED and time.monotonic() > self._renewed + RENEW_SECONDS:
-            self._held, self._renewed = self._ledger.renew(self._held), time.monotonic()
+        """Extend the leases while a long chunk runs; called after every step."""
+        if time.monotonic() > self._renewed + RENEW_SECONDS:
+            started = ChargeState.STARTED
+            self._held = [self._ledger.renew(each) if each.state is started else each for each in self._held]
+            self._renewed = time.monotonic()
 
     def end(self, rung: int, model_digest: str) -> None:
         """Commit a chunk whose state is saved, with the digest of the model as it is now.
@@ -128,16 +157,17 @@ class StepGate:
         Raises:
             ReleaseError: the digest is empty, or this chunk was made before, with another model.
         """
-        if self._held is None:
+        if not self._held:
             raise ReleaseError(f"chunk {rung} ends before it began: begin() it first.")
         if not model_digest:
             raise ReleaseError(f"chunk {rung} ends without the digest of its model: give it.")
-        self._ledger.commit_output(self._held, _output(rung, model_digest))
-        if self._ledger.output(self._held) not in _outputs(rung, model_digest):
-            raise ReleaseError(
-                f"release '{self._release.release_id}' was made before, and chunk {rung} ended in another model: use"
-                " that one, or change the recipe's seed, which is another release and another charge."
-            )
+        for held in self._held:
+            self._ledger.commit_output(held, _output(rung, model_digest))
+            if self._ledger.output(held) not in _outputs(rung, model_digest):
+                raise ReleaseError(
+                    f"release '{self._release.release_id}' was made before, and chunk {rung} ended in another model:"
+                    " use that one, or change the recipe's seed, which is another release and another charge."
+                )
 
     def released(self, value: Any, model_digest: str, rungs: int | None = None) -> Released[Any]:
         """The model, once its chunks are committed and the last of them for it.

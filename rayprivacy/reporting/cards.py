@@ -36,6 +36,20 @@ MODEL = (
     "tokens = model.generate(**inputs, do_sample=True, max_new_tokens=40)",
     "print(tokenizer.decode(tokens[0], skip_special_tokens=True))",
 )
+TAGGER = (
+    "from rayprivacy import Tagger",
+    'tagger = Tagger.load("model")  # this folder',
+    "intent, labels = tagger('play something by the beatles')  # a label for each word",
+    "print(intent)",
+    "print(labels)",
+)
+LOADED_ALONE = (
+    "A tagger on a BERT, a Llama or a GPT-2 is loaded by transformers alone as well, without its CRF if it has one:"
+    ' `AutoModelForTokenClassification.from_pretrained("model")`. Of its outputs, those whose names begin with'
+    " `intent:` are read from the mean over all tokens, and the others at one token of each word. Which one that is,"
+    " and which tokens stand before and behind a text, is in its `config.json`, under `tagger`."
+)
+USE_OF_TAGGERS = ("To find the intent and the slots of requests like those it learnt from.",)
 USE = (
     "To stand in for private text where that may not be seen: tests, prototypes, training of other models. Not as a"
     " source of facts, and not to learn anything about a single person.",
@@ -68,7 +82,7 @@ def write_cards(run_dir: Path) -> list[Path]:
     facts = read_facts(run_dir / "recipe.yaml")
     cards = {}
     texts = run_dir / facts.card.texts
-    if texts.is_file():
+    if facts.card.texts and texts.is_file():
         cards[run_dir / "README.md"] = dataset_card(certificate, facts, texts)
     if (run_dir / "model" / "config.json").is_file():
         cards[run_dir / "model" / "README.md"] = model_card(certificate, facts)
@@ -107,9 +121,17 @@ def dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> s
 def model_card(certificate: Certificate, facts: RecipeFacts) -> str:
     """The card of the model."""
     title = f"Model of release {one_line(certificate.release_id)}"
+    if not facts.card.has_language_model:
+        return _tagger_card(certificate, facts, title)
     front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": _tags(certificate)}
     code = [line.replace("{prompt!r}", repr(facts.prompt)) for line in MODEL]
     return _card(front, title, certificate, facts, [f"A language model, made by {facts.method_sentence}"], code)
+
+
+def _tagger_card(certificate: Certificate, facts: RecipeFacts, title: str) -> str:
+    front = {"library_name": "transformers", "pipeline_tag": "token-classification", "tags": _tags(certificate)[:-2]}
+    what = f"A tagger: it says the intent of a text, and a label for each word. It was made by {facts.method_sentence}"
+    return _card(front, title, certificate, facts, [what, LOADED_ALONE], TAGGER, USE_OF_TAGGERS)
 
 
 def protection(certificate: Certificate) -> str:
@@ -127,6 +149,7 @@ def _card(
     facts: RecipeFacts,
     what: Sequence[str],
     code: Sequence[str],
+    use: Sequence[str] = USE,
 ) -> str:
     protected, unprotected = map(markdown, claim.limits(certificate))
     parts = [
@@ -141,7 +164,7 @@ def _card(
         "## How to load it",
         "\n".join(f"    {line}" for line in code),
         "## Intended use",
-        *USE,
+        *use,
         "## Limits",
         protected,
         "\n".join(f"- {markdown(assumption)}" for assumption in certificate.assumptions),
@@ -154,7 +177,7 @@ def _card(
 
 
 def _files(facts: RecipeFacts) -> str:
-    return f"`{facts.card.texts}`" + ", `model/`" * facts.card.has_model
+    return ", ".join([f"`{facts.card.texts}`"] * bool(facts.card.texts) + ["`model/`"] * facts.card.has_model)
 
 
 def _paragraphs(sentences: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ class Row:
         name: of its directory.
         method: that made it.
         certificate: what it claims.
-        synthetic: figures of its text.
+        synthetic: figures of its text; None where it releases none.
         base, own: perplexity of the base model and of the run's on held-out text; None where it was not measured, or
             may not be shown.
     """
@@ -36,7 +36,7 @@ class Row:
     name: str
     method: str
     certificate: Certificate
-    synthetic: Synthetic
+    synthetic: Synthetic | None
     base: float | None
     own: float | None
 

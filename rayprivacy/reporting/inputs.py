@@ -174,7 +174,7 @@ class Exhibits(Lenient):
 class Metrics(Lenient):
     """The content of metrics.json."""
 
-    synthetic: Synthetic
+    synthetic: Synthetic | None = None
     heldout: Heldout | None = None
     timings_s: dict[str, float] = Field(default_factory=dict)
     exhibits: Exhibits = Field(default_factory=Exhibits)

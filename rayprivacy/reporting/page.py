@@ -42,7 +42,7 @@ class View:
     Attributes:
         certificate: what the release claims.
         card: of its method.
-        synthetic: figures of the released text.
+        synthetic: figures of the released text; None where none is released.
         heldout: figures measured on held-out text; None where there are none, or they may not be shown.
         timings: seconds by stage; empty on a page to share.
         exhibits: charts and tables of the method, without internal ones on a page to share.
@@ -51,7 +51,7 @@ class View:
 
     certificate: Certificate
     card: Card
-    synthetic: Synthetic
+    synthetic: Synthetic | None
     heldout: Heldout | None
     timings: dict[str, float]
     exhibits: Exhibits
@@ -142,15 +142,15 @@ def _page(view: View, run_dir: Path, internal: bool) -> str:
             charts=[(chart, line_chart(chart), chart_legend(chart)) for chart in view.exhibits.charts],
             tables=view.exhibits.tables,
             evaluation=view.evaluation,
-            histogram=length_histogram(_lengths(view)),
-            samples=draw_samples(run_dir / view.card.texts),
+            histogram=length_histogram(_lengths(view)) if view.synthetic else "",
+            samples=draw_samples(run_dir / view.card.texts) if view.card.texts else [],
             recipe=read_recipe(run_dir / RECIPE),
         )
     )
 
 
 def _lengths(view: View) -> list[Series]:
-    series = [Series("bar-synthetic", "synthetic", view.synthetic.words.histogram)]
+    series = [Series("bar-synthetic", "synthetic", view.synthetic.words.histogram)] if view.synthetic else []
     if view.heldout and view.heldout.lengths:
         name = "held-out" if view.heldout.releasable else "held-out (internal)"
         series.append(Series("bar-heldout", name, view.heldout.lengths.histogram))

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from rayprivacy.reporting import attack_figures, claim, data_flow
 from rayprivacy.reporting.attack_figures import Audit
 from rayprivacy.reporting.figures import Point, Series, chart_legend, length_histogram, line_chart, unbeaten
-from rayprivacy.reporting.inputs import Certificate, Metrics
+from rayprivacy.reporting.inputs import Certificate, Heldout, Metrics, Synthetic
 from rayprivacy.reporting.render import Picture
 from rayprivacy.runs.method import Card
 
@@ -30,12 +30,8 @@ def run_pictures(certificate: Certificate, metrics: Metrics, card: Card, audit: 
     """
     parts = [(part.css, f"{part.name}: epsilon {part.shown}") for part in claim.account_parts(certificate)]
     pictures = [Picture("flow", data_flow.flow_across(card)), Picture("account", claim.account_bar(certificate), parts)]
-    own = [Series("bar-synthetic", "synthetic", metrics.synthetic.words.histogram)]
-    pictures.append(_lengths(own, not metrics.synthetic.releasable))
-    if metrics.heldout and metrics.heldout.lengths:
-        both = [*own, Series("bar-heldout", "held-out", metrics.heldout.lengths.histogram)]
-        private = not (metrics.heldout.releasable and metrics.synthetic.releasable)
-        pictures.append(_lengths(both, private, "lengths-heldout"))
+    if metrics.synthetic:
+        pictures += _of_text(metrics.synthetic, metrics.heldout)
     for chart in metrics.exhibits.charts:
         pictures.append(Picture(chart.name, line_chart(chart), chart_legend(chart), internal=chart.internal))
     if audit and audit.membership:
@@ -43,6 +39,16 @@ def run_pictures(certificate: Certificate, metrics: Metrics, card: Card, audit: 
     if audit and audit.canaries:
         drawn = attack_figures.exposures(audit.canaries)
         pictures.append(Picture("exposure", drawn, attack_figures.EXPOSURE_LEGEND, internal=True))
+    return pictures
+
+
+def _of_text(synthetic: Synthetic, heldout: Heldout | None) -> list[Picture]:
+    """Lengths of synthetic texts, and of held-out ones beside them."""
+    own = [Series("bar-synthetic", "synthetic", synthetic.words.histogram)]
+    pictures = [_lengths(own, not synthetic.releasable)]
+    if heldout and heldout.lengths:
+        both = [*own, Series("bar-heldout", "held-out", heldout.lengths.histogram)]
+        pictures.append(_lengths(both, not (heldout.releasable and synthetic.releasable), "lengths-heldout"))
     return pictures
 
 

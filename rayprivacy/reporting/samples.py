@@ -3,11 +3,13 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.reporting.format import CONTROL
+from rayprivacy.runs.drawn import rows_at
 
 SAMPLES = 20
 SEED = 20
@@ -21,13 +23,14 @@ def draw_samples(path: Path) -> list[str]:
         ConfigError: the file is missing, not Parquet, or has no column 'text'.
     """
     try:
-        column = pq.read_table(path, columns=["text"]).column("text")
+        count = pq.read_metadata(path).num_rows
+        places = sorted(random.Random(SEED).sample(range(count), min(SAMPLES, count)))
+        rows = [text for table in rows_at(path, np.array(places), ["text"]) for text in table["text"].to_pylist()]
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: give the directory of a finished run.") from None
     except (pa.ArrowInvalid, KeyError):
         raise ConfigError(f"{path} is no Parquet file with a column 'text': let the run write it again.") from None
-    rows = sorted(random.Random(SEED).sample(range(len(column)), min(SAMPLES, len(column))))
-    return [_printable(column[row].as_py() or "") for row in rows]
+    return [_printable(text or "") for text in rows]
 
 
 def _printable(text: str) -> str:

@@ -6,12 +6,12 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.runs.plan import Plan
+from rayprivacy.runs.plan import Plan, SecondAccount
 from rayprivacy.runs.recipe import Recipe
 
 
 def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -> Ledger:
-    """Open the ledger and refuse what the account cannot pay.
+    """Open the ledger and refuse what the account, or the one that pays besides, cannot pay.
 
     Args:
         recipe: names the ledger and the account, which is opened with the recipe's budget if it is not there.
@@ -32,7 +32,19 @@ def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -
     )
     if not ledger.charges_of(privacy.account, recipe.release_id):
         ledger.check(privacy.account, whole(plan.events), protection)
+    if plan.second is not None:
+        _open_second(ledger, recipe, plan.second)
     return ledger
+
+
+def _open_second(ledger: Ledger, recipe: Recipe, second: SecondAccount) -> None:
+    privacy, protection = recipe.privacy, second.protection
+    terms = More(corpus=privacy.corpus, plan=[second.event], kind=protection.kind)
+    ledger.ensure_account(
+        second.account, protection.unit, protection.relation, second.budget, privacy.composition, **terms
+    )
+    if not ledger.charges_of(second.account, recipe.release_id):
+        ledger.check(second.account, second.event, protection)
 
 
 def whole(events: Sequence[DpEvent]) -> DpEvent:

@@ -27,15 +27,27 @@ DISCRETE_NOISE = {
 TIMING = "Running time and memory are not protected."
 
 
-def of_training(unit: PrivacyUnit, bands: int = 1) -> tuple[str, ...]:
-    """What the claim of DP-SGD about one unit rests on, whatever is trained, with noise over so many bands."""
+def of_training(unit: PrivacyUnit, bands: int = 1, microbatches: int | None = None) -> tuple[str, ...]:
+    """What the claim of DP-SGD about one unit rests on, whatever is trained.
+
+    Args:
+        unit: whose gradient is clipped.
+        bands: over how many steps noise is correlated.
+        microbatches: how many means of units are clipped; None where units are.
+    """
     groups = (
         f"A keyed hash puts each {unit}, alone, into one of {bands} groups, which take turns: no {unit} takes part "
         f"twice in less than {bands} steps. The noise of {bands} steps in a row is correlated, and a {unit} moves each "
         f"such window by one clipped gradient (Choquette-Choo et al., 2023), so that {bands} steps are one event.",
     )
+    means = (
+        f"A keyed hash puts each {unit}, alone and anew at every step, into one of {microbatches} micro-batches. The "
+        f"mean gradient of a micro-batch is clipped, so that one {unit} moves their sum by twice the clipping norm, to "
+        "which the noise is scaled.",
+    )
     return (
         *(groups if bands > 1 else ()),
+        *(means if microbatches is not None else ()),
         f"Who takes part in a step is decided by a keyed coin for each {unit}, alone (Poisson sampling).",
         "The noise of the steps is a stream of AES-256 under the key file: the key file stays secret for good, because "
         "whoever has it can take the noise off the model again.",

@@ -13,7 +13,7 @@ from rayprivacy.runs.directory import CERTIFICATE
 from rayprivacy.runs.method import Method
 from rayprivacy.runs.pretraining import on_its_base
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.runs.scored import scored_models
+from rayprivacy.runs.scored import attacked_models
 from rayprivacy.runs.shadows import train_shadows
 
 
@@ -42,7 +42,7 @@ def audit_finished(
         root,
         recipe.model,
         recipe.privacy.unit,
-        scored_models(method, recipe),
+        attacked_models(method, recipe),
         load_key(Path(recipe.privacy.key)),
         users,
         texts=method.card.texts,

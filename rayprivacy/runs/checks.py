@@ -18,15 +18,30 @@ def check_recipe(method: Method, recipe: Recipe, *, measured: bool = True) -> No
 
     Raises:
         ConfigError: private inputs of the method cannot be used, a package of the extra `eval` is missing, the run is
-            to write too few texts for a comparison, or an audit is wanted of a method without a model.
+            to write too few texts for a comparison, or an audit is wanted of a method without a language model.
     """
     method.check_inputs(recipe)
     if recipe.audit and not method.card.has_model:
         raise ConfigError(
             f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
         )
+    if recipe.audit and not method.card.has_language_model:
+        raise ConfigError(
+            f"'audit' is set and method '{recipe.method}' releases a tagger, in whose losses no secret could be looked"
+            " for: remove it, and attack the finished run with `rayprivacy audit`."
+        )
+    if recipe.evaluation.compare and not method.card.texts:
+        raise ConfigError(
+            f"evaluation.compare is {recipe.evaluation.compare} and method '{recipe.method}' releases no text: set it"
+            " to 0."
+        )
     if measured and recipe.evaluation.compare:
         check_comparison(recipe)
+
+
+def tags_alone(method: str) -> str:
+    """Why a method with a tagger cannot be searched, to stand in a sentence."""
+    return f"method '{method}' releases a tagger, whose losses searches cannot read yet"
 
 
 def check_comparison(recipe: Recipe) -> None:

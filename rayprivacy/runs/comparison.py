@@ -13,24 +13,24 @@ into the internal report alone, and a search writes none. Which texts are drawn 
 there are; files are read batch by batch, so that memory holds the drawn texts and not the corpus.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import CorpusError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.corpus.parts import part_path
+from rayprivacy.corpus.parts import part_paths
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.summary import delete_evaluation, write_evaluation
-from rayprivacy.evaluation.texts import LEAST_TEXTS, Indexes, Texts, sample, texts_of
+from rayprivacy.evaluation.texts import LEAST_TEXTS, Texts, texts_of
 from rayprivacy.generation.codes import Codes
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.directory import R, Run
+from rayprivacy.runs.drawn import drawn_rows
 from rayprivacy.runs.measuring import COMPARISON, GROUPS, GROUPS_MEASURED
 from rayprivacy.runs.method import Card
 
@@ -69,12 +69,12 @@ def _compared(run: Run[R], texts: Path, backbone: Backbone | None, codes: Codes 
     from rayprivacy.evaluation.evaluate import evaluate  # of the extra `eval`, which other runs do without
 
     most, shards = run.recipe.evaluation.compare, run.private("shards")
-    parts = [part_path(shards, part) for part in range(len(read_manifest(shards).parts))]
+    parts = [path for part in range(len(read_manifest(shards).parts)) for path in part_paths(shards, part)]
     label = codes.columns[0] if codes and codes.columns else None
     private = {"text": "text", "user": "user"} | ({"label": label} if label else {})
     public = {name: column for name, column in private.items() if name != "user"}
     real = _texts(parts, most, private, codes)
-    heldout = _texts([part_path(shards, HOLDOUT)], most, private, codes)
+    heldout = _texts(part_paths(shards, HOLDOUT), most, private, codes)
     synthetic = _texts([texts], most, public, codes)
     if min(len(real), len(synthetic)) < LEAST_TEXTS:
         return None
@@ -103,36 +103,9 @@ def _counter(run: Run[R]) -> Callable[[str], None]:
 
 def _texts(files: Sequence[Path], most: int, columns: Mapping[str, str], codes: Codes | None) -> Texts:
     """At most so many texts of some files together, each treated as `rayprivacy evaluate` does."""
-    rows = _drawn(files, most, list(columns.values()))
+    rows = drawn_rows(files, most, list(columns.values()))
     label = columns.get("label")
     if codes is not None and label is not None:  # a value that is on no public list is `other`, as it was in training
         values = [codes.labels(codes.index({label: value}))[label] for value in rows[label].to_pylist()]
         rows = rows.set_column(rows.column_names.index(label), label, pa.array(values, pa.string()))
     return texts_of(rows, columns)
-
-
-def _drawn(files: Sequence[Path], most: int, columns: list[str]) -> pa.Table:
-    """Rows of all files by a public seed; one batch of one file is in memory at a time."""
-    sizes = [pq.read_metadata(path).num_rows for path in files]
-    places, first = sample(sum(sizes), most, _SEED), 0
-    found = [pq.read_schema(files[0]).remove_metadata().empty_table().select(columns)]
-    for path, size in zip(files, sizes, strict=True):
-        found += _rows(path, _within(places, first, size), columns)
-        first += size
-    return pa.concat_tables(found)
-
-
-def _rows(path: Path, places: Indexes, columns: list[str]) -> Iterator[pa.Table]:
-    if not len(places):
-        return
-    first = 0
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=columns):
-            rows = pa.Table.from_batches([batch]).select(columns)
-            yield rows.take(pa.array(_within(places, first, len(rows))))
-            first += len(rows)
-
-
-def _within(places: Indexes, first: int, size: int) -> Indexes:
-    """The places that lie in a stretch, counted from its start."""
-    return places[(places >= first) & (places < first + size)] - first

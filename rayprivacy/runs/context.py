@@ -13,9 +13,9 @@ from rayprivacy.core.artifacts import Private, Released, digest_json
 from rayprivacy.core.counting import Told
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.phrases import Phrases
+from rayprivacy.corpus.phrases import PhraseFile
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.corpus.verify_job import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
@@ -23,11 +23,13 @@ from rayprivacy.release.charging import input_digest
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism
 from rayprivacy.runs.audit_rows import planted_rows
+from rayprivacy.runs.demand import await_machines
 from rayprivacy.runs.directory import R, Run
-from rayprivacy.runs.plan import PARTS_SHARDED, Plan
+from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan
 from rayprivacy.runs.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.runs.pretraining import Pretrained, pretrained_base
 from rayprivacy.runs.progress import ProgressGauges
+from rayprivacy.runs.recipe import LOCAL
 from rayprivacy.runs.source import corpus_of
 
 T = TypeVar("T")
@@ -47,6 +49,7 @@ class RunContext(Generic[R]):
         corpus: the sharded corpus, after `shard`.
         base: the model that the recipe names, after `load_model`.
         pretrained: what it became by training on public text, after `load_model`; None where it is not trained.
+        layer_scales: digest and origin of the scales of layers, by the stage that trained with them.
         recalled: whether a release of this run was made by a version whose claim was found not to hold.
     """
 
@@ -59,6 +62,7 @@ class RunContext(Generic[R]):
     corpus: ShardManifest = field(init=False)
     base: Backbone | None = field(init=False, default=None)
     pretrained: Pretrained | None = field(init=False, default=None)
+    layer_scales: dict[str, str] = field(init=False, default_factory=dict)
     recalled: bool = field(init=False, default=False)
 
     @property
@@ -97,6 +101,12 @@ class RunContext(Generic[R]):
         return self.pretrained.backbone if self.pretrained else self.base
 
     @property
+    def public_models(self) -> dict[str, Any]:
+        """The model that the recipe names, as `base`, and what it became by pretraining, as `pretrained`."""
+        found = {"base": self.base, "pretrained": self.pretrained and self.pretrained.backbone}
+        return {name: backbone.model for name, backbone in found.items() if backbone}
+
+    @property
     def model(self) -> ModelConfig:
         """How other processes load the public model that the run stands on."""
         return self.pretrained.config if self.pretrained else self.recipe.model
@@ -114,9 +124,12 @@ class RunContext(Generic[R]):
     @property
     def public_inputs(self) -> tuple[str, ...]:
         """Sentences for the certificate on public inputs that are known by their digest alone."""
-        if self.pretrained is None:
-            return ()
-        return (f"Public input: the text on which the base model was trained first has digest {self.pretrained.text}.",)
+        inputs = [
+            f"the scales of layers in '{stage}' have digest {named}" for stage, named in self.layer_scales.items()
+        ]
+        if self.pretrained is not None:
+            inputs.insert(0, f"the text on which the base model was trained first has digest {self.pretrained.text}")
+        return tuple(f"Public input: {each}." for each in inputs)
 
     @property
     def public_figures(self) -> dict[str, Any]:
@@ -132,7 +145,20 @@ class RunContext(Generic[R]):
         """
         self.plan.stage(name)
         with self.run.stage(name):
+            self._await_machines(name)
             yield
+
+    def _await_machines(self, stage: str) -> None:
+        """Wait for the machines that the recipe asks for, for a stage."""
+        resources = self.recipe.resources
+        if resources.address == LOCAL:
+            return
+        for needs in resources.stages:
+            if needs.stage == stage:
+                await_machines(needs, resources.wait_minutes, lambda sentence: self._say(f"{stage}: {sentence}"))
+
+    def _say(self, sentence: str) -> None:
+        self.run.console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
 
     def track(self, done: Iterable[T], what: str) -> Iterator[T]:
         """Pass on pieces of work as they finish, and count them on the console and on the gauge.
@@ -154,28 +180,32 @@ class RunContext(Generic[R]):
         """
         return lambda done: self.progress.show(what, done)
 
-    def shard(self, phrases: Phrases | None = None) -> ShardManifest:
+    def shard(self, folder: Path | None = None) -> ShardManifest:
         """Spread the corpus over the plan's shards by the unit of privacy, or find that done, and verify it.
 
         Args:
-            phrases: the secret phrases, where these are the unit.
+            folder: private, where the shards are written; by default `shards`, where everything else reads them.
 
         Raises:
             CorpusError: the source cannot be read as the recipe says.
             ShardError: the shards are not what the recipe, the key and the corpus make.
         """
-        recipe, unit = self.recipe, self.recipe.privacy.unit
+        recipe, unit, corpus = self.recipe, self.recipe.privacy.unit, corpus_of(self.run)
+        folder = folder or self.shards
         with self.run.stage(f"corpus by {unit}"):
+            self._await_machines(CORPUS)
             self.corpus = shard_corpus(
-                corpus_of(self.run),
+                corpus,
                 self.key_path,
                 self.plan.shards,
                 self.plan.shards_per_part,
-                self.shards,
+                folder,
                 unit,
                 planted_rows(self.run, self.key) if recipe.audit else None,
+                recipe.resources.memory_bytes,
             )
-            verify_shards(self.shards, self.key, unit, phrases)
+            phrases = PhraseFile.of(corpus.phrases, self.key) if corpus.phrases else None
+            verify_with_ray(folder, self.key_path, unit, phrases)
             self.progress.show(PARTS_SHARDED, self.plan.parts)
         return self.corpus
 

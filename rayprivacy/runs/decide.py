@@ -16,7 +16,7 @@ from rayprivacy.generation.engines import best_engine, require_engine
 from rayprivacy.generation.settings import FIRST_ENGINE, EngineName, WritingConfig
 from rayprivacy.models.settings import AUTO
 from rayprivacy.runs.files import read_mapping
-from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.recipe import LOCAL, Recipe
 
 R = TypeVar("R", bound=Recipe)
 
@@ -86,7 +86,7 @@ def decisions(base: Mapping[str, Any], begun: Path, *, older: bool = False) -> d
         return read_mapping(begun, "recipe")
     if dtype == AUTO and older:
         return {"model": {"dtype": "bfloat16"}}
-    address = base.get("resources", {}).get("address", "local")
+    address = base.get("resources", {}).get("address", LOCAL)
     return {"model": {"dtype": format_of(address) if dtype == AUTO else dtype}}
 
 
@@ -101,7 +101,7 @@ def format_of(address: str) -> str:
     """
     from rayprivacy.models.number_format import fast_format  # imports torch
 
-    return fast_format() if address == "local" else _format_of_nodes(address)
+    return fast_format() if address == LOCAL else _format_of_nodes(address)
 
 
 def _format_of_nodes(address: str) -> str:

@@ -31,6 +31,7 @@ INPUTS = "inputs.json"
 RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
 MODEL = "model"
 RUN_LOG = "run.log"
+FOUND = "found"  # an event of the log: the work of a stage had been done by another run
 _MADE = ".made"  # names of what the run put among its private files
 R = TypeVar("R", bound=Recipe)
 

@@ -15,12 +15,14 @@ from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.comparison import compare_with_private
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import METRICS, R, Run
+from rayprivacy.runs.drawn import drawn_rows
 from rayprivacy.runs.exhibits import exhibits_json
 from rayprivacy.runs.method import Method, Output
 from rayprivacy.runs.pace import keep_paces
 from rayprivacy.runs.plan import EVALUATION
 from rayprivacy.runs.session import run_session
 
+MEASURED = 100_000  # texts that are in memory for their figures; public, whatever was written
 _UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out users"}
 
 
@@ -58,11 +60,18 @@ def drive(method: Method, run: Run[R], until: int | None = None) -> dict[str, An
 
 
 def _measure(run: Run[R], method: Method, output: Output) -> None:
-    """Write metrics.json: figures of the released text, which are free, and internal ones."""
+    """Write metrics.json: figures of the released text, if there is any, which are free, and internal ones."""
     with run.stage(EVALUATION):
         heldout = output.heldout() if output.heldout else _UNMEASURED
         internal, exhibits = output.internal(), exhibits_json(output.exhibits())
-    texts = [str(text) for text in pq.read_table(run.root / method.card.texts)["text"].to_pylist()]
-    synthetic = {"releasable": True, **synthetic_metrics(texts), **output.figures}
-    metrics = {"schema_version": 1, "synthetic": synthetic, "heldout": dict(heldout), "timings_s": run.timings()}
+    synthetic = {"synthetic": _of_text(run.root / method.card.texts, output)} if method.card.texts else {}
+    metrics = {"schema_version": 1, **synthetic, "heldout": dict(heldout), "timings_s": run.timings()}
     write_json(run.root / METRICS, {**metrics, **internal, "exhibits": exhibits})
+
+
+def _of_text(path: Path, output: Output) -> dict[str, Any]:
+    """The free figures of the released text; of more than MEASURED texts those of a sample, whose size is named."""
+    texts = [str(text) for text in drawn_rows([path], MEASURED, ["text"])["text"].to_pylist()]
+    count = pq.read_metadata(path).num_rows
+    counts = {"texts": count, "texts_measured": len(texts)} if count > len(texts) else {}
+    return {"releasable": True, **synthetic_metrics(texts), **counts, **output.figures}

@@ -8,9 +8,11 @@ that grows with them is declared for each user, and multiplied by a public guess
 from dataclasses import dataclass
 from typing import Literal
 
+from rayprivacy.generation.engines import FASTEST, PRECISIONS, is_installed
+
 # What `runs.kernels` times. In the model's number format: a trunk over whole rows, over one token of many texts, and
-# forwards and backwards. In float32: one large product, and many small ones.
-Kernel = Literal["encode", "decode", "train", "product", "batched"]
+# forwards and backwards. In float32: sampling by the quickest engine, one large product, and many small ones.
+Kernel = Literal["encode", "decode", "train", "sample", "product", "batched"]
 MODEL_KERNELS: tuple[Kernel, ...] = ("encode", "decode", "train")
 FULL = 0.5  # how long a private text is taken to be, of the tokens that a recipe keeps of it
 
@@ -32,3 +34,12 @@ class Effort:
     users: bool = False
     processes: int = 1
     threads: bool = True
+
+
+def sampling_kernel(engine: str) -> Kernel:
+    """What sampling by an engine is like; `auto` is taken to find a model that an installed engine takes.
+
+    An engine that converts computes in a format of its own, whatever the model's is.
+    """
+    fast = engine in PRECISIONS or (engine == "auto" and any(map(is_installed, FASTEST)))
+    return "sample" if fast else "decode"

@@ -31,10 +31,10 @@ def elsewhere(
     for path in path_keys(kind, PathKind.PRIVATE):
         _forget(copy, path.split("."))
     copy["corpus"] = corpus.model_dump(mode="json")
-    copy["privacy"] = copy.get("privacy", {}) | {
+    shared = {name: value for name, value in copy.get("privacy", {}).items() if name != "corpus"}  # of other accounts
+    copy["privacy"] = shared | {
         "ledger": f"sqlite:///{ledger}",
         "key": str(key),
-        "corpus": "",
         "account": account,
     }
     return copy

@@ -6,8 +6,9 @@
 The machine is taken to be idle, and further nodes to be like it. How many users there are is a public guess.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rayprivacy.runs.effort import Effort
 from rayprivacy.runs.machine import Machine
@@ -30,19 +31,31 @@ class Estimate:
     Attributes:
         seconds: by stage; None where the plan declares no work.
         measured: the stages that were run here before.
-        nodes: machines like this one.
+        nodes: machines like this one, for a stage that asks for none of its own.
         users: the public guess at how many users the corpus has, if anything depends on it.
+        machines: of the stages that ask for machines of their own (`resources.stages`).
     """
 
     seconds: Mapping[str, float | None]
     measured: frozenset[str]
     nodes: int
     users: float | None
+    machines: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> float:
         """All that was guessed, and the start of Ray."""
         return RAY_SECONDS + sum(seconds or 0.0 for seconds in self.seconds.values())
+
+    def machines_of(self, stage: str) -> int:
+        """On how many machines a stage runs."""
+        return self.machines.get(stage, self.nodes)
+
+    @property
+    def node_hours(self) -> float:
+        """Hours of all machines together, each for as long as the stages that have it."""
+        seconds = sum(self.machines_of(stage) * (seconds or 0.0) for stage, seconds in self.seconds.items())
+        return (RAY_SECONDS * self.nodes + seconds) / 3600
 
 
 def estimated(
@@ -67,13 +80,17 @@ def estimated(
     stages = all_stages(plan, recipe, measured)
     guess = _Guess(machine, recipe.model.dtype, nodes, plan.users if users is None else users)
     paces = {stage.name: kept_pace(recipe, stage) for stage in stages}
+    asked = recipe.resources.stages
+    machines = {needs.stage: math.ceil(needs.cpus / machine.cpus) for needs in asked if needs.cpus}
     seconds = {
-        stage.name: None if stage.efforts is None else guess.corrected(stage.efforts, paces[stage.name])
+        stage.name: None
+        if stage.efforts is None
+        else replace(guess, nodes=machines.get(stage.name, nodes)).corrected(stage.efforts, paces[stage.name])
         for stage in stages
     }
     grows = any(effort.users for stage in stages for effort in stage.efforts or ())
     before = frozenset(name for name, pace in paces.items() if pace)
-    return Estimate(seconds, before, nodes, guess.users if grows else None)
+    return Estimate(seconds, before, nodes, guess.users if grows else None, machines)
 
 
 @dataclass(frozen=True)

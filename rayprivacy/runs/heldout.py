@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.corpus.parts import first_holdout
 from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.runs.directory import Run
@@ -17,9 +17,8 @@ NOBODY = {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothin
 
 def heldout_rows(run: Run[Any]) -> list[dict[str, Any]]:
     """The rows of at most `evaluation.users` held-out users."""
-    rows = read_holdout(run.private("shards")).to_pylist()
-    users = set(list(dict.fromkeys(row["user"] for row in rows))[: run.recipe.evaluation.users])
-    return [row for row in rows if row["user"] in users]
+    rows: list[dict[str, Any]] = first_holdout(run.private("shards"), run.recipe.evaluation.users).to_pylist()
+    return rows
 
 
 @torch.no_grad()

@@ -2,20 +2,26 @@
 
 A process of its own, because `rayprivacy plan` imports no torch. It takes about ten seconds, reads nothing, and times
 work that is shaped like that of a small model: a few layers over rows of 64 tokens, over one token of 128 texts, and
-forwards and backwards; one product with a large head, and many small ones.
+forwards and backwards; one product with a large head, and many small ones. Where ONNX Runtime is installed, it samples
+with such layers; elsewhere, sampling is taken to be like one token of many texts in float32.
 """
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from rayprivacy.core.threads import cores
+from rayprivacy.generation.engines import ONNX, is_installed
+from rayprivacy.generation.settings import BATCH, SamplingConfig
 
 WIDTH, INNER, HEADS, LAYERS = 576, 1536, 9, 2
+NEW_TOKENS = 8  # of a text that is sampled
 ROW_TOKENS = 64
 VOCABULARY = 8_192
 TEACHERS, EXAMPLES, RANK, SHORTLIST = 20, 64, 128, 1024
@@ -53,7 +59,32 @@ def measured() -> dict[str, Any]:
     for name, dtype in FORMATS.items():
         for kernel, (rows, tokens, train) in SHAPES.items():
             flops[f"{kernel} {name}"] = _rate(*_trunk(rows, tokens, dtype, train))
+    flops["sample"] = _rate(*_sampling()) if is_installed(ONNX) else flops["decode float32"]
     return {"cpus": cores(), "flops": flops}
+
+
+def _sampling() -> tuple[Callable[[], Any], float]:
+    """A batch of texts by ONNX Runtime, from a model of no tokenizer whose texts do not end."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from rayprivacy.generation.onnx_decoder import OnnxDecoder
+    from rayprivacy.generation.onnx_graph import write_graph
+    from rayprivacy.models.backbone import Documents
+
+    config = LlamaConfig(
+        hidden_size=WIDTH,
+        intermediate_size=INNER,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=ROW_TOKENS,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        decoder = OnnxDecoder(write_graph(model, Path(folder) / "model"), Documents(None, -1, -1))
+    used = sum(weight.numel() for weight in model.parameters()) - VOCABULARY * WIDTH  # tokens are looked up
+    asked, settings = [[number] for number in range(BATCH)], SamplingConfig(max_tokens=NEW_TOKENS)
+    return lambda: decoder.continued(asked, settings), 2.0 * used * BATCH * NEW_TOKENS
 
 
 def _trunk(rows: int, tokens: int, dtype: torch.dtype, train: bool) -> tuple[Callable[[], Any], float]:

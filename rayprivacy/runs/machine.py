@@ -1,8 +1,8 @@
 """What this machine does in a second, measured once and kept in the user's cache, for estimates of time.
 
 The measurement is a process of its own (`runs.kernels`), so that whoever reads it imports no torch. It is kept under a
-digest of the processor, the number of cores, torch's version and the variables that switch instructions off: another
-machine with the same home, and the same machine made slower, are measured by themselves.
+digest of the processor, the number of cores, the versions of torch and of ONNX Runtime, and the variables that switch
+instructions off: another machine with the same home, and the same machine made slower, are measured by themselves.
 """
 
 import json
@@ -19,6 +19,7 @@ from typing import Any
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, user_cache, write_json
 from rayprivacy.core.threads import cores
+from rayprivacy.generation.engines import ONNX, is_installed, package_of
 from rayprivacy.runs.effort import MODEL_KERNELS, Kernel
 
 SWITCHES = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "DNNL_MAX_CPU_ISA")
@@ -53,7 +54,8 @@ class Machine:
 def machine_name() -> str:
     """A digest of what makes this machine as fast as it is."""
     switches = {name: os.environ[name] for name in SWITCHES if name in os.environ}
-    return digest_json([_processor(), os.cpu_count(), cores(), version("torch"), switches])[:16]
+    sampler = version(package_of(ONNX)) if is_installed(ONNX) else None
+    return digest_json([_processor(), os.cpu_count(), cores(), version("torch"), sampler, switches])[:16]
 
 
 def this_machine(say: Callable[[str], None] = lambda sentence: None) -> Machine | None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.runs.exhibits import Chart, Table
-from rayprivacy.runs.plan import Plan
+from rayprivacy.runs.plan import CORPUS, Plan
 from rayprivacy.runs.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from rayprivacy.runs.context import RunContext
 
 SYNTHETIC = "synthetic.parquet"
+LANGUAGE_MODEL = "AutoModelForCausalLM"
 BASE = {"base": "Base model"}
 PRETRAINED = {"pretrained": "Base model after pretraining"}
 
@@ -36,8 +38,9 @@ class Card:
         ours: the key of the run's own model.
         text: what the released text is, a sentence up to where the citation follows.
         opener: something the model can continue, for its card; any text where it is empty.
-        texts: file name of the released text in the run directory.
+        texts: file name of the released text in the run directory; empty where none is released.
         has_model: whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
+        loader: class of transformers that loads the model.
     """
 
     citation: str
@@ -50,11 +53,17 @@ class Card:
     opener: str = ""
     texts: str = SYNTHETIC
     has_model: bool = True
+    loader: str = LANGUAGE_MODEL
 
     @property
     def released_files(self) -> tuple[str, ...]:
         """Names of what leaves the run directory as the release."""
-        return ("model", self.texts) if self.has_model else (self.texts,)
+        return (*(("model",) if self.has_model else ()), *((self.texts,) if self.texts else ()))
+
+    @property
+    def has_language_model(self) -> bool:
+        """Whether the model has losses on text, which attacks and searches read."""
+        return self.has_model and self.loader == LANGUAGE_MODEL
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,7 @@ class Method:
             ConfigError: the recipe cannot be run: no noise is enough for its budget, say.
         """
         plan: Plan = _loaded(self.plan)(recipe)
+        _require_stages(recipe, plan)
         return plan
 
     def check_inputs(self, recipe: Recipe) -> None:
@@ -140,6 +150,16 @@ class Method:
         """Run the algorithm."""
         output: Output | None = _loaded(self.run)(context)
         return output
+
+
+def _require_stages(recipe: Recipe, plan: Plan) -> None:
+    """Refuse resources for a stage that there is not."""
+    stages = [CORPUS, *(stage.name for stage in plan.stages)]
+    for needs in recipe.resources.stages:
+        if needs.stage not in stages:
+            raise ConfigError(
+                f"resources.stages names '{needs.stage}', and the run has no such stage: {', '.join(stages)}."
+            )
 
 
 def _loaded(function: Callable[..., Any] | str) -> Callable[..., Any]:

@@ -28,12 +28,14 @@ class Outline:
         plan: of its method.
         measured: whether figures are measured on held-out users after the run.
         estimate: how long the stages may take; None where nobody asked.
+        advice: what the measured frontier suggests; None where nobody asked, or it has no row of this method.
     """
 
     recipe: Recipe
     plan: Plan
     measured: bool = True
     estimate: Estimate | None = None
+    advice: str | None = None
 
     @property
     def rule(self) -> Rule:
@@ -90,6 +92,8 @@ class Outline:
         console.print(self.note, highlight=False)
         if self.estimate is not None:
             console.print(_about(self.estimate), highlight=False)
+        if self.advice is not None:
+            console.print(f"measured elsewhere (docs/frontier.md): {self.advice}", highlight=False)
 
     def __str__(self) -> str:
         console = Console(width=120, color_system=None)
@@ -107,7 +111,9 @@ def _time(estimate: Estimate, stage: str) -> str:
     seconds = estimate.seconds[stage]
     if seconds is None:
         return "not known"
-    return f"{rough(seconds)}*" if stage in estimate.measured else rough(seconds)
+    machines = estimate.machines_of(stage)
+    where = "" if machines == estimate.nodes else f" on {machines}"
+    return f"{rough(seconds)}{'*' if stage in estimate.measured else ''}{where}"
 
 
 def _nodes(count: int) -> str:
@@ -119,7 +125,8 @@ def _about(estimate: Estimate) -> str:
     users = "" if estimate.users is None else f" for {estimate.users:,.0f} users (a public guess, see --users)"
     earlier = "; *: from an earlier run here" if estimate.measured else ""
     least = "at least " if None in estimate.seconds.values() else ""
+    hours = f", {estimate.node_hours:.2g} node-hours" if estimate.nodes > 1 or estimate.machines else ""
     return (
-        f"times are estimates{users}, of idle machines: {least}{rough(estimate.total)} in all with the start of Ray,"
-        f" without reading the corpus, loading the model and the report{earlier}"
+        f"times are estimates{users}, of idle machines: {least}{rough(estimate.total)}{hours} in all with the start of"
+        f" Ray, without reading the corpus, loading the model and the report{earlier}"
     )

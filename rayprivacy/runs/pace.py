@@ -3,7 +3,8 @@
 Kept are seconds and the public work that the plan declared (`Stage.efforts`), under a digest of the machine, the
 method, the stage, the model and `resources`; for work that grows with the corpus, also of `corpus.source`. Never how
 many users there were, which no estimate knows. Only whole runs on this machine count: a stage that was resumed found
-part of its work done, and trials of a search must leave no trace (their number may be secret).
+part of its work done, one that took over what another run made (FOUND) found all of it, and trials of a search must
+leave no trace (their number may be secret).
 """
 
 import json
@@ -12,12 +13,12 @@ from pathlib import Path
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, user_cache, write_json
-from rayprivacy.runs.directory import RUN_LOG, R, Run
+from rayprivacy.runs.directory import FOUND, RUN_LOG, R, Run
 from rayprivacy.runs.effort import Effort
 from rayprivacy.runs.machine import machine_name
 from rayprivacy.runs.measuring import all_stages
 from rayprivacy.runs.plan import Plan, Stage
-from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.recipe import LOCAL, Recipe
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,13 @@ def kept_pace(recipe: Recipe, stage: Stage) -> Pace | None:
 
 def keep_paces(run: Run[R], plan: Plan) -> None:
     """Keep how long the stages of a finished run took, if it ran in one piece, on this machine, and is no trial."""
-    recipe = run.recipe
-    if run.console.quiet or recipe.resources.address != "local" or not _in_one_piece(run.root):
+    recipe, seconds = run.recipe, run.timings()
+    starts, found = (_stages_that(run.root, event) for event in ("start", FOUND))
+    began_once = starts.count(starts[0]) == 1
+    if run.console.quiet or recipe.resources.address != LOCAL or not began_once:
         return
-    seconds = run.timings()
     for stage in all_stages(plan, recipe):
-        if stage.efforts and seconds.get(stage.name, 0) > 0:
+        if stage.efforts and stage.name not in found and seconds.get(stage.name, 0) > 0:
             path, pace = _path(recipe, stage), Pace(seconds[stage.name], stage.efforts, plan.users)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,8 +70,7 @@ def _path(recipe: Recipe, stage: Stage) -> Path:
     return user_cache() / "pace" / f"{digest_json([machine_name(), recipe.method, stage.name, *shape])[:32]}.json"
 
 
-def _in_one_piece(root: Path) -> bool:
-    """Whether the run was begun once: its first stage has one start."""
+def _stages_that(root: Path, event: str) -> list[str]:
+    """The stages of which the log notes an event, as often as it does."""
     lines = [json.loads(line) for line in (root / RUN_LOG).read_text().splitlines()]
-    starts = [line["stage"] for line in lines if line["event"] == "start"]
-    return starts.count(starts[0]) == 1
+    return [line["stage"] for line in lines if line["event"] == event]

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
-from rayprivacy.core.units import Protection
+from rayprivacy.core.units import Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.release.scheduled import charged_chunks
 from rayprivacy.release.step_mechanism import StepMechanism
 from rayprivacy.runs.effort import Effort
 
 PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
 TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
-EVALUATION = "evaluation"
+CORPUS, EVALUATION = "corpus", "evaluation"  # stages that every run has
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,23 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class SecondAccount:
+    """A central account that pays for the chunked stage of a run besides, for a guarantee of its own.
+
+    Attributes:
+        account: its name; ledger, corpus and composition are those of the run.
+        budget: its cap, if it is opened by this run.
+        protection: what it pays for.
+        event: what all chunks cost it.
+    """
+
+    account: str
+    budget: Budget
+    protection: Protection
+    event: DpEvent
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run will do and charge.
 
@@ -79,6 +97,7 @@ class Plan:
         as_published: figures of the paper's own analysis where it differs from ours, by label.
         users: a public guess at how many users the corpus has; for estimates of time, and nothing else.
         measuring: the stage in which figures are measured on held-out users, for its work and efforts.
+        second: the account that pays besides, if there is one.
 
     Raises:
         ValueError: two stages have one name.
@@ -96,6 +115,7 @@ class Plan:
     as_published: Mapping[str, float] = field(default_factory=dict)
     users: float = 1000.0
     measuring: Stage = Stage(EVALUATION, "held-out private text")
+    second: SecondAccount | None = None
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
@@ -172,7 +192,7 @@ def training_stage(
         efforts: how much all steps compute.
     """
     steps = range(mechanism.steps)
-    charges = tuple(mechanism.event_of(steps[first : first + chunk]) for first in steps[::chunk])
+    charges = tuple(mechanism.event_of(each) for each in charged_chunks(mechanism, chunk))
     work = (Work(STEPS_DONE, len(steps)),)
     return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts)
 

@@ -19,7 +19,7 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.mirror.uris import has_credentials, sounds_secret
 from rayprivacy.core.paths import PathKind, path_values
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.settings import MEMORY, CorpusConfig
 from rayprivacy.evaluation.settings import LEAST_COMPARED
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -33,7 +33,8 @@ FREE: Mapping[str, Any] = {
 }
 
 
-_OPTIONAL = ("audit", "generation", "match", "pretrain")
+LOCAL = "local"  # an address: Ray is started here
+_OPTIONAL = ("audit", "generation", "match", "parser", "pretrain")
 _PLACES = ("privacy", "resources")  # blocks whose paths are no part of a release
 
 
@@ -61,14 +62,48 @@ class MeasureConfig(Config):
         return compare
 
 
+class StageNeeds(Config):
+    """What a cluster should have while a stage runs.
+
+    Attributes:
+        stage: its name in the plan, or `corpus`.
+        cpus: CPUs of all its machines together.
+        gpus: GPUs of all its machines together.
+    """
+
+    stage: str
+    cpus: int = Field(default=0, ge=0)
+    gpus: int = Field(default=0, ge=0)
+
+
 class Resources(Config):
     """The `resources` block: nothing in it changes what is released. Methods add keys of their own.
 
     Attributes:
         address: a Ray cluster to join; `local` starts one here.
+        memory_gb: what a process that spreads or checks the corpus may take, about; more takes fewer, larger files.
+        stages: what a cluster that grows and shrinks should have while stages run, each named once; a machine that is
+            alone ignores it.
+        wait_minutes: how long a stage waits for that before it begins with what there is.
     """
 
-    address: str = "local"
+    address: str = LOCAL
+    memory_gb: float = Field(default=MEMORY / 2**30, ge=1)
+    stages: tuple[StageNeeds, ...] = ()
+    wait_minutes: float = Field(default=15, ge=0)
+
+    @field_validator("stages")
+    @classmethod
+    def _each_once(cls, stages: tuple[StageNeeds, ...]) -> tuple[StageNeeds, ...]:
+        names = [needs.stage for needs in stages]
+        if len(set(names)) < len(names):
+            raise ValueError("a stage is named twice: give each once")
+        return stages
+
+    @property
+    def memory_bytes(self) -> int:
+        """The same in bytes."""
+        return int(self.memory_gb * 2**30)
 
 
 class Recipe(Config):

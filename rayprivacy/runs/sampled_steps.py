@@ -18,21 +18,28 @@ from dp_accounting.dp_event import (
 from pydantic import Field
 
 from rayprivacy.accounting.events import from_json, to_json
+from rayprivacy.accounting.guess import guessed_epsilon
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.core.units import Budget
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.size import size_of
+from rayprivacy.models.size import ModelSize
 from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.falling import FallingGaussian
+from rayprivacy.release.microbatch import MicroBatchGaussian
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.places import apart
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
 LEARNING_RATES = {"lora": 2e-3, "full": 3e-4}
+MANY_LEVELS = 2  # of noise, above which each cost takes seconds
 Line: TypeAlias = tuple[float, int, float]  # sampling rate, events, and what the noise is in proportion to
 
 
@@ -56,6 +63,38 @@ class SampledResources(EngineConfig, Resources):
     actors: int = Field(default=0, ge=0)
 
 
+def check_layer_scale(training: DpSgdConfig, adapter: AdapterConfig, corpus: str) -> None:
+    """Refuse scales of layers that would be private, or that say nothing.
+
+    Args:
+        training: with a `layer_scale` block, or without.
+        adapter: what is trained.
+        corpus: `corpus.source`.
+
+    Raises:
+        ConfigError: the public text is the private corpus or carries credentials, or all scales would be the least.
+    """
+    config = training.layer_scale
+    if config is None:
+        return
+    if config.source is None:
+        if adapter.kind == "lora":
+            raise ConfigError(
+                "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0:"
+                " take scales from 'public' text, or train 'full'."
+            )
+        return
+    if has_credentials(config.source):
+        raise ConfigError(
+            "training.layer_scale.source is a URI with credentials in it: give them by the environment, or by the"
+            " machine's role."
+        )
+    if not apart(config.source, corpus):
+        raise ConfigError(
+            "training.layer_scale.source is the private corpus: name public text, in a file or folder of its own."
+        )
+
+
 def with_learning_rate(training: DpSgdConfig, adapter: AdapterConfig) -> DpSgdConfig:
     """The training block with a learning rate: by default one that suits what is trained."""
     optimizer = training.optimizer
@@ -63,18 +102,26 @@ def with_learning_rate(training: DpSgdConfig, adapter: AdapterConfig) -> DpSgdCo
     return training.model_copy(update={"optimizer": optimizer.model_copy(update={"learning_rate": rate})})
 
 
-def sampled_steps(training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent | None = None) -> SampledGaussian:
+def sampled_steps(
+    training: DpSgdConfig,
+    privacy: PrivacyConfig,
+    before: DpEvent | None = None,
+    charged: Sequence[int] | None = None,
+) -> SampledGaussian:
     """The steps: with the noise multiplier of the training block, or the least that fits the budget.
 
     Args:
         training: the steps.
         privacy: the budget, and the rule of composition.
         before: what the run charges besides.
+        charged: the steps that are; all when left out.
 
     Raises:
         ConfigError: no noise is enough.
     """
-    return sampled_trainings((training,), (1.0,), privacy, before)[0]
+    lines = tuple(_lines(training, 1.0, charged))
+    noise = training.noise_multiplier or fitting_noise(lines, before, privacy.budget, privacy.composition)
+    return _mechanism(training, noise, privacy)
 
 
 def sampled_trainings(
@@ -91,36 +138,86 @@ def sampled_trainings(
     Raises:
         ConfigError: no noise is enough.
     """
-    lines = tuple(_line(training, ratio) for training, ratio in zip(trainings, ratios, strict=True))
-    beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
-    common = trainings[0].noise_multiplier or _least_noise(lines, beside, privacy.budget, privacy.composition)
+    lines = tuple(line for training, ratio in zip(trainings, ratios, strict=True) for line in _lines(training, ratio))
+    common = trainings[0].noise_multiplier or fitting_noise(lines, before, privacy.budget, privacy.composition)
     return [_mechanism(each, common * ratio, privacy) for each, ratio in zip(trainings, ratios, strict=True)]
 
 
-def _line(training: DpSgdConfig, ratio: float) -> Line:
-    bands = training.bands
-    return bands * training.sampling_rate, training.steps // bands, ratio
+def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: Budget, composition: str) -> float:
+    """The least noise multiplier with which some steps fit a budget.
+
+    Args:
+        lines: of the steps.
+        before: what is charged besides.
+        budget: what all of it has to fit.
+        composition: the rule.
+
+    Raises:
+        ConfigError: no noise is enough.
+    """
+    beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
+    return _least_noise(lines, beside, budget, composition)
+
+
+def _lines(training: DpSgdConfig, ratio: float, charged: Sequence[int] | None = None) -> list[Line]:
+    """The steps of a training that are charged: a line for each level of their noise."""
+    bands, found, begin = training.bands, [], 0
+    for factor, times in training.noise_schedule.rule.levels(training.steps, training.chunk):
+        level = range(begin, begin + times)
+        count = times // bands if charged is None else sum(step in level for step in charged)
+        if count:
+            found.append((bands * training.sampling_rate, count, ratio * factor))
+        begin = level.stop
+    return found
 
 
 def _mechanism(training: DpSgdConfig, noise: float, privacy: PrivacyConfig) -> SampledGaussian:
-    bands, norm, steps = training.bands, training.clipping_norm, training.steps
-    rate = bands * training.sampling_rate
-    if bands == 1:
-        return SampledGaussian(rate, noise, norm, steps, privacy.unit)
-    return BandedGaussian(rate, noise, norm, steps, privacy.unit, bands=bands)
+    rate = training.bands * training.sampling_rate
+    shape = (rate, noise, training.clipping_norm, training.steps, privacy.unit)
+    schedule, micro = training.noise_schedule.rule, training.microbatches
+    if micro is not None:
+        if micro % PART_FILES:
+            raise ConfigError(
+                f"training.microbatches is {micro}: give a multiple of {PART_FILES}, the number of part files."
+            )
+        return MicroBatchGaussian(*shape, schedule=schedule, chunk=training.chunk, microbatches=micro)
+    if schedule.falls:
+        return FallingGaussian(*shape, schedule=schedule, chunk=training.chunk)
+    if training.bands > 1:
+        return BandedGaussian(*shape, bands=training.bands)
+    return SampledGaussian(*shape)
 
 
 def noise_line(mechanism: SampledGaussian, training: DpSgdConfig) -> str:
     """The noise in one line, for people."""
     last = step_factors(mechanism.strategy, mechanism.steps)[-1]
-    mean = mechanism.noise_std(step=0) * last / training.expected_batch
+    mean = mechanism.noise_std(step=0) * last / training.divisor
     rate = f"sampling rate {mechanism.sampling_rate:g} per {mechanism.unit} (Poisson)"
     if mechanism.groups > 1:
         rate += f" in every {mechanism.groups}th step, noise correlated over {mechanism.groups} steps"
+    falling = clipped = ""
+    if isinstance(mechanism, MicroBatchGaussian):
+        clipped = f" of the mean of each of {mechanism.microbatches} micro-batches, sensitivity 2C"
+    if isinstance(mechanism, FallingGaussian) and mechanism.schedule.falls:
+        schedule, levels = mechanism.schedule, mechanism.levels
+        falling = f" falling to {levels[-1][0]:.4g} in {len(levels)} levels ({schedule.kind}, tau {schedule.tau:g})"
     return (
-        f"noise multiplier {mechanism.noise_multiplier:.4g} on clipping norm {mechanism.clipping_norm:g},"
-        f" {rate}, noise on a mean gradient {mean:.3g} per coordinate"
+        f"noise multiplier {mechanism.noise_multiplier:.4g}{falling} on clipping norm {mechanism.clipping_norm:g}"
+        f"{clipped}, {rate}, noise on a mean gradient {mean:.3g} per coordinate"
     )
+
+
+def noise_figures(**mechanisms: SampledGaussian) -> dict[str, str]:
+    """For the certificate: the noise multiplier of every level of noise that falls; none where it is constant.
+
+    Args:
+        mechanisms: the steps, by the name of their training.
+    """
+    return {
+        f"noise multipliers of {name}": ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in each.levels)
+        for name, each in mechanisms.items()
+        if isinstance(each, FallingGaussian) and each.schedule.falls
+    }
 
 
 def guessed_users(training: DpSgdConfig) -> float:
@@ -128,15 +225,14 @@ def guessed_users(training: DpSgdConfig) -> float:
     return training.expected_batch / training.sampling_rate
 
 
-def steps_efforts(base: str, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...] | None:
+def steps_efforts(size: ModelSize | None, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...] | None:
     """How much all steps compute, padding included; None where the model's size is not known, or a GPU does it.
 
     Args:
-        base: of the model block.
+        size: of the model that is trained.
         training: the steps.
         engine: its workers.
     """
-    size = size_of(base)
     if size is None or engine.gpu:
         return None
     tokens = training.expected_batch * training.max_records * training.max_tokens
@@ -155,5 +251,9 @@ def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, co
         events = [from_json(before), *of_steps] if before else of_steps
         return ComposedDpEvent(events) if len(events) > 1 else events[0]
 
+    def guess(sigma: float) -> float:
+        return guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
+
     inputs = [lines, before, budget.epsilon, budget.delta, composition]
-    return kept(lambda: least_noise(event, budget, composition), "sampled steps", *inputs)
+    near = guess if len({ratio for _, _, ratio in lines}) > MANY_LEVELS else None
+    return kept(lambda: least_noise(event, budget, composition, guess=near), "sampled steps", *inputs)

@@ -3,4 +3,5 @@
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.sealing import Seal
 
-sealed = Seal(RayPrivacyError, "what was charged stays charged once; report it, and run again with --resume").around
+SEAL = Seal(RayPrivacyError, "what was charged stays charged once; report it, and run again with --resume")
+sealed = SEAL.around

@@ -12,6 +12,7 @@ from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.ledger_service import ledger_service
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
+from rayprivacy.runs.recipe import LOCAL
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def ray_session(address: str) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address == "local":  # one machine has no node that could be taken away
+    if address == LOCAL:  # one machine has no node that could be taken away
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what failed is said once, in our own words
     try:

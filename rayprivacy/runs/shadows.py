@@ -6,6 +6,7 @@ them: what they charge is nobody's release. A killed audit goes on where it stop
 """
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from rayprivacy.runs.method import Method
 from rayprivacy.runs.recipe import Recipe
 
 FOLDER = "shadows"
+_UNORDERED = "place among turns"  # a column of nothing, read where the recipe joins turns
 _SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
 
 
@@ -66,7 +68,10 @@ def shadow_recipe(recipe: Recipe, folder: Path) -> Recipe:
         recipe: of the audited run.
         folder: of the shadow model, with its corpus.
     """
-    columns = {"source": str(folder / "corpus.parquet"), "user": "user", "text": "text", "holdout": 0.0}
+    columns: dict[str, Any] = {"source": str(folder / "corpus.parquet"), "user": "user", "text": "text", "holdout": 0.0}
+    join = recipe.corpus.join
+    if join is not None:  # its rows are documents already: none has a place among turns
+        columns["join"] = join.model_copy(update={"by": "user", "order": _UNORDERED})
     data = elsewhere(
         recipe.model_dump(mode="json"),
         type(recipe),
@@ -84,6 +89,7 @@ def _write_corpus(path: Path, population: Population, shadow: Shadow) -> None:
     scratch, writer = path.with_suffix(".tmp"), None
     for rows in population.everybody():
         kept = rows.filter(pa.array([shadow.holds(user) for user in rows["user"].to_pylist()], pa.bool_()))
+        kept = kept.append_column(_UNORDERED, pa.nulls(len(kept), pa.string()))
         writer = writer or pq.ParquetWriter(scratch, kept.schema, compression="zstd")
         writer.write_table(kept)
     assert writer is not None, "everybody() begins with the held-out users"

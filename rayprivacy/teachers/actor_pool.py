@@ -2,13 +2,12 @@
 
 One handle is one process: Ray restarts nothing here. An actor that cannot be reached is killed before its work is
 handed to others, so that nothing it still computes is ever read. New actors get work once they have answered a first
-call; hence an actor that a shrunken cluster has no room for delays no other. The limit on losses is public and counts
-dead actors; it never looks at data.
+call; hence an actor that a shrunken cluster has no room for delays no other. What is handed to whom, and what is stolen
+from stragglers, is `handout`. The limit on losses is public and counts dead actors; it never looks at data.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -16,28 +15,12 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.sealing import Seal
+from rayprivacy.teachers.handout import Handout, Worker
 
-AHEAD = 2  # calls an actor may have outstanding: the next one waits where it will run
+POLL_S = 1.0  # how often the clock is looked at where work may be stolen
 LOSSES = 4  # deaths per place in one step, after which the cluster is not worth waiting for
 _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 _LOST = object()  # in place of a result: the process that should have given it is gone
-
-
-@dataclass(eq=False)
-class Worker:
-    """One actor process.
-
-    Attributes:
-        actor: its handle.
-        first_call: its first call of `ready`; None once it has answered.
-        open: the number of calls it has not answered.
-        holds: pieces whose result lives in this process alone.
-    """
-
-    actor: Any
-    first_call: Any
-    open: int = 0
-    holds: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,7 +34,6 @@ class _Ready:
 class _Answered:
     """An actor has done a piece."""
 
-    worker: Worker
     call: Any
     result: Any
 
@@ -108,53 +90,45 @@ class ActorPool:
         Raises:
             RayPrivacyError: an actor failed, in one sentence of ours; or too many died.
         """
-        queue: deque[Any] = deque(pieces)
-        calls: dict[Any, tuple[Worker, Any]] = {}
-        while queue or calls:
-            for worker, piece in self._turns(queue):
-                calls[getattr(worker.actor, method).remote(piece, *shared)] = worker, piece
-            match self._next(step, calls):
+        handout = Handout(pieces, steals=not kept)
+        while handout.left:
+            for worker, piece in handout.turns(self.workers):
+                handout.calls[getattr(worker.actor, method).remote(piece, *shared)] = worker, piece
+            match self._next(step, handout.calls, POLL_S if handout.may_steal else None):
                 case _Ready(worker):
                     worker.first_call = None
-                case _Answered(worker, call, result):
-                    _, piece = calls.pop(call)
-                    worker.open -= 1
+                case _Answered(call, result):
+                    worker, piece, is_first, overtaken = handout.answered(call)
                     if kept:
                         worker.holds.append(piece)
-                    yield piece, result
+                    for straggler in overtaken:
+                        self._renew(straggler)
+                        handout.lost(straggler)
+                    if is_first:
+                        yield piece, result
                 case _Died(worker):
-                    self._replace(step, worker)
-                    unanswered = [call for call, (owner, _) in calls.items() if owner is worker]
-                    queue.extend(calls.pop(call)[1] for call in unanswered)
-                    queue.extend(worker.holds)
+                    self.count_loss(step)
+                    self._renew(worker)
+                    handout.lost(worker)
 
-    def _turns(self, queue: deque[Any]) -> Iterator[tuple[Worker, Any]]:
-        """Which actor gets which piece now: one call each, and a second one while there is plenty left."""
-        for calls in range(1, AHEAD + 1):
-            for worker in self.workers:
-                plenty = calls == 1 or len(queue) > len(self.workers)
-                if queue and plenty and worker.first_call is None and worker.open < calls:
-                    worker.open += 1
-                    yield worker, queue.popleft()
-
-    def _next(self, step: str, calls: dict[Any, tuple[Worker, Any]]) -> _Ready | _Answered | _Died:
-        """Wait for one call, the first calls of new actors among them, and say what came of it."""
+    def _next(
+        self, step: str, calls: dict[Any, tuple[Worker, Any]], patience: float | None
+    ) -> _Ready | _Answered | _Died | None:
+        """Wait for one call, the first calls of new actors among them, and say what came of it; None: nothing yet."""
         starting = {worker.first_call: worker for worker in self.workers if worker.first_call is not None}
-        call = ray.wait([*calls, *starting], num_returns=1)[0][0]
+        answered, _ = ray.wait([*calls, *starting], num_returns=1, timeout=patience)
+        if not answered:
+            return None
+        call = answered[0]
         worker = starting[call] if call in starting else calls[call][0]
         result = _result(step, call)
         if result is _LOST:
             return _Died(worker)
-        return _Ready(worker) if call in starting else _Answered(worker, call, result)
+        return _Ready(worker) if call in starting else _Answered(call, result)
 
-    def _replace(self, step: str, worker: Worker) -> None:
-        """Give a dead actor's place to a new one.
-
-        Raises:
-            ReleaseError: the limit on losses is reached.
-        """
+    def _renew(self, worker: Worker) -> None:
+        """Give an actor's place to a new one."""
         ray.kill(worker.actor)  # it may only be out of reach: nothing it still computes is to be read
-        self.count_loss(step)
         self.workers[self.workers.index(worker)] = self._new()
 
     def count_loss(self, step: str) -> None:
@@ -175,7 +149,8 @@ class ActorPool:
         calls = {worker.actor.ready.remote(): worker for worker in self.workers if worker.holds}
         for call, worker in calls.items():
             if _result(step, call) is _LOST:
-                self._replace(step, worker)
+                self.count_loss(step)
+                self._renew(worker)
 
     def close(self) -> None:
         """Stop all actors."""

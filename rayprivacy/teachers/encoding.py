@@ -1,17 +1,19 @@
-"""The encoding of one part of the sharded corpus into the feature store, group of texts by group. No Ray in here.
+"""The encoding of one part of the sharded corpus, or of a piece of it, into the feature store. No Ray in here.
 
 Privacy argument: a group's states are computed from its own texts alone (see `models.features`), whatever other groups
 share its part or its file. For unit 'user' a group is a user, so that neither another user nor another number of
 teachers changes a state; for 'record' and 'phrase' it is a shard, all that one teacher sees.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import read_part
+from rayprivacy.corpus.parts import part_tables, read_part
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.split_trunk import cut_below, lower_trunk
@@ -21,6 +23,26 @@ from rayprivacy.teachers.spec import GroupSpec
 
 CHUNK_POSITIONS = 32_768  # of one file: 38 MB at width 576; a writer holds four times that for a moment
 _FORMATS = {"whole": 1, "filled": 2}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some groups of a part, by their names: about every so many-th of them.
+
+    Attributes:
+        number: which piece, from 0.
+        pieces: how many there are, a public number.
+    """
+
+    number: int = 0
+    pieces: int = 1
+
+    def holds(self, name: str) -> bool:
+        """Whether a group is in this piece; `name` is what the store calls it, a keyed digest."""
+        return int(name[:16], 16) % self.pieces == self.number
+
+
+WHOLE = Piece()
 
 
 def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
@@ -55,9 +77,9 @@ def groups_of(table: pa.Table, unit: PrivacyUnit, shards: range) -> list[list[li
     """The texts of every group of every shard, in row order; a shard without users has no groups.
 
     Args:
-        table: rows of one part, with the columns shard, user and text.
+        table: rows of some shards, with the columns shard, user and text.
         unit: for 'user' each user is a group of their own, else each shard is one.
-        shards: the shards of the part.
+        shards: those that rows are of.
     """
     found: dict[int, dict[str, list[str]]] = {shard: {} for shard in shards}
     rows = zip(*(table[name].to_pylist() for name in ("shard", "user", "text")), strict=True)
@@ -66,27 +88,42 @@ def groups_of(table: pa.Table, unit: PrivacyUnit, shards: range) -> list[list[li
     return [list(groups.values()) for groups in found.values()]
 
 
-def shards_of(spec: GroupSpec, part: int) -> list[list[str]]:
-    """The names of every shard's groups, in order, as `spec.store.read` takes them."""
-    return [[spec.store.name(texts) for texts in groups] for groups in _groups(spec, part)]
+def shards_of(spec: GroupSpec, shards: range) -> list[list[str]]:
+    """The names of every shard's groups, in order, as `spec.store.read` takes them.
+
+    Args:
+        spec: the ensemble.
+        shards: neighbours, all of one part.
+    """
+    found: list[list[str]] = [[] for _ in shards]
+    for tables in _groups(spec, shards):
+        for names, groups in zip(found, tables, strict=True):
+            names += map(spec.store.name, groups)
+    return found
 
 
-def is_cached(spec: GroupSpec, part: int) -> bool:
-    """Whether the store has every group of a part."""
-    return not spec.store.missing([name for names in shards_of(spec, part) for name in names])
+def is_cached(spec: GroupSpec, part: int, piece: Piece = WHOLE) -> bool:
+    """Whether the store has every group of a part, or of a piece of it."""
+    names = [name for shard in shards_of(spec, spec.teachers.members(part)) for name in shard]
+    return not spec.store.missing([name for name in names if piece.holds(name)])
 
 
-def encode_part(spec: GroupSpec, part: int, backbone: Backbone) -> None:
+def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = WHOLE) -> None:
     """Encode the groups of a part that the store lacks, in files of at most CHUNK_POSITIONS or of one group.
 
     Deterministic up to the number of threads, and harmless to repeat: what is stored already is not computed again.
+
+    Args:
+        spec: the ensemble.
+        part: the part.
+        backbone: the base.
+        piece: which of its groups; what a group becomes does not depend on it.
     """
-    texts = {spec.store.name(group): group for shard in _groups(spec, part) for group in shard}
     trunk = trunk_of(spec, backbone)
     held: dict[str, Encoded] = {}
     positions = 0
-    for name in spec.store.missing(list(texts)):
-        encoded = _encode(texts[name], spec.teachers, backbone, trunk)
+    for name, texts in _missing(spec, part, piece):
+        encoded = _encode(texts, spec.teachers, backbone, trunk)
         if positions + encoded.ids.numel() > CHUNK_POSITIONS:
             spec.store.write(held)
             held = {}
@@ -96,8 +133,22 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone) -> None:
     spec.store.write(held)
 
 
-def _groups(spec: GroupSpec, part: int) -> list[list[list[str]]]:
-    return groups_of(read_part(spec.shards, part), spec.unit, spec.teachers.members(part))
+def _missing(spec: GroupSpec, part: int, piece: Piece) -> Iterator[tuple[str, list[str]]]:
+    """Name and texts of the groups of a piece that the store lacks, each once."""
+    seen: set[str] = set()
+    for shards in _groups(spec, spec.teachers.members(part)):
+        texts = {spec.store.name(group): group for groups in shards for group in groups}
+        wanted = [name for name in texts if piece.holds(name) and name not in seen]
+        seen.update(wanted)
+        yield from ((name, texts[name]) for name in spec.store.missing(wanted))
+
+
+def _groups(spec: GroupSpec, shards: range) -> Iterator[list[list[list[str]]]]:
+    """The groups of every one of these shards of a part, file after file of it where groups are users."""
+    part, by_user = spec.teachers.part_of(shards.start), spec.unit is PrivacyUnit.USER
+    # A shard may go on in the next file, a user does not.
+    tables = part_tables(spec.shards, part, shards) if by_user else [read_part(spec.shards, part, shards)]
+    return (groups_of(table, spec.unit, shards) for table in tables)
 
 
 def _encode(texts: list[str], config: TeachersConfig, backbone: Backbone, trunk: Any) -> Encoded:

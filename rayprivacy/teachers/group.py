@@ -1,8 +1,8 @@
-"""The work of one teacher actor: train stacks on cached features, answer questions with partial sums. No Ray in here.
+"""The work of one teacher actor: train on cached features, answer questions with partial sums. No Ray in here.
 
 Calls are deterministic and draw no privacy noise, so that any of them may be done again elsewhere. Training leaves
-markers in the workspace. Votes are added up in this process, over all stacks it has been asked for, and only the sum is
-handed out: a stack is in it once, however often it is asked for, and what dies with the process is asked anew.
+teachers in the workspace. Votes are added up in this process, over all teachers it has been asked for, and only the sum
+is handed out: a piece is in it once, however often it is asked for, and what dies with the process is asked anew.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ import torch
 from safetensors.torch import load_file
 
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.corpus.parts import part_path
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, join
 from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.head_kinds import HEAD_KINDS
 from rayprivacy.teachers.kinds import TeacherKind
+from rayprivacy.teachers.pieces import blocks_of
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_votes
 
 
 class _Shards(Sequence[Encoded]):
-    """The shards of a part, each read when it is its turn: a large one need not share memory with its neighbours."""
+    """Some shards, each read when it is its turn: a large one need not share memory with its neighbours."""
 
-    def __init__(self, spec: GroupSpec, part: int) -> None:
+    def __init__(self, spec: GroupSpec, names: Sequence[list[str]]) -> None:
         self._spec = spec
-        self._names = shards_of(spec, part)
+        self._names = names
 
     def __len__(self) -> int:
         return len(self._names)
@@ -40,7 +40,7 @@ class _Shards(Sequence[Encoded]):
 
 
 class TeacherGroup:
-    """Trains stacks and answers questions, one stack after the other, on one thread."""
+    """Trains teachers and answers questions with them, piece by piece, on one thread."""
 
     def __init__(self, spec: GroupSpec) -> None:
         # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
@@ -56,23 +56,33 @@ class TeacherGroup:
             self._built = rows, kind_for(self.spec, load_backbone(self.spec.model), rows)
         return self._built[1]
 
-    def train(self, part: int) -> int:
-        """Train one stack unless its marker says it is done; returns the part."""
-        workspace = self.spec.workspace
-        source = workspace.input_digest(part_path(self.spec.shards, part))
-        if not workspace.finished(part, source):
-            workspace.write(part, source, self._kind().train(_Shards(self.spec, part)))
-        return part
+    def train(self, piece: range) -> None:
+        """Train those of some teachers that are not in the workspace.
 
-    def vote(self, parts: Sequence[int], question: Question) -> tuple[int, ...]:
-        """Add the votes of whole stacks to this question's sum; returns the stacks, and nothing of their votes."""
+        Args:
+            piece: neighbours whose shards lie in one part.
+        """
+        workspace = self.spec.workspace
+        groups = dict(zip(piece, shards_of(self.spec, piece), strict=True))
+        sources = {teacher: workspace.source(names) for teacher, names in groups.items()}
+        missing = workspace.missing(sources)
+        if missing:
+            state = self._kind().train(_Shards(self.spec, [groups[teacher] for teacher in missing]))
+            workspace.write({teacher: sources[teacher] for teacher in missing}, state)
+
+    def vote(self, piece: range, question: Question) -> None:
+        """Add the votes of some teachers to this question's sum.
+
+        Args:
+            piece: whole blocks of VOTERS, as `voting_pieces` cuts them.
+            question: what is asked.
+        """
         asked, total = self._total(question)
         kind = self._kind(asked.rows)
-        workspace = self.spec.workspace
-        for part in set(parts).difference(total.parts):
-            sums = summed_votes(kind, workspace.read(part), asked.queries, asked.mechanism)
-            total.add(PartialSum((part,), tuple(self.spec.teachers.members(part)), sums))
-        return tuple(parts)
+        for block in blocks_of(piece):
+            if block.start not in total.teachers:
+                sums = summed_votes(kind, self.spec.workspace.read(block), asked.queries, asked.mechanism)
+                total.add(PartialSum(tuple(block), sums))
 
     def _total(self, question: Question) -> tuple[Question, VoteTotal]:
         """The sum so far, with the question as it was first heard: a kind prepares a question object once."""
@@ -81,7 +91,7 @@ class TeacherGroup:
         return self._asked
 
     def collect(self, digest: str) -> PartialSum:
-        """The sum over all stacks that were added to the question of this name.
+        """The sum over all teachers that were added to the question of this name.
 
         Raises:
             ReleaseError: the last question was another one.

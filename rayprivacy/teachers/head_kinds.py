@@ -146,7 +146,7 @@ class HeadKind(ABC):
             left -= QUERY_ROWS
 
     def _blocks(self, queries: Queries) -> list[_Block]:
-        """Prepared once for all stacks that answer the same queries one after the other."""
+        """Prepared once for all blocks of teachers that answer the same queries one after the other."""
         if self._asked is None or self._asked[0] is not queries:
             padded = Queries.join([queries, *[queries.rows(0, 1)] * (-len(queries) % QUERY_ROWS)])
             starts = range(0, len(padded), QUERY_ROWS)

@@ -1,9 +1,9 @@
-"""A pool of teacher actors on Ray: it trains every stack, asks every teacher, and brings home one sum.
+"""A pool of teacher actors on Ray: it trains and asks every teacher, and brings home one sum.
 
-Work is pulled (see `actor_pool`), so that a skewed stack delays no other, and sums are added where they lie: what
-travels, and what the driver holds, does not grow with the number of teachers, but for the list of their ids. The
-actors' sums are added in a tree of Ray tasks, each of which adds at most FAN_IN, so that a machine receives a few
-arrays [queries, k] and the driver one. Tasks are deterministic and may be repeated.
+Work is pulled in pieces (see `pieces`, `actor_pool`), so that a skewed one delays no other, and sums are added where
+they lie: what travels, and what the driver holds, does not grow with the number of teachers, but for the list of their
+ids. The actors' sums are added in a tree of Ray tasks, each of which adds at most FAN_IN, so that a machine receives a
+few arrays [queries, k] and the driver one. Tasks are deterministic and may be repeated.
 
 Actors are spread over the nodes. They map the base's file where its number format is `model.dtype`, and then a node
 holds it once; otherwise each converts it for itself.
@@ -28,6 +28,7 @@ from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import VoteMechanism
 from rayprivacy.teachers.actor_pool import ActorPool, is_loss
 from rayprivacy.teachers.group import TeacherGroup
+from rayprivacy.teachers.pieces import training_pieces, voting_pieces
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal
@@ -50,15 +51,15 @@ class _SealedGroup:
         """Answer, to say that the process is there."""
 
     @_SEAL.around(_TRAINING)
-    def train(self, part: int) -> int:
-        return self._group.train(part)
+    def train(self, piece: range) -> None:
+        self._group.train(piece)
 
     @_SEAL.around(_VOTING)
-    def vote(self, parts: Sequence[int], digest: str, boxed: Sequence[Any]) -> tuple[int, ...]:
+    def vote(self, piece: range, digest: str, boxed: Sequence[Any]) -> None:
         # In its box the reference arrives as such: megabytes of queries are unpacked once for a question.
         if self._question is None or self._question.digest != digest:
             self._question = ray.get(boxed[0])
-        return self._group.vote(parts, self._question)
+        self._group.vote(piece, self._question)
 
     @_SEAL.around(_VOTING)
     def collect(self, digest: str) -> PartialSum:
@@ -74,13 +75,14 @@ class TeacherPool:
         self._askings = count()
         places = resources.actors or max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus_per_actor))
         actor = ray.remote(_SealedGroup).options(num_cpus=resources.cpus_per_actor, scheduling_strategy="SPREAD")
-        self.actors = ActorPool(lambda: actor.remote(spec), min(places, spec.teachers.parts))
+        self.actors = ActorPool(lambda: actor.remote(spec), min(places, spec.teachers.count))
 
-    def train(self) -> Iterator[int]:
-        """Train every stack that has no marker yet; yields stack numbers as they finish."""
+    def train(self) -> Iterator[range]:
+        """Train every teacher that is not in the workspace; yields pieces of the ensemble as they finish."""
         self.actors.begin()
-        for part, _ in self.actors.work(_TRAINING, "train", range(self._spec.teachers.parts)):
-            yield part
+        pieces = training_pieces(self._spec.teachers, len(self.actors.workers), self._resources.piece)
+        for piece, _ in self.actors.work(_TRAINING, "train", pieces):
+            yield piece
 
     def vote(
         self, queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, told: Told = nobody
@@ -94,7 +96,7 @@ class TeacherPool:
             told: told how many queries all teachers have answered.
 
         Raises:
-            ReleaseError: a stack voted twice and differently, or a teacher is counted twice; or too many actors died.
+            ReleaseError: a teacher voted twice and differently, or is counted twice; or too many actors died.
         """
         size = self._resources.query_batch
         totals = []
@@ -109,11 +111,9 @@ class TeacherPool:
         return Private(np.concatenate([total.sums for total in totals])), VoteManifest(manifests.pop())
 
     def _answer(self, question: Question) -> PartialSum:
-        """Ask until every stack is in the sum."""
+        """Ask until every teacher is in the sum."""
         self.actors.begin()
-        group = self._resources.group
-        parts = range(self._spec.teachers.parts)
-        pieces = [tuple(parts[at : at + group]) for at in parts[::group]]
+        pieces = voting_pieces(self._spec.teachers, len(self.actors.workers), self._resources.piece)
         asked = [ray.put(question)]
         while True:
             held = self.actors.held
@@ -122,7 +122,7 @@ class TeacherPool:
                 pass
             total = self._collected(question.digest)
             if total is not None:
-                return total  # should a stack be missing all the same, the gate refuses the manifest
+                return total  # should one be missing all the same, the gate refuses the manifest
 
     def _collected(self, digest: str) -> PartialSum | None:
         """The sum of what the actors hold; None if some of it was lost on the way."""

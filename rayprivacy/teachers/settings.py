@@ -28,7 +28,7 @@ class TeachersConfig(Config):
         shortlist: public tokens the training loss ranks against each other.
         epochs: how often a teacher sees each of its examples, and max_steps the public bound on its AdamW steps.
         batch, learning_rate: examples per step, and step size (by default one that suits the kind).
-        stack: teachers trained together in one batched product; also the shards in one part file.
+        stack: shards in one part file. It is named in the release id, and decides no bit of what is released.
     """
 
     count: int = Field(default=1000, ge=1, le=1_000_000)
@@ -83,12 +83,16 @@ class TeachersConfig(Config):
 
     @property
     def parts(self) -> int:
-        """Stacks that hold all teachers."""
+        """Part files that hold the shards of all teachers."""
         return -(-self.count // self.stack)
 
     def members(self, part: int) -> range:
-        """The teacher ids of one stack."""
+        """The ids of the teachers whose shards one part file holds."""
         return range(part * self.stack, min(self.count, (part + 1) * self.stack))
+
+    def part_of(self, teacher: int) -> int:
+        """The part file that holds a teacher's shard."""
+        return teacher // self.stack
 
     def steps(self, examples: int) -> int:
         """AdamW steps of a teacher with this number of examples."""
@@ -101,7 +105,8 @@ class ResourcesConfig(Config):
     Attributes:
         actors: teacher actors; 0 means one for every CPU of the cluster.
         cpus_per_actor: CPUs each actor reserves.
-        group: stacks an actor is handed at a time.
+        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that nobody waits long for the
+            slowest one.
         query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
         encrypt_features: keep them encrypted (AES-256-GCM under a key derived from privacy.key), at the price of
@@ -110,7 +115,7 @@ class ResourcesConfig(Config):
 
     actors: int = Field(default=0, ge=0)
     cpus_per_actor: float = Field(default=1.0, gt=0)
-    group: int = Field(default=1, ge=1)
+    piece: int = Field(default=0, ge=0)
     query_batch: int = Field(default=1024, ge=32, multiple_of=32)
     features: Annotated[str | None, PathKind.PRIVATE] = Field(default=None, min_length=1)
     encrypt_features: bool = False

@@ -1,13 +1,14 @@
-"""A vote from question to sum: what all teachers are asked, the ballots of a stack, and sums put together exactly once.
+"""A vote from question to sum: what all teachers are asked, the ballots of a block, and sums put together exactly once.
 
 A *question* is some queries and the mechanism that sums their ballots; all of it is public. `summed_votes` turns the
-answers of a stack of teachers into its votes. A teacher whose shard held nothing answers like the public student,
+answers of a block of teachers into its votes. A teacher whose shard held nothing answers like the public student,
 whatever its kind. A teacher that diverged answers NaN, and the mechanism replaces it. The number of ballots is the
 public number of teachers in either case.
 
 Only a partial sum [queries, k] and the ids of the teachers in it leave an actor. A total is complete when every
-teacher id from 0 to M - 1 is in it once: a late duplicate of the same parts is ignored when it is identical and refused
-when it is not, and a missing part makes the total unusable (the gate checks the manifest again before it charges).
+teacher id from 0 to M - 1 is in it once: a late duplicate of the same teachers is ignored when it is identical and
+refused when it is not, and a missing teacher makes the total unusable (the gate checks the manifest again before it
+charges).
 """
 
 from dataclasses import dataclass, fields
@@ -55,9 +56,9 @@ class Question:
 
 
 def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: VoteMechanism) -> npt.NDArray[np.int64]:
-    """Sum over the stack of the teachers' ballots, in fixed point, int64 [queries, k].
+    """Sum of the ballots of one block of teachers, in fixed point, int64 [queries, k].
 
-    Integers make the sum independent of the order and grouping of teachers.
+    Integers make the sum independent of the order and grouping of blocks.
     """
     at = 0
     sums = []
@@ -74,23 +75,21 @@ class PartialSum:
     """The summed votes of some teachers.
 
     Attributes:
-        parts: the stacks in the sum.
         teachers: the teacher ids in the sum.
         sums: fixed-point votes, int64 [queries, k].
     """
 
-    parts: tuple[int, ...]
     teachers: tuple[int, ...]
     sums: npt.NDArray[np.int64]
 
 
 class VoteTotal:
-    """Adds partial sums in any order, each stack exactly once; holds one array, however many it has added."""
+    """Adds partial sums in any order, each teacher exactly once; holds one array, however many it has added."""
 
     def __init__(self, queries: int, candidates: int) -> None:
         self.sums = np.zeros((queries, candidates), dtype=np.int64)
-        self._seen: dict[tuple[int, ...], tuple[tuple[int, ...], str]] = {}  # by parts: teachers, digest of the sums
-        self._teachers: set[int] = set()
+        self._seen: dict[tuple[int, ...], str] = {}  # by teachers: digest of the sums
+        self.teachers: set[int] = set()
 
     def add(self, partial: PartialSum) -> None:
         """Add one partial sum; an identical repeat changes nothing.
@@ -100,32 +99,27 @@ class VoteTotal:
         """
         if partial.sums.shape != self.sums.shape:
             raise ReleaseError(f"a partial sum has shape {partial.sums.shape}, not {self.sums.shape}: release nothing.")
-        content = partial.teachers, digest_array(partial.sums)
-        known = self._seen.get(partial.parts)
+        content = digest_array(partial.sums)
+        known = self._seen.get(partial.teachers)
         if known is not None:
             if known != content:
                 raise ReleaseError(
-                    f"stacks {partial.parts} voted twice and differently: retrain them, release nothing."
+                    f"{len(partial.teachers)} teachers voted twice and differently: retrain them, release nothing."
                 )
             return
-        overlap = self._teachers.intersection(partial.teachers)
+        overlap = self.teachers.intersection(partial.teachers)
         if overlap or len(set(partial.teachers)) != len(partial.teachers):
             raise ReleaseError(f"{len(overlap) or 'some'} teachers are in two partial sums: release nothing.")
         self.sums += partial.sums
-        self._seen[partial.parts] = content
-        self._teachers.update(partial.teachers)
-
-    @property
-    def parts(self) -> tuple[int, ...]:
-        """The stacks in the total, ascending."""
-        return tuple(sorted(part for parts in self._seen for part in parts))
+        self._seen[partial.teachers] = content
+        self.teachers.update(partial.teachers)
 
     @property
     def manifest(self) -> tuple[int, ...]:
         """The teacher ids in the total, ascending."""
-        return tuple(sorted(self._teachers))
+        return tuple(sorted(self.teachers))
 
     @property
     def partial(self) -> PartialSum:
         """The total as one summand of a larger one."""
-        return PartialSum(self.parts, self.manifest, self.sums)
+        return PartialSum(self.manifest, self.sums)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rayprivacy.dpsgd.losses import RowLoss
 from rayprivacy.dpsgd.units import Reading
+from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Card, Method, Output
@@ -16,6 +17,7 @@ from rayprivacy.runs.plan import Plan, training_stage
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
     guessed_users,
+    noise_figures,
     noise_line,
     sampled_steps,
     steps_efforts,
@@ -74,12 +76,13 @@ def plan_training(recipe: TrainerRecipe) -> Plan:
     """
     training, mechanism = recipe.training, sampled_steps(recipe.training, recipe.privacy)
     detail = f"{mechanism.steps} steps, {recipe.adapter.kind}"
-    efforts = steps_efforts(recipe.model.base, training, recipe.resources)
+    efforts = steps_efforts(size_of(recipe.model.base), training, recipe.resources)
     return Plan(
         stages=(training_stage(STEPS, detail, mechanism, training.chunk, efforts),),
         protection=mechanism.protection,
         noise=noise_line(mechanism, training),
         assumptions=_assumptions(recipe),
+        figures=noise_figures(steps=mechanism),
         shards=PART_FILES,
         users=guessed_users(training),
     )
@@ -112,6 +115,6 @@ def _assumptions(recipe: TrainerRecipe) -> tuple[str, ...]:
         "chosen by looking at the corpus.",
         "The model left the private side, and nothing else.",
         *own,
-        *of_training(unit, recipe.training.bands),
+        *of_training(unit, recipe.training.bands, recipe.training.microbatches),
         TIMING,
     )

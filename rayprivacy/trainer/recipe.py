@@ -18,7 +18,7 @@ from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.runs.recipe import FREE, Recipe, Resources
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig
+from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, check_layer_scale
 
 
 class DatasetConfig(CorpusConfig):
@@ -61,6 +61,7 @@ class TrainerRecipe(Recipe):
         if self.loss and self.resources.gradients == "opacus":
             raise ValueError("resources.gradients is 'opacus', under which a loss of your own cannot be checked")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        check_layer_scale(self.training, self.adapter, self.corpus.source)
         return self
 
     @property

@@ -140,7 +140,7 @@ class Trials:
                 account = digest_json([data.get("seed", 0), dict(values)])[:16]
                 data = merged(data, {"privacy": {"account": f"trial-{account}"}})
             recipe = parse_recipe(data)
-            self._parsed[name] = recipe, method_of(recipe).planned(recipe)
+            self._parsed[name] = recipe, _on_one_account(method_of(recipe).planned(recipe))
         return self._parsed[name]
 
     def _chunks_of(self, recipe: Recipe) -> int:
@@ -153,6 +153,15 @@ class Trials:
                 "privacy.composition is 'pld', whose account takes one plan alone, and a search is many:"
                 f" set fixed.privacy.composition to one of {', '.join(_SHARED)}."
             )
+
+
+def _on_one_account(plan: Plan) -> Plan:
+    if plan.second is not None:
+        raise ConfigError(
+            f"the recipe charges account '{plan.second.account}' besides its own, and a search charges one: leave"
+            " redacted.central out of the recipe, and set it in the best one."
+        )
+    return plan
 
 
 def _recipe(space: Space) -> dict[str, Any]:

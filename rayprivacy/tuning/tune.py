@@ -9,6 +9,8 @@ from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import private_directory, read_json, write_atomic, write_json
+from rayprivacy.methods.registry import method_of
+from rayprivacy.runs.checks import tags_alone
 from rayprivacy.runs.decide import decisions
 from rayprivacy.runs.files import Overrides
 from rayprivacy.tuning.metric import read_sentences
@@ -44,6 +46,7 @@ def start_search(
         read_sentences(space.metric)
     trials = Trials.of(space, out.absolute())
     example = feasible(trials)
+    _check_method(trials, example)
     _check_pruning(trials, example)
     _open_folder(trials, resume)  # last: a space with a password in it is refused before it is written
     if space.charging == "select":
@@ -67,6 +70,13 @@ def feasible(trials: Trials) -> Values:
         else:
             return values
     raise ConfigError(reason)
+
+
+def _check_method(trials: Trials, example: Values) -> None:
+    recipe = trials.recipe(example)
+    card = method_of(recipe).card
+    if card.has_model and not card.has_language_model:
+        raise ConfigError(f"{tags_alone(recipe.method)}: give values of your own, or choose them on public text.")
 
 
 def _check_pruning(trials: Trials, example: Values) -> None:

@@ -5,11 +5,14 @@ import math
 import re
 
 import pytest
+from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 from typer.testing import CliRunner
 
 from rayprivacy.accounting.calibrate import least_sigma
 from rayprivacy.accounting.decay import decayed
+from rayprivacy.accounting.figures import figures
 from rayprivacy.accounting.gaussian import epsilon_of
+from rayprivacy.accounting.schedule import NoiseSchedule
 from rayprivacy.cli.epsilon import app
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 
@@ -87,7 +90,7 @@ def test_select_stands_beside_paying_for_all() -> None:
 
 def test_edpsgd_has_less_noise_than_printed() -> None:
     found = _json(*EDP, "--z0", "8", "--as-published")
-    assert found["noise"] == {"z0": 8.0, "effective": 2.0}
+    assert found["noise"] == {"z0": 8.0, "effective": 2.0, "effective_last": 2.0}
     assert found["epsilon"] == pytest.approx(epsilon_of(10 / 2, 1e-6))
     assert found["published"][0]["epsilon"] < found["epsilon"] / 4  # type: ignore[index,operator]
     assert _json(*EDP, "--z0", "8", "--per-worker", "sqrt-n")["noise"]["effective"] == 4.0  # type: ignore[index]
@@ -101,10 +104,35 @@ def test_edpsgd_has_less_noise_than_printed() -> None:
 
 
 def test_schedules_in_levels_are_upper_bounds_of_every_step() -> None:
-    fine, coarse = decayed(8.0, 0.999, 1000, 1, levels=1000), decayed(8.0, 0.999, 1000, 1)
+    schedule = NoiseSchedule("exponential", 0.001)
+    fine, coarse = decayed(8.0, schedule, 1000, 1, levels=1000), decayed(8.0, schedule, 1000, 1)
     assert sum(times for _, times in coarse) == sum(times for _, times in fine) == 1000
     steps = [sigma for sigma, times in coarse for _ in range(times)]
     assert all(level <= sigma * (1 + 1e-12) for level, (sigma, _) in zip(steps, fine, strict=True))
+
+
+def test_edpsgd_as_the_paper_prints_it_and_as_it_is() -> None:
+    paper = ("edpsgd", "--z0", "1", "--steps", "100", "--workers", "8", "--delta", "5e-4")
+    found = _json(*paper, "--as-published")
+    assert found["epsilon"] == pytest.approx(1785.17, abs=0.01)
+    assert [figure["epsilon"] for figure in found["published"]] == pytest.approx([89.0, 88.99], abs=0.01)  # type: ignore[index]
+    assert _json(*paper, "--per-worker", "sqrt-n")["epsilon"] == pytest.approx(264.885, abs=1e-3)
+    halved = _json(*paper, "--max-scale", "2")["noise"]
+    assert halved["effective"] == found["noise"]["effective"] / 2  # type: ignore[index]
+    assert "no meaningful guarantee" in _text(*paper)
+
+
+def test_edpsgd_by_epoch_is_the_composed_events() -> None:
+    run = ("--z0", "6", "--steps", "100", "--workers", "8", "--per-worker", "sqrt-n", "--q", ".05")
+    found = _json("edpsgd", *run, "--schedule", "linear", "--tau", ".1", "--steps-per-epoch", "50", "--as-published")
+    by_hand = [(PoissonSampledDpEvent(0.05, GaussianDpEvent(3 / (1 + 0.1 * epoch))), 50) for epoch in range(2)]
+    assert found["accountants"] == pytest.approx(figures(by_hand, 1e-6).by, rel=1e-6)
+    assert found["noise"]["effective_last"] == 3 / 1.1  # type: ignore[index]
+    rho = 0.5 / 36 + 0.5 / (6 / 1.1) ** 2
+    by_epoch = rho + 2 * math.sqrt(rho * math.log(1e6))
+    assert found["published"][1]["epsilon"] == pytest.approx(by_epoch)  # type: ignore[index]
+    short = _json(*EDP, "--z0", "8", "--decay", "0.5")
+    assert short == _json(*EDP, "--z0", "8", "--schedule", "exponential", "--tau", repr(math.log(2)))
 
 
 def test_santext_prices_a_document() -> None:
@@ -125,6 +153,7 @@ def test_santext_prices_a_document() -> None:
         (DPSGD, "--sigma", "sigma"),
         (SELECT, "--sigma", "sigma"),
         (EDP, "--z0", "z0"),
+        ((*EDP, "--q", ".05", "--schedule", "linear", "--tau", ".5", "--steps-per-epoch", "50"), "--z0", "z0"),
     ],
 )
 def test_from_epsilon_to_noise_and_back(arguments: tuple[str, ...], option: str, name: str) -> None:
@@ -176,6 +205,11 @@ BAD = [
     (*SELECT, "--sigma", "1", "--distribution", "negative-binomial", "--shape", "nan"),
     *((*EDP, "--z0", bad) for bad in ("nan", "0")),
     *((*EDP, "--z0", "1", "--decay", bad) for bad in ("nan", "0", "1.1", "1e-300")),
+    *((*EDP, "--z0", "1", "--schedule", "linear", *bad) for bad in ((), ("--tau", "0"), ("--tau", "nan"))),
+    (*EDP, "--z0", "1", "--tau", "1"),
+    (*EDP, "--z0", "1", "--decay", ".9", "--schedule", "linear", "--tau", "1"),
+    (*EDP, "--z0", "1", "--steps-per-epoch", "0"),
+    *((*EDP, "--z0", "1", "--max-scale", bad) for bad in ("0", "nan", "inf")),
     ("edpsgd", "--steps", HUGE, "--workers", "4", "--z0", "1"),
     ("edpsgd", "--steps", "10", "--workers", "0", "--z0", "1"),
     ("edpsgd", "--steps", "10", "--workers", str(2**53), "--micro-batches", str(2**53), "--z0", "1"),

@@ -40,6 +40,7 @@ def test_every_label_says_as_published() -> None:
         published.votes_as_published("SeqPATE (2022)", 1, 1.0, 1e-6),
         published.dpsgd(STEP, 1, 1e-6),
         published.edpsgd([(STEP, 1)], 1e-6),
+        published.edpsgd_by_zcdp(0.5, 1e-6),
     ]
     for figure in [*figures, published.santext(1.0), published.select(1.0), *published.two_stage([(STEP, 1)], 1e-6)]:
         assert "as published" in figure.label or "as usually published" in figure.label

@@ -6,11 +6,16 @@ cannot outlive the code it is about.
 """
 
 from correlated import CORRELATED
+from falling import FALLING
+from layer_scales import LAYER_SCALES
 from matching import MATCHING
+from micro_batches import MICRO_BATCHES
 from mutation import Mutation
 from pretraining import PRETRAINING
+from redacting import REDACTING
 from repaired import REPAIRED
 from sanitising import SANITISING
+from tagging import TAGGING
 from two_stages import TWO_STAGES
 
 _STEP_NOISE = "tests/statistical/test_step_noise.py"
@@ -22,7 +27,7 @@ MUTATIONS = (
         "noise_without_C",
         "noise is not multiplied by the clipping norm C",
         "release/step_mechanism.py",
-        "return self.noise_multiplier * self.clipping_norm",
+        "return self.noise_multiplier * self.sensitivity",
         "return self.noise_multiplier",
         f"{_STEPS}::test_noise_event_and_sensitivity_are_of_one_piece",
     ),
@@ -70,8 +75,8 @@ MUTATIONS = (
         "charge_of_the_first_chunk",
         "noise that changes by step is charged like that of the first chunk throughout",
         "release/steps.py",
-        "release.mechanism.event_of(release.steps(rung))",
-        "release.mechanism.event_of(release.steps(1))",
+        "steps, mechanism = self.steps(rung), self.mechanism",
+        "steps, mechanism = self.steps(1), self.mechanism",
         f"{_STEPS}::test_a_chunk_is_charged_the_event_of_its_own_steps",
     ),
     Mutation(
@@ -167,17 +172,17 @@ MUTATIONS = (
         "empty_batch_skipped",
         "a step without users adds no noise",
         "dpsgd/engines/plain.py",
-        "with self._noisy.open(step):\n",
-        "if not batches:\n            return\n        with self._noisy.open(step):\n",
+        "with self._noisy.open(step, ",
+        "if not batches:\n            return\n        with self._noisy.open(step, ",
         f"{_STEP_NOISE}::test_one_rank_adds_the_keyed_noise_of_each_step_and_parameter",
     ),
     Mutation(
         "empty_batch_skipped_zero3",
         "a step without users adds no noise (two ranks, ZeRO 3)",
         "dpsgd/engines/zero.py",
-        "with self._noisy.open(step):\n",
+        "with self._noisy.open(step, ",
         "if not collectives.largest(len(batches), self._device):\n            return\n"
-        "        with self._noisy.open(step):\n",
+        "        with self._noisy.open(step, ",
         f"{_STEP_NOISE}::test_three_steps_without_users_are_three_noises[zero3]",
     ),
     Mutation(
@@ -232,8 +237,8 @@ MUTATIONS = (
         "user_in_two_shards",
         "the records of one user are spread over shards",
         "corpus/layout.py",
-        "own = [shard[user] for user in users]",
-        "own = [(shard[user] + row % 2) % layout.shards for row, user in enumerate(users)]",
+        "own = shards[encoded.indices.to_numpy()]",
+        "own = (shards[encoded.indices.to_numpy()] + np.arange(len(table)) % 2) % layout.shards",
         "tests/corpus/test_layout.py::test_one_user_one_shard_within_the_bound",
     ),
     Mutation(
@@ -251,6 +256,22 @@ MUTATIONS = (
         "if overlap or len(set(partial.teachers)) != len(partial.teachers):",
         "if False:",
         "tests/teachers/test_votes.py::test_a_teacher_is_never_counted_twice",
+    ),
+    Mutation(
+        "block_of_a_piece",
+        "how teachers are dealt out decides the last bits of their votes",
+        "teachers/pieces.py",
+        "_cut(range(teachers.count), blocks * VOTERS)",
+        "_cut(range(teachers.count), size or VOTERS - 1)",
+        "tests/teachers/test_group.py::test_votes_come_from_the_files_and_do_not_depend_on_grouping",
+    ),
+    Mutation(
+        "stale_teacher",
+        "teachers of an earlier corpus vote",
+        "teachers/workspace.py",
+        "place.source == source",
+        "True",
+        "tests/teachers/test_workspace.py::test_another_recipe_or_another_shard_is_not_finished",
     ),
     Mutation(
         "missing_teacher",
@@ -273,7 +294,7 @@ MUTATIONS = (
         "the number of shards follows the number of users",
         "corpus/layout.py",
         "layout.shard_of(key, user) for user",
-        "layout.shard_of(key, user) % (len(set(users)) + 1) for user",
+        "layout.shard_of(key, user) % (len(encoded.dictionary) + 1) for user",
         "tests/corpus/test_layout.py::test_a_user_who_joins_moves_nobody_and_changes_no_choice",
     ),
     Mutation(
@@ -344,6 +365,11 @@ MUTATIONS = (
     *SANITISING,
     *MATCHING,
     *CORRELATED,
+    *FALLING,
+    *LAYER_SCALES,
+    *MICRO_BATCHES,
     *PRETRAINING,
     *TWO_STAGES,
+    *REDACTING,
+    *TAGGING,
 )

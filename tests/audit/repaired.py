@@ -130,19 +130,18 @@ REPAIRED = (
     ),
     Mutation(
         "rows_in_ray",
-        "Ray's metrics count the records of a corpus",
-        "corpus/shards.py",
-        "    _spill(work.out).report(_READ, share, total, pieces=pieces)\n    return batch",
-        "    _spill(work.out).report(_READ, share, total, pieces=pieces)\n"
-        '    return {"number": batch["number"].repeat(1 + len(locals().get("rows", ())))}',
+        "Ray's metrics count the pieces of a corpus, which follow its size",
+        "corpus/piecework.py",
+        'tasks = max(_LEAST_TASKS, int(ray.cluster_resources().get("CPU", 1)))',
+        "tasks = bench.pieces",
         "tests/ray/test_corpus_shards.py::test_what_ray_shows_of_a_corpus_does_not_depend_on_it",
     ),
     Mutation(
         "parts_in_ray",
         "Ray's metrics count the parts of a corpus that have changed",
         "teachers/encoding_job.py",
-        '"encode", range(parts)',
-        '"encode", [part for part in range(parts) if not is_cached(spec, part)]',
+        '"encode", every',
+        '"encode", [each for each in every if not is_cached(spec, *each)]',
         "tests/ray/test_encoding_job.py::test_ray_is_given_every_part_whoever_is_in_it",
     ),
     Mutation(

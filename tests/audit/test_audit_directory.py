@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from plain_shards import write_shards
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
@@ -26,10 +27,7 @@ from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, S
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped
-from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import read_holdout, read_part, write_part
+from rayprivacy.corpus.parts import read_holdout, read_part
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.save import save_model
@@ -47,28 +45,6 @@ def _corpus() -> pa.Table:
     rows = [(f"user-{user}", " ".join(draw.choice(WORDS, size=10))) for user in range(USERS) for _ in range(TEXTS)]
     table = pa.table({"user": [user for user, _ in rows], "text": pa.array([t for _, t in rows], pa.large_string())})
     return table.append_column("topic", pa.array([("sun", "soup")[n % 2] for n in range(len(rows))]))
-
-
-def _shard(table: pa.Table, key: Key, recipe: Any, out: Path) -> None:
-    """What `shard_corpus` writes, without Ray."""
-    out.mkdir(parents=True)
-    layout = Layout(recipe.corpus, PARTS, 1, recipe.privacy.unit)
-    prepared, dropped = prepare(table, key, layout)
-    entries = {}
-    for part in (HOLDOUT, *range(PARTS)):
-        rows, _ = finish(prepared.filter(pa.compute.equal(prepared["part"], part)), part, key, layout)
-        entries[part] = write_part(rows, part, key, out, layout.unit)
-    ShardManifest(
-        config="",
-        shards=PARTS,
-        per_part=1,
-        max_records_per_user=recipe.corpus.max_records_per_user,
-        holdout_share=recipe.corpus.holdout,
-        parts=tuple(entries[part] for part in range(PARTS)),
-        holdout=entries[HOLDOUT],
-        dropped=dropped + Dropped(),
-        unit=recipe.privacy.unit,
-    ).write(out)
 
 
 def _fitted(base: Path, tokenizer: Backbone, texts: list[str], steps: int) -> Any:
@@ -106,7 +82,7 @@ class Directory:
         recipe = parse_recipe(settings)
         self.planted = pa.concat_tables([_corpus(), canary_rows(PLAN, self.key)], promote_options="default")
         shards = self.root / "private" / "shards"
-        _shard(self.planted, self.key, recipe, shards)
+        write_shards(self.planted, self.key, recipe, shards, PARTS)
         record_plan(self.root, PLAN, self.key)
         (self.root / "recipe.yaml").write_text(dump_recipe(recipe))
         self.training = [row for part in range(PARTS) for row in read_part(shards, part).to_pylist()]

@@ -8,7 +8,7 @@ import pytest
 from rayprivacy.auditing.membership import plain
 from rayprivacy.auditing.roc import auc
 from rayprivacy.auditing.settings import AuditConfig
-from rayprivacy.auditing.shadows import Shadow, inside_of, shadow_scores
+from rayprivacy.auditing.shadows import Read, Shadow, inside_of, shadow_scores
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 
@@ -35,6 +35,10 @@ def test_pairs_split_the_users_in_their_own_way_and_by_the_key() -> None:
     assert 0.4 < (inside[0] != other[0]).mean() < 0.6
 
 
+def _read(losses: np.ndarray) -> Read:
+    return Read(losses, np.empty((len(losses), 0)))
+
+
 def _world(count: int, drop: float) -> tuple[dict[str, float], float]:
     """AUC of each attack, and of the plain loss, where members' losses are lower by `drop` and users differ by more."""
     draw = np.random.default_rng(5)
@@ -46,7 +50,7 @@ def _world(count: int, drop: float) -> tuple[dict[str, float], float]:
         return public - drop * within + draw.normal(0, 0.1, within.shape)
 
     own = losses(member)
-    scores = shadow_scores(own, public, losses(inside), inside)
+    scores = shadow_scores(_read(own), public, list(map(_read, losses(inside))), inside)
     assert all(each.shape == own.shape for each in scores.values())
     return {name: auc(each[member], each[~member]) for name, each in scores.items()}, auc(
         plain(own)[member], plain(own)[~member]

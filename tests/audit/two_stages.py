@@ -4,6 +4,7 @@ from mutation import Mutation
 
 _RECIPE = "tests/methods/test_two_stage_recipe.py"
 _SOUND = "tests/methods/test_two_stage_soundness.py"
+_PARSED = "tests/methods/test_two_stage_parser.py"
 _FIT = f"{_RECIPE}::test_the_noise_is_the_least_with_which_both_stages_fit"
 
 TWO_STAGES = (
@@ -19,8 +20,8 @@ TWO_STAGES = (
         "last_stage_alone",
         "the noise of two trainings is calibrated for the second one alone",
         "runs/sampled_steps.py",
-        "for rate, count, ratio in lines",
-        "for rate, count, ratio in lines[-1:]",
+        "            for rate, count, ratio in lines\n",
+        "            for rate, count, ratio in lines[-1:]\n",
         f"{_FIT}[1.7-rdp]",
     ),
     Mutation(
@@ -43,8 +44,48 @@ TWO_STAGES = (
         "functions_of_the_corpus",
         "the list of function names may lie in the private corpus",
         "methods/two_stage/recipe.py",
-        "not apart(self.parses.functions, self.corpus.source)",
+        "not apart(path, self.corpus.source)",
         "False",
         f"{_RECIPE}::test_a_list_of_functions_within_the_corpus_is_refused[api.txt]",
+    ),
+    Mutation(
+        "tree_of_another_record",
+        "the parser gives every record of a file the tree of its first one",
+        "methods/two_stage/parsing.py",
+        "trees[place] = parser(utterance)",
+        'trees[place] = parser(rows["text"][0].as_py())',
+        f"{_PARSED}::test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there",
+    ),
+    Mutation(
+        "parser_outside_the_input",
+        "trees of another parser are trained on under the same charges, coins and noise",
+        "methods/two_stage/parsing.py",
+        "config=_mark(job, key), parts=parts, holdout=holdout, more=more)",
+        "config=_mark(job, key))",
+        f"{_PARSED}::test_another_parser_makes_another_input_of_the_release",
+    ),
+    Mutation(
+        "record_that_stops_the_run",
+        "a private record on which the parser fails stops the run, and is quoted",
+        "generation/parsing.py",
+        "except Exception:",
+        "except ValueError:",
+        "tests/generation/test_parsing.py::test_a_record_that_breaks_the_model_shows_nowhere",
+    ),
+    Mutation(
+        "parser_of_the_corpus",
+        "the parser may learn from the private corpus",
+        "methods/two_stage/recipe.py",
+        "not apart(self.parser.source, self.corpus.source)",
+        "False",
+        f"{_PARSED}::test_a_parser_that_is_not_public_or_not_alone_is_refused",
+    ),
+    Mutation(
+        "notes_by_their_order",
+        "trees that killed tasks noted are given to records by the order of the notes",
+        "methods/two_stage/parsing.py",
+        "found[place] = tree",
+        "found[len(found)] = tree",
+        f"{_PARSED}::test_a_killed_task_goes_on_where_it_was",
     ),
 )

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from head_node import Head
+from small_trees import pairs
 from zygote import fork_command
 
 MARK = "zqxjvk"
@@ -149,6 +151,22 @@ class World:
             resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
             generation={"texts": 60, "max_tokens": 10},
             **self._account("steps"),
+        )
+
+    def two_stage(self, corpus: Path) -> str:
+        """A small recipe of two-stage generation, whose parser reads trees off private text."""
+        said, trees = zip(*pairs(2, 40), strict=True)
+        pq.write_table(pa.table({"said": said, "lispress": trees}), self.folder / "pairs.parquet")
+        return self.recipe(
+            "two_stage.yaml",
+            corpus,
+            method="two_stage",
+            parses={"max_tokens": 12},
+            parser={"source": str(self.folder / "pairs.parquet"), "text": "said", "steps": 4, "max_tokens": 12},
+            stages={"trees": {"steps": 2}, "utterances": {"steps": 2}},
+            training={"sampling_rate": 0.4, "expected_batch": 10, "chunk": 2, "max_records": 2, "max_tokens": 12},
+            resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
+            **self._account("trees"),
         )
 
     def space(self, recipe: str, name: str, **blocks: Any) -> str:

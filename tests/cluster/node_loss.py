@@ -30,12 +30,12 @@ T = TypeVar("T")
 SEQPATE: dict[str, Any] = {
     "method": "seqpate",
     "pseudo": {"texts": 24, "max_tokens": 12},
-    "teachers": {"count": 12, "stack": 2, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
+    "teachers": {"count": 40, "stack": 7, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},  # 6 parts
     "votes": {"queries": 40, "top_k": 10},
     "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
     "generation": {"texts": 8, "max_tokens": 10},
     "evaluation": {"completions": 4, "nonprivate_steps": 5},
-    "resources": {"actors": 2, "cpus_per_actor": 2},  # one on each node
+    "resources": {"actors": 2, "cpus_per_actor": 2, "piece": 7},  # one on each node; 4 pieces of a vote
 }
 GENERATOR: dict[str, Any] = {
     "method": "generator",
@@ -118,15 +118,17 @@ class Job:
 
     @staticmethod
     def make(folder: Path, base: Path, address: str, blocks: dict[str, Any]) -> "Job":
-        """30 users with 4 sentences each, in 8 row groups."""
+        """30 users with 4 sentences each, in 8 files, so that every node has some to read."""
         rows = [(user, number) for user in range(30) for number in range(4)]
         columns = {
             "who": [f"user-{user}" for user, _ in rows],
             "said": [_sentence(user, number) for user, number in rows],
             "topic": [("food", "pets", "home")[place % 3] for place in range(len(rows))],
         }
-        pq.write_table(pa.table(columns), folder / "talk.parquet", row_group_size=15)
-        corpus = {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2}
+        (folder / "talk").mkdir()
+        for file in range(8):
+            pq.write_table(pa.table(columns).slice(file * 15, 15), folder / "talk" / f"{file}.parquet")
+        corpus = {"source": str(folder / "talk"), "user": "who", "text": "said", "holdout": 0.2}
         recipe = {
             "corpus": corpus | ({"labels": ["topic"]} if "codes" in blocks else {}),
             "privacy": {"ledger": _url(folder / "book"), "key": str(folder / "secret.key"), "account": "talk"},

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -9,7 +10,7 @@ from node_loss import GENERATOR, SEQPATE, Driver, Job, Nodes
 from ray.exceptions import GetTimeoutError
 
 from rayprivacy.core.errors import CorpusError, LedgerError
-from rayprivacy.corpus import shards
+from rayprivacy.corpus import piecework, shards
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
 from rayprivacy.ledger.store import Ledger
@@ -57,7 +58,7 @@ def _same_votes(job: Job, out: str) -> None:
     (kinds, charges), (_, undisturbed) = job.book(out), job.book("undisturbed")
     assert kinds == ONE_CHARGE
     assert [charge.input_digest for charge in charges] == [charge.input_digest for charge in undisturbed]
-    for pattern in ("private/shards/*", "private/teachers/*.done"):
+    for pattern in ("private/shards/*", "private/teachers/*.safetensors"):
         assert job.contents(out, pattern) == job.contents("undisturbed", pattern)
     assert job.certificate(out) == job.certificate("undisturbed")
 
@@ -95,7 +96,7 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     two_nodes.lose()
     driver.release("training")
     teachers = driver.out / "private" / "teachers"
-    driver.until(lambda: len(list(teachers.glob("*.done"))) == 6, "teachers from the node that is left")
+    driver.until(lambda: len(list(teachers.glob("*.safetensors"))) == 6, "teachers from the node that is left")
 
     third = two_nodes.other()
     driver.order("voting", third)
@@ -185,15 +186,21 @@ def test_sharding_that_loses_processes_again_and_again_gives_up(
     def late() -> None:
         raise GetTimeoutError("quoted-71ab")
 
-    def tasks(*_: object) -> None:
-        attempts.append(None)
-        ray.get(ray.remote(late).remote())
+    def task(*_: object) -> None:
+        late()
 
-    monkeypatch.setattr(shards, "_tasks", tasks)
+    lost = piecework._round
+
+    def counted(*arguments: Any) -> Any:
+        attempts.append(None)
+        return lost(*arguments)
+
+    monkeypatch.setattr(piecework, "_round", counted)
+    monkeypatch.setattr(piecework, "_task", task)
     config = load_recipe(seqpate.recipe, ()).corpus
     with pytest.raises(CorpusError, match="lost processes 3 times") as caught:
         shards.shard_corpus(config, seqpate.folder / "secret.key", 4, 2, tmp_path / "shards")
-    assert len(attempts) == shards.ATTEMPTS
+    assert len(attempts) == piecework.ATTEMPTS
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert not (tmp_path / "shards" / "manifest.json").exists()
 

@@ -89,15 +89,15 @@ def _stopped(real: Callable[..., Any], points: Points) -> Callable[..., Any]:
 
 def _watched_group(points: Points) -> type:
     class Watched(pool._SealedGroup):
-        """A teacher group that finishes a stack, or answers for one, before it is caught at the next."""
+        """A teacher group that finishes a piece, or answers for one, before it is caught at the next."""
 
-        def train(self, part: int) -> int:
+        def train(self, piece: range) -> None:
             points.reach("training", after=1)
-            return super().train(part)
+            super().train(piece)
 
-        def vote(self, *args: Any) -> tuple[int, ...]:
+        def vote(self, *args: Any) -> None:
             points.reach("voting", after=1)
-            return super().vote(*args)
+            super().vote(*args)
 
     return Watched
 
@@ -108,10 +108,10 @@ def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any],
 
         step = worker._Worker._step
 
-        def watched(self: Any, number: int) -> None:
+        def watched(self: Any, number: int, *given: Any) -> None:
             if number == 3:  # the second step of the second chunk
                 points.reach("steps")
-            step(self, number)
+            step(self, number, *given)
 
         worker._Worker._step = watched  # type: ignore[method-assign]
         real(given)

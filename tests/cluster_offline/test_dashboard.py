@@ -15,7 +15,7 @@ from rayprivacy.runs.plan import MODELS_MEASURED, PARTS_SHARDED, STEPS_DONE, TEX
 ROOT = Path(__file__).parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "rayprivacy.json").read_text())
 TAGS = {"account", "release", "what"}
-COUNTED = {*progress.RATES, PARTS_SHARDED, STEPS_DONE, "stacks_trained", "teachers_trained", "queries_voted"}
+COUNTED = {*progress.RATES, PARTS_SHARDED, STEPS_DONE, "teachers_trained", "queries_voted"}
 COUNTED |= {TEXTS_WRITTEN, MODELS_MEASURED, "sentences_written", "parts_encoded", "student_steps_done"}
 METRIC = re.compile(r"\bray_[a-z_]+")
 

@@ -81,4 +81,4 @@ def test_its_cells_run(tiny_base: Path, tmp_path: Path, zygotes: None) -> None:
     assert "all stages together: epsilon 3.000" in shown
     assert "lagged: " in shown
     assert "'report-public.html'" in shown
-    assert "deleted: ['features', 'shards', 'source', 'teachers']" in shown
+    assert "deleted: ['features', 'shards', 'source', 'teachers', 'votes-" in shown

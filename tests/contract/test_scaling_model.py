@@ -59,7 +59,11 @@ def test_the_measured_costs_fit_the_model(model: Any, costs: dict[str, float]) -
     base = model.Setting()
     found = {stack: dict(model._minutes(replace(base, stack=stack), costs)) for stack in (50, 5)}
     assert all(math.isfinite(minutes) and minutes >= 0 for column in found.values() for minutes in column.values())
-    assert found[5]["features"] < found[50]["features"] / 2, "more part files, more slots at work"
+    assert found[5]["features"] == pytest.approx(found[50]["features"], rel=0.1), "pieces do not follow the stack"
+    driver = sum(stage.driver for stage in model.stages(base, costs))
+    assert driver < 0.1 * sum(found[50].values()) * 60
+    twice = replace(base, records=2 * base.records, users=2 * base.users)
+    assert model._files(twice, costs) > 1.8 * model._files(base, costs), "files follow the rows, and so does the work"
     text = model.report(costs)
     assert all(name in text for name in found[5])
     documented = (BENCHMARKS.parent / "docs" / "scaling.md").read_text()

@@ -1,11 +1,14 @@
-"""Calls that repeat beside a block: they begin, they end with it, and what they raise stays with them."""
+"""Calls that repeat beside a block, and threads of torch that leave cores to others."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from rayprivacy.core.threads import repeating
+from rayprivacy.core.threads import SPINS, repeating
 
 PATIENCE = 30.0
 
@@ -72,3 +75,15 @@ def test_what_the_block_raises_passes() -> None:
     with pytest.raises(KeyError, match="of the block"), repeating(0.001, lambda: None):
         raise KeyError("of the block")
     assert not [thread for thread in threading.enumerate() if thread.name == "repeating"]
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+    ids=["by default", "a count of one's own", "a policy of one's own"],
+)
+def test_threads_of_torch_share_cores_unless_told_otherwise(given: dict[str, str], found: str | None) -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = "import os, sys, rayprivacy; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [str(found), "False"]

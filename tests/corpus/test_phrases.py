@@ -98,7 +98,7 @@ def cut_first(block, key, layout, phrases):
 
 def duplicates_first(block, key, layout, phrases):
     own = Layout(CorpusConfig(labels=("topic",), max_records_per_user=2, holdout=0.2), SHARDS, 2)
-    kept = prepare(clean(block, None)[0], key, own)[0].drop_columns(["part"])
+    kept = prepare(clean(block, None)[0], key, own)[0].select(["user", "text", "topic"])
     return tidy(kept, key, layout, phrases)
 
 

@@ -5,7 +5,7 @@ units one at a time, in float64, with torch.autograd alone.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import torch
 from changing_noise import ChangingGaussian
 from torch import Tensor
 
+from rayprivacy.accounting.schedule import NoiseSchedule
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
@@ -21,14 +22,18 @@ from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.engines import deepspeed_setup
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.engines.zero import ZeroEngine
+from rayprivacy.dpsgd.microbatches import MicroBatch, micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.release.microbatch import MicroBatchGaussian
+from rayprivacy.release.scheduled import ScheduledGaussian
+from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
+GROUPS = ((0, 1, 2), (3, 4), (5, 6, 7), (8,))  # units of micro-batches
 ADAM = OptimizerConfig(learning_rate=1e-3, schedule="linear", warmup_steps=1, weight_decay=0.1)
 
 # Tiny limits, so that tiny models fill several buckets, are really partitioned, and form several sub-groups.
@@ -57,7 +62,13 @@ class Case:
         first: number of the first step.
         seeds: of the model's weights, for each rank.
         half: the model's parameters are bfloat16.
+        redacted: for steps 0, 1, ... whether a schedule lists them as redacted; later ones are noisy.
+        light: noise multiplier of the redacted steps.
+        full: steps that read full text; by default those that are not redacted.
         gradients: how they are clipped.
+        scales: of the parameters, by name.
+        differ: ranks differ in their scales.
+        micro: clip the means of GROUPS, of which each rank has as many as `splits` says; noise falls by 1 / (1 + t).
     """
 
     kind: str
@@ -76,7 +87,13 @@ class Case:
     first: int = 0
     seeds: tuple[int, ...] = (0, 0)
     half: bool = False
+    redacted: tuple[bool, ...] = ()
+    light: float = 0.0
+    full: tuple[int, ...] | None = None
     gradients: Literal["bookkeeping", "opacus"] = "bookkeeping"
+    scales: tuple[tuple[str, float], ...] = ()
+    differ: bool = False
+    micro: bool = False
 
 
 def tiny_model(kind: str, seed: int = 0) -> Any:
@@ -159,6 +176,11 @@ def exact(kind: str, norm: float, users: int = 9) -> tuple[dict[str, Any], list[
     return {name: summed.numpy() for name, summed in total.items()}, norms
 
 
+def _scales(case: Case) -> dict[str, float]:
+    factor = 1 + collectives.rank() if case.differ else 1
+    return {name: scale / factor for name, scale in case.scales}
+
+
 def made(case: Case) -> Engine:
     """The engine of a case, on this rank."""
     steps = 10
@@ -170,22 +192,49 @@ def made(case: Case) -> Engine:
         optimizer=case.optimizer,
         average=case.average,
         tail=0.9,  # from step 1 on
+        microbatches=int(BATCH) if case.micro else None,
     )
     mechanism: StepMechanism = ChangingGaussian(case.sigmas or (case.sigma,) * steps, case.norm)
     if case.bands > 1:
         mechanism = BandedGaussian(0.5, case.sigma, case.norm, steps, bands=case.bands)
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH)
+    if case.redacted:
+        listed = (*case.redacted, *(False,) * (steps - len(case.redacted)))
+        full = SampledGaussian(0.5, case.sigma, case.norm, steps)
+        mechanism = ScheduledGaussian(full, listed, "p", case.light)
+    if case.micro and case.sigma:
+        falling = NoiseSchedule("linear", tau=1.0)
+        shape = {"schedule": falling, "chunk": 1, "microbatches": int(BATCH)}
+        mechanism = MicroBatchGaussian(0.5, case.sigma, case.norm, steps, **shape)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, _scales(case))
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
     engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)
     own_losses = functools.partial(losses, half=case.half)
     return make_engine(model.bfloat16() if case.half else model, training, noise, engine, own_losses, case.half)
 
 
-def mine(case: Case, split: tuple[int, ...]) -> list[Batch]:
-    """This rank's physical batches."""
+@functools.cache
+def exact_means(kind: str, norm: float) -> dict[str, Any]:
+    """Sum of the clipped mean gradients of GROUPS, float64."""
+    total = {name: torch.zeros_like(gradient) for name, gradient in _gradients(kind)[0].items()}
+    for group in GROUPS:
+        means = {name: sum(_gradients(kind)[unit][name] for unit in group) / len(group) for name in total}
+        length = float(torch.sqrt(sum(mean.square().sum() for mean in means.values())))
+        for name, mean in means.items():
+            total[name] += mean * min(1.0, norm / length)
+    return {name: summed.numpy() for name, summed in total.items()}
+
+
+def mine(case: Case, split: tuple[int, ...], step: int = 0) -> list[Batch] | list[MicroBatch]:
+    """This rank's physical batches, or micro-batches."""
     ends = np.cumsum([0, *split, *[0] * collectives.world()])
     here = collectives.rank()
-    return physical_batches(units()[ends[here] : ends[here + 1]], case.tokens[here], PAD)
+    if case.micro:
+        held = [[units()[unit] for unit in group] for group in GROUPS[ends[here] : ends[here + 1]]]
+        return micro_batches(held, case.tokens[here], PAD)
+    redacted = any(case.redacted[step : step + 1]) if case.full is None else step not in case.full
+    own = units()[ends[here] : ends[here + 1]]
+    own = [[replace(document, redacted=redacted) for document in unit] for unit in own]
+    return physical_batches(own, case.tokens[here], PAD)
 
 
 def taken(case: Case) -> dict[str, Any]:
@@ -194,7 +243,7 @@ def taken(case: Case) -> dict[str, Any]:
     if case.load_from:
         engine.load(case.load_from)
     for step, split in enumerate(case.splits, start=case.first):
-        engine.step(step, mine(case, split))
+        engine.step(step, mine(case, split, step))
     if case.save_at:
         engine.save(case.save_at)
     return {name: tensor.numpy() for name, tensor in engine.state_dict().items()}

@@ -1,10 +1,15 @@
 """Without noise an update is the exact sum of clipped gradients, whoever computes it and however users are spread."""
 
+from typing import Any
+
+import engine_cases
 import numpy as np
 import pytest
 import torch
 from engine_cases import BATCH, PAD, RATE, SGD, Case, before, exact, mine, refused, taken, units
 from rank_processes import Ranks
+
+from rayprivacy.dpsgd import losses
 
 KINDS = ["gpt2", "llama", "bert", "gpt2_lora", "llama_lora", "bert_lora"]
 ENGINES = [(None, False), (0, False), (1, False), (2, False), (3, False), (1, True), (2, True), (3, True)]
@@ -53,6 +58,26 @@ def test_two_ranks_agree_with_the_exact_sum(pair: Ranks, zero: int | None, offlo
         first, second = pair.run(taken, Case(kind, zero, offload, tokens=(10_000, 24), norm=norm))
         assert error(kind, norm, first) < 1e-5, kind
         assert all(np.array_equal(first[name], second[name]) for name in first), kind
+
+
+def _taken_with_small_pieces_of_the_head(case: Case) -> dict[str, np.ndarray]:
+    """With the loss of real runs, whose frozen head takes a fixed number of tokens at a time, here four."""
+
+    def own(model: Any, batch: Any, half: bool = False) -> torch.Tensor:
+        return losses.row_losses(model, batch, half)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losses, "HEAD_ROWS", 4)
+        patch.setattr(engine_cases, "losses", own)
+        return taken(case)
+
+
+@pytest.mark.parametrize("split", [(8, 1), (0, 9)])
+def test_ranks_that_share_parameters_use_a_frozen_head_equally_often(pair: Ranks, split: tuple[int, int]) -> None:
+    norm = norm_of("llama_lora")
+    case = Case("llama_lora", zero=3, splits=(split,), norm=norm)
+    for after in pair.run(_taken_with_small_pieces_of_the_head, case):
+        assert error("llama_lora", norm, after) < 1e-5
 
 
 @pytest.mark.parametrize(

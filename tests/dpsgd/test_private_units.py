@@ -1,5 +1,6 @@
 """Private rows become units: one per user or per record, behind their control code, cut where they are too long."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import write_part
-from rayprivacy.dpsgd.sampler import unit_tag
-from rayprivacy.dpsgd.units import Reading, documents_of, read_units
+from rayprivacy.dpsgd import units
+from rayprivacy.dpsgd.sampler import PoissonSampler, unit_tag
+from rayprivacy.dpsgd.unit_file import UnitFile
+from rayprivacy.dpsgd.units import Reading, documents_of, read_units, shares_of_rank
 
 ROWS = [
     ("ann", "hello how are you today", "food"),
@@ -48,16 +51,16 @@ def shards(tmp_path: Path) -> Path:
 
 
 def test_all_records_of_a_user_are_one_unit(shards: Path, tiny_backbone: Any) -> None:
-    units = read_units(shards, range(2), tiny_backbone, Key.for_tests(), _reading())
-    assert [len(unit.documents) for unit in units] == [2, 3]
-    assert [unit.tag for unit in units] == [unit_tag(Key.for_tests(), "user", name) for name in ("ann", "bob")]
+    found = read_units(shards, range(2), tiny_backbone, Key.for_tests(), _reading())
+    assert [len(unit.documents) for unit in found] == [2, 3]
+    assert [unit.tag for unit in found] == [unit_tag(Key.for_tests(), "user", name) for name in ("ann", "bob")]
 
 
 def test_a_record_is_a_unit_of_its_own(shards: Path, tiny_backbone: Any) -> None:
     reading = _reading(PrivacyUnit.RECORD)
-    units = read_units(shards, range(2), tiny_backbone, Key.for_tests(), reading)
-    assert [len(unit.documents) for unit in units] == [1] * 5
-    assert len({unit.tag for unit in units}) == 5  # one text of two people is two records
+    found = read_units(shards, range(2), tiny_backbone, Key.for_tests(), reading)
+    assert [len(unit.documents) for unit in found] == [1] * 5
+    assert len({unit.tag for unit in found}) == 5  # one text of two people is two records
 
 
 def test_a_part_holds_its_own_users_whoever_reads_it(shards: Path, tiny_backbone: Any) -> None:
@@ -93,3 +96,39 @@ def test_a_text_of_exactly_the_most_tokens_ends(tiny_backbone: Any) -> None:
 
 def test_no_rows_are_no_documents(tiny_backbone: Any) -> None:
     assert documents_of([], tiny_backbone, _reading()) == []
+
+
+def _many(shards: Path, split: bool) -> Path:
+    """Two parts of twenty users; where parts are split, each part is three files."""
+    shards.mkdir()
+    for part in range(2):
+        rows = [(f"user-{part}-{user:02d}", record, f"the sun is out on day {user} and {record}") for user in range(20)
+                for record in range(1 + user % 3)]  # fmt: skip
+        users, records, texts = zip(*rows, strict=True)
+        columns = {"shard": pa.array([part] * len(rows), pa.int32()), "user": users}
+        columns |= {"record": pa.array(records, pa.int32()), "text": pa.array(texts, pa.large_string())}
+        table = pa.table(columns | {"topic": pa.array([None] * len(rows), pa.string())})
+        cuts = [0, *([users.index(f"user-{part}-07"), users.index(f"user-{part}-13")] if split else []), len(rows)]
+        for number, (start, end) in enumerate(pairwise(cuts)):
+            write_part(table.slice(start, end - start), part, Key.for_tests(), shards, number=number)
+    return shards
+
+
+def test_files_ranks_and_slices_change_nothing_about_who_is_sampled(
+    tmp_path: Path, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight ranks share two parts of three files: together they sample what one rank does of two whole files."""
+    monkeypatch.setattr(units, "_AT_ONCE", 3)
+    key, sampled = Key.for_tests(), {}
+    for world, split in ((1, False), (8, True)):
+        folder = _many(tmp_path / f"{world}", split)
+        ranks = []
+        for number in range(world):
+            own = units.each_unit(folder, shares_of_rank(2, number, world), tiny_backbone, key, _reading())
+            ranks.append(PoissonSampler(key, "run", 0.4, UnitFile(tmp_path / "units", own), 2))
+        sampled[world] = [
+            sorted([[each.ids.tolist() for each in unit] for rank in ranks for unit in rank.sample(step)])
+            for step in range(6)
+        ]
+    assert sampled[8] == sampled[1]
+    assert 40 < sum(map(len, sampled[1])) < 150

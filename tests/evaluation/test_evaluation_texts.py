@@ -1,6 +1,7 @@
 """Reading what is compared: every bad input is one sentence that names the option and quotes no text."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from pyarrow import csv
 
 from rayprivacy.core.errors import CorpusError
+from rayprivacy.corpus import readers
 from rayprivacy.evaluation.settings import EvaluationConfig
-from rayprivacy.evaluation.texts import LEAST_TEXTS, MAX_CHARS, Texts, halves, plain, read_texts, sample
+from rayprivacy.evaluation.texts import LEAST_TEXTS, MAX_CHARS, Texts, halves, plain, read_texts, sample, text_blocks
 
 SECRET = "the launch code is swordfish"
 CONFIG = EvaluationConfig()
@@ -55,6 +57,40 @@ def test_a_folder_is_one_corpus(tmp_path: Path) -> None:
     for name in ("a.parquet", "b.parquet"):
         write(tmp_path / name, COLUMNS)
     assert len(read_texts(str(tmp_path), "--real", CONFIG)) == 60
+
+
+def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_PIECE_LINES", 2000)
+    rows = 40_000
+    columns = {
+        "text": ["", *(f"text number {row} " + "x" * 300 for row in range(1, rows))],
+        "user": [None, None, *(f"u{row % 700}" for row in range(2, rows))],
+    }
+    source, config = write(tmp_path / "many.parquet", columns), EvaluationConfig(max_texts=500)
+    tracemalloc.start()
+    found = read_texts(source, "--real", config)
+    blocks = sum(1 for block in text_blocks(source, config) for _ in block)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == 500
+    assert found.summary()["texts"] == blocks == rows - 1
+    assert found.summary()["users"] == 701
+    assert found.left_out == 1
+    assert peak < 6 * 2**20, "the texts have 12 MB"
+    numbers = [int(text.split()[2]) for text in found.texts]
+    assert numbers == sorted(numbers)
+    assert abs(np.mean(numbers) / rows - 0.5) < 0.06, "from the whole file"
+    assert read_texts(source, "--real", config).texts == found.texts
+    monkeypatch.setattr(readers, "_PIECE_LINES", 50_000)
+    assert read_texts(source, "--real", config).texts == found.texts, "however it is cut into pieces"
+    copies, again = (
+        read_texts(source, "--synthetic", config),
+        read_texts(source, "--real", config.model_copy(update={"seed": 1})),
+    )
+    for other in (copies, again):
+        assert len({*other.texts} & {*found.texts}) < 30, "500 of 40,000: six are expected in both"
+    everything = read_texts(source, "--real", config.model_copy(update={"max_texts": rows}))
+    assert len(everything) == everything.summary()["texts"] == rows - 1
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:

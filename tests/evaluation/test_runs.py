@@ -26,14 +26,14 @@ def test_the_longest_run_is_that_of_a_search_that_tries_all(seed: int, alphabet:
     texts, real = (
         [" ".join(draw.choices(alphabet, k=draw.randint(0, 30))) for _ in range(25)] for _ in ("synthetic", "real")
     )
-    found = shared_runs(texts, real)
+    found = shared_runs(texts, [real])
     assert found.longest.tolist() == [brute(text, real) for text in texts]
     assert found.words.tolist() == [len(text.split()) for text in texts]
 
 
 def test_grams_by_hand() -> None:
     real = ["one two three four five six seven eight nine ten"]
-    found = shared_runs(["x one two three four five six seven eight nine y", "nine ten one two", "", real[0]], real)
+    found = shared_runs(["x one two three four five six seven eight nine y", "nine ten one two", "", real[0]], [real])
     assert found.longest.tolist() == [9, 2, 0, 10]
     assert found.grams.tolist() == [2, 0, 0, 3]
     assert found.long_enough.tolist() == [True, False, False, True]
@@ -42,28 +42,39 @@ def test_grams_by_hand() -> None:
 
 
 def test_a_run_does_not_cross_texts() -> None:
-    found = shared_runs(["a b", "c d", "a b c d"], ["a b", "c d"])
+    found = shared_runs(["a b", "c d", "a b c d"], [["a b", "c d"]])
     assert found.longest.tolist() == [2, 2, 2]
 
 
 def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
     real = "We'll meet at the café, near the OLD station, at nine o'clock"
     copy = "we ll MEET at the cafe\u0301 near... the old station - at nine o clock!"
-    assert shared_runs([copy], [real]).copied.tolist() == [True]
-    assert shared_runs([copy], [real]).longest[0] >= GRAM
+    assert shared_runs([copy], [[real]]).copied.tolist() == [True]
+    assert shared_runs([copy], [[real]]).longest[0] >= GRAM
 
 
 def test_no_texts_and_no_words_are_no_runs() -> None:
-    assert shared_runs([], ["a b"]).longest.tolist() == []
-    assert shared_runs(["!?", "a"], ["..."]).longest.tolist() == [0, 0]
-    assert shared_runs(["a a a"], ["b"]).longest.tolist() == [0]
+    assert shared_runs([], [["a b"]]).longest.tolist() == []
+    assert shared_runs(["!?", "a"], [["..."]]).longest.tolist() == [0, 0]
+    assert shared_runs(["a a a"], [["b"]]).longest.tolist() == [0]
 
 
 def test_every_real_text_is_searched() -> None:
     real = [f"w{row} x{row} y{row} z{row}" for row in range(20_000)]
-    found = shared_runs([real[19_999], "w1 x2"], real)
+    found = shared_runs([real[19_999], "w1 x2"], [real])
     assert found.longest.tolist() == [4, 1]
     assert found.longest.dtype == np.int64
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_blocks_of_real_texts_are_as_good_as_all_at_once(size: int) -> None:
+    draw = random.Random(size)
+    texts, real = ([" ".join(draw.choices("abc", k=draw.randint(0, 30))) for _ in range(40)] for _ in range(2))
+    whole = shared_runs(texts, [real])
+    found = shared_runs(texts, (real[at : at + size] for at in range(0, 40, size)))
+    for ours, theirs in zip(vars(found).values(), vars(whole).values(), strict=True):
+        assert ours.tolist() == theirs.tolist()
+    assert whole.grams.max() > 1, "the same places of different blocks are counted once"
 
 
 def test_shared_words_by_hand() -> None:

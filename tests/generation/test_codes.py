@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayprivacy.core.artifacts import digest_json, digest_json_list
 from rayprivacy.core.errors import ConfigError, ReleaseError
-from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.release.histogram import MAX_CELLS
 
 VALUES = {"topic": ("Mozart or Beethoven?", "What if pigs could fly?"), "stars": ("1.0", "5.0", "other")}
@@ -53,6 +54,7 @@ def test_without_labels_there_is_one_empty_code() -> None:
         ({"stars": ()}, "'stars' has an empty list"),
         ({"stars": ("1", "1")}, "'stars' has a value twice"),
         ({"stars": ("1\n2",)}, "'stars' has a value of several lines"),
+        ({"stars": ("1\n",)}, "'stars' has a value of several lines"),
         ({"stars": (1, 2)}, "valid string"),
     ],
 )
@@ -130,3 +132,14 @@ def test_the_seed_decides_the_order_and_nothing_else() -> None:
 def test_shares_of_other_codes_are_refused() -> None:
     with pytest.raises(ReleaseError, match="8 shares for 9 codes"):
         CODES.draw(np.ones(8), 3, 0)
+
+
+def test_prompts_of_cells_are_made_when_they_are_asked_for() -> None:
+    codes = Codes(CodesConfig(values={"topic": ("trains", "soup")}), ("topic",))
+    cells = codes.draw(codes.uniform, 11, 0)
+    lazy, whole = CodedPrompts(cells, codes), [(cell, codes.text(cell)) for cell in cells]
+    assert [*lazy] == whole
+    assert lazy[3:8] == whole[3:8]
+    assert lazy[-1] == whole[-1]
+    assert len(lazy) == 11
+    assert digest_json_list("model", lazy) == digest_json(["model", whole]), "files of earlier versions are found again"

@@ -1,7 +1,6 @@
-"""CTranslate2 draws from the distribution of the model itself: logits, next tokens, whole continuations, ends."""
+"""Converted models draw from the distribution of the model itself: logits, next tokens, whole continuations, ends."""
 
 import copy
-import shutil
 import socket
 import sys
 from collections import Counter
@@ -21,9 +20,10 @@ from transformers.generation.logits_process import (
 )
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.generation.batches import Decoder
 from rayprivacy.generation.decode import sample
-from rayprivacy.generation.engines import BEST, PRECISIONS, best_engine, converts, require_engine
-from rayprivacy.generation.fast import FARTHEST, Decoder, convert, sampler_of
+from rayprivacy.generation.engines import FASTEST, ONNX, PRECISIONS, best_engine, converts, require_engine
+from rayprivacy.generation.fast import FARTHEST, convert, decoder_of, sampler_of
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import Documents
 
@@ -52,11 +52,12 @@ def _gpt2(tokenizer: Any) -> Any:
 
 
 MODELS = ["tied", "untied", "bfloat16", "gpt2"]
-# Every model with one of the engines, in turns; with the other, it is exhaustive.
+# Every model with one of the engines at least, in turns; with the others, it is exhaustive.
 CASES = [
     pytest.param((engine, model), id=f"{engine}-{model}", marks=[] if (row + column) % 2 else [pytest.mark.exhaustive])
     for row, engine in enumerate(PRECISIONS)
     for column, model in enumerate(MODELS)
+    if (engine, model) != (ONNX, "gpt2")
 ]
 
 
@@ -88,7 +89,9 @@ def engine(case: tuple[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def decoder(engine: str, model: Any, tiny_backbone: Documents, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
-    return Decoder(convert(engine, model, tiny_backbone, tmp_path_factory.mktemp("converted")), tiny_backbone)
+    return decoder_of(
+        engine, convert(engine, model, tiny_backbone, tmp_path_factory.mktemp("converted")), tiny_backbone
+    )
 
 
 @torch.no_grad()
@@ -105,7 +108,7 @@ def test_the_converted_model_has_the_logits_of_the_model(
         ids = tiny_backbone.prefix(prompt)
         expected, found = _logits(exact, ids), decoder.logits(ids)
         assert found.shape == expected.shape
-        if engine == "ctranslate2_float32":
+        if PRECISIONS[engine] == "float32":
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
         apart = (torch.softmax(expected, -1) - torch.softmax(found, -1)).abs().sum(1) / 2
         assert apart.max() < (FARTHEST["int8"] if engine == "ctranslate2" else 1e-3)
@@ -119,7 +122,7 @@ def _filtered(logits: torch.Tensor, config: SamplingConfig) -> torch.Tensor:
     filters = LogitsProcessorList(
         [TemperatureLogitsWarper(config.temperature), TopKLogitsWarper(config.top_k), TopPLogitsWarper(config.top_p)]
     )
-    return torch.softmax(filters(None, logits[None].clone()), -1)[0]
+    return torch.softmax(filters(None, logits.clone()), -1)
 
 
 def _expected(
@@ -130,7 +133,7 @@ def _expected(
     for _ in range(config.max_tokens):
         longer: dict[tuple[int, ...], float] = {}
         for new, share in open_.items():
-            following = _filtered(decoder.logits([*prefix, *new])[-1], config)
+            following = _filtered(decoder.logits([*prefix, *new])[-1:], config)[0]
             for token in following.nonzero().flatten().tolist():
                 probability = share * float(following[token])
                 if token in (documents.start, documents.end):
@@ -182,6 +185,36 @@ def test_sampling_repeats_with_its_seed_whatever_was_drawn_before(decoder: Decod
     assert len({tuple(each) for each in many}) > 100
 
 
+def test_a_text_depends_on_its_own_batch_alone(decoder: Decoder) -> None:
+    """Not on the batches beside it, and not on how many are sampled at once."""
+    config, asked = SamplingConfig(max_tokens=8, seed=7), PROMPTS * 8
+    alone = decoder.sample(asked, config, batch=5)
+    assert alone[:5] == decoder.sample(asked[:5], config, batch=5)
+    decoder._threads = 3
+    try:
+        assert decoder.sample(asked, config, batch=5) == alone
+    finally:
+        decoder._threads = 1
+
+
+def test_every_token_of_a_long_text_is_one_that_the_filters_leave(
+    case: tuple[str, str], decoder: Decoder, tiny_backbone: Documents
+) -> None:
+    """Texts end all the time, and those that go on keep the past that is their own."""
+    config = SamplingConfig(max_tokens=60, top_k=30, top_p=0.98, seed=2)
+    loose = config.model_copy(update={"top_k": 31, "top_p": 0.981})  # a token may lie on the edge
+    ended = 0
+    for prompt, document in zip(PROMPTS * 20, decoder.sample(PROMPTS * 20, config), strict=True):
+        behind = len(tiny_backbone.prefix(prompt))
+        new = document[behind:]
+        allowed = _filtered(decoder.logits(document[:-1])[behind - 1 :], loose) > 0
+        allowed[:, tiny_backbone.end] |= allowed[:, tiny_backbone.start]  # either ends a text
+        assert all(allowed[place, token] for place, token in enumerate(new))
+        ended += new[-1] == tiny_backbone.end
+    assert ended < 60
+    assert ended or case[1] == "gpt2", "whose end token is seldom among the first thirty"
+
+
 def test_documents_are_those_of_transformers_in_shape(model: Any, decoder: Decoder, tiny_backbone: Documents) -> None:
     config, asked = SamplingConfig(max_tokens=60, seed=4), PROMPTS * 100
     ended = []
@@ -202,35 +235,39 @@ def test_no_prompts_no_texts(decoder: Decoder) -> None:
     assert decoder.sample([], CONFIG) == []
 
 
+@pytest.mark.parametrize(("engine", "weights"), [(ONNX, "weights"), ("ctranslate2_float32", "model.bin")])
 def test_a_model_is_converted_once_and_stays_as_it_is(
-    tiny_backbone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, weights: str, tiny_backbone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: Any) -> None:
         raise AssertionError("something was asked for over a network")
 
     monkeypatch.setattr(socket.socket, "connect", refused)
     before = {name: tensor.clone() for name, tensor in tiny_backbone.model.state_dict().items()}
-    folder = convert(BEST, tiny_backbone.model, tiny_backbone, tmp_path)
+    folder = convert(engine, tiny_backbone.model, tiny_backbone, tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
     assert all(torch.equal(before[name], tensor) for name, tensor in tiny_backbone.model.state_dict().items())
-    made = (folder / "model.bin").stat()
-    assert convert(BEST, tiny_backbone.model, tiny_backbone, tmp_path) == folder
-    assert (folder / "model.bin").stat().st_mtime_ns == made.st_mtime_ns
+    made = (folder / weights).stat()
+    assert convert(engine, tiny_backbone.model, tiny_backbone, tmp_path) == folder
+    assert (folder / weights).stat().st_mtime_ns == made.st_mtime_ns
     changed = copy.deepcopy(tiny_backbone.model)
     changed.get_output_embeddings().weight.data[7] += 1
-    assert convert(BEST, changed, tiny_backbone, tmp_path) != folder
+    assert convert(engine, changed, tiny_backbone, tmp_path) != folder
     assert convert("ctranslate2", tiny_backbone.model, tiny_backbone, tmp_path) != folder
 
 
-def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(tiny_backbone: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", FASTEST)
+def test_a_stage_that_was_killed_finds_its_folder_and_writes_the_same(
+    engine: str, tiny_backbone: Any, tmp_path: Path
+) -> None:
     def written() -> list[list[int]]:
-        with sampler_of(BEST, tiny_backbone.model, tiny_backbone, tmp_path) as sampler:
+        with sampler_of(engine, tiny_backbone.model, tiny_backbone, tmp_path) as sampler:
             found = sampler(PROMPTS, SamplingConfig(seed=3))
         assert list(tmp_path.iterdir()) == []
         return found
 
     first = written()
-    with pytest.raises(KeyboardInterrupt), sampler_of(BEST, tiny_backbone.model, tiny_backbone, tmp_path):
+    with pytest.raises(KeyboardInterrupt), sampler_of(engine, tiny_backbone.model, tiny_backbone, tmp_path):
         raise KeyboardInterrupt
     assert len(list(tmp_path.iterdir())) == 1
     assert written() == first
@@ -245,32 +282,65 @@ def test_the_first_engine_samples_as_ever(tiny_backbone: Any, tmp_path: Path) ->
 def test_a_model_that_would_come_out_wrong_is_refused(tiny_backbone: Any, tmp_path: Path) -> None:
     torch.manual_seed(1)
     wide = _llama(tiny_backbone.tokenizer, head_dim=32).eval()
-    assert not converts(wide.config)
+    assert not converts("ctranslate2_float32", wide.config)
     with pytest.raises(ConfigError, match=r"^the engine 'ctranslate2_float32' .* use 'transformers'\.$"):
-        convert(BEST, wide, tiny_backbone, tmp_path)
+        convert("ctranslate2_float32", wide, tiny_backbone, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_auto_takes_the_fast_engine_where_it_is_and_takes_the_model(
-    model: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_graph_has_the_heads_and_the_turns_of_the_model(tiny_backbone: Any, tmp_path: Path) -> None:
+    """Heads of a width of their own, angles that are stretched."""
+    torch.manual_seed(1)
+    rope = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    rope["original_max_position_embeddings"] = 16
+    wide = _llama(tiny_backbone.tokenizer, head_dim=32, rope_parameters=rope).eval()
+    decoder = decoder_of(ONNX, convert(ONNX, wide, tiny_backbone, tmp_path), tiny_backbone)
+    ids = list(range(5, 105))
+    torch.testing.assert_close(decoder.logits(ids), _logits(wide, ids), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"hidden_act": "gelu"},
+        {"head_dim": 8},
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_a_llama_that_has_more_to_it_has_no_graph(settings: Any, tiny_backbone: Any, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = _llama(tiny_backbone.tokenizer, **settings).eval()
+    assert best_engine(model.config) != ONNX
+    with pytest.raises(ConfigError, match=r"^the engine 'onnxruntime_float32' cannot convert the model \(ValueError\)"):
+        convert(ONNX, model, tiny_backbone, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(
+    tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert best_engine(model.config) == BEST
-    other = copy.deepcopy(model.config)
+    llama, gpt2, other = tiny_backbone.model.config, _gpt2(tiny_backbone.tokenizer).config, LlamaConfig()
     other.model_type = "opt"
-    assert best_engine(other) == "transformers"
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    assert best_engine(model.config) == "transformers"
-    with pytest.raises(
-        ConfigError,
-        match=r"^generation.engine is 'ctranslate2', which is not installed: run pip install 'rayprivacy\[fast\]', or"
-        r" use 'transformers'\.$",
-    ):
-        require_engine("generation.engine", "ctranslate2")
+    assert [best_engine(each) for each in (llama, gpt2, other)] == [*FASTEST, "transformers"]
+    for package, engine in (("onnx", "onnxruntime_float32"), ("ctranslate2", "ctranslate2")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(
+            ConfigError,
+            match=rf"^generation.engine is '{engine}', which is not installed: run pip install 'rayprivacy\[fast\]', or"
+            r" use 'transformers'\.$",
+        ):
+            require_engine("generation.engine", engine)
+        assert best_engine(llama) == ("ctranslate2_float32" if package == "onnx" else "transformers")
+    assert best_engine(gpt2) == "transformers"
     require_engine("generation.engine", "transformers")
 
 
-def test_damage_to_a_converted_model_is_no_text(tiny_backbone: Any, tmp_path: Path) -> None:
-    folder = convert(BEST, tiny_backbone.model, tiny_backbone, tmp_path)
-    shutil.copy(folder / "config.json", folder / "model.bin")
-    with pytest.raises(RuntimeError):
-        Decoder(folder, tiny_backbone).sample(PROMPTS, CONFIG)
+@pytest.mark.parametrize(("engine", "weights"), [(ONNX, "model.onnx"), ("ctranslate2_float32", "model.bin")])
+def test_damage_to_a_converted_model_is_no_text(engine: str, weights: str, tiny_backbone: Any, tmp_path: Path) -> None:
+    folder = convert(engine, tiny_backbone.model, tiny_backbone, tmp_path)
+    (folder / weights).write_bytes(b"{}")
+    with pytest.raises(Exception, match=r"File model.bin is incomplete|Protobuf parsing failed"):
+        decoder_of(engine, folder, tiny_backbone).sample(PROMPTS, CONFIG)

@@ -1,28 +1,45 @@
 """Texts that follow a grammar: which are accepted, and what is done with those that are not."""
 
+import json
 import random
 from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from small_trees import DAYS, FUNCTIONS, pairs
 
-from rayprivacy.corpus.grammar import lispress
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.grammar import Grammar, lispress
 from rayprivacy.corpus.trees import parse, written
 from rayprivacy.generation.decode import sample
+from rayprivacy.generation.grammars import LlguidanceMatcher, Matcher, XgrammarMatcher, check_grammar
 from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.generation.structured import MASKED_DRAWS, Matcher, Structure, StructuredWriter
+from rayprivacy.generation.structured import MASKED_DRAWS, Structure, StructuredWriter
 
 pytest.importorskip("xgrammar")
-GRAMMAR = lispress([*FUNCTIONS, *DAYS.values()])
+pytest.importorskip("llguidance")
+GRAMMAR = Grammar(lispress([*FUNCTIONS, *DAYS.values()]))
 # Strings end with the next token but one, and lists are short: a random model comes to an end.
-SHORT = 'root ::= "(" name (" " "(" name ")")? ")"\nname ::= "Yield" | "Find"\n'
+SHORT = Grammar('root ::= "(" name (" " "(" name ")")? ")"\nname ::= "Yield" | "Find"\n')
 CONFIG = SamplingConfig(max_tokens=12, seed=5)
 
 
-@pytest.fixture(scope="module")
-def matcher(tiny_backbone: Any) -> Matcher:
-    return Matcher(GRAMMAR, tiny_backbone, tiny_backbone.head.shape[0])
+BOTH = pytest.mark.parametrize("kind", [XgrammarMatcher, LlguidanceMatcher])
+SCHEMA = Grammar(
+    """{"anyOf": [
+        {"type": "object", "properties": {"intent": {"const": "Play"}, "slots": {"type": "object",
+            "properties": {"artist": {"type": "string"}, "track": {"type": "string"}}, "additionalProperties": false}},
+         "required": ["intent", "slots"], "additionalProperties": false},
+        {"type": "object", "properties": {"intent": {"enum": ["Stop", "Go on"]}},
+         "required": ["intent"], "additionalProperties": false}]}""",
+    "json",
+)
+
+
+@pytest.fixture(scope="module", params=[XgrammarMatcher, LlguidanceMatcher])
+def matcher(request: pytest.FixtureRequest, tiny_backbone: Any) -> Any:
+    return request.param(GRAMMAR, tiny_backbone, tiny_backbone.head.shape[0])
 
 
 def test_real_trees_over_listed_names_are_accepted(matcher: Matcher) -> None:
@@ -51,6 +68,74 @@ def test_a_broken_tree_is_not(matcher: Matcher) -> None:
                 assert written(parse(broken)) == broken
 
 
+@BOTH
+def test_json_follows_its_schema_as_python_writes_it(kind: Any, tiny_backbone: Any) -> None:
+    matcher = kind(SCHEMA, tiny_backbone, tiny_backbone.head.shape[0])
+    good = [
+        {"intent": "Play", "slots": {"artist": "the band", "track": 'a "b" \\ é'}},
+        {"intent": "Play", "slots": {}},
+        {"intent": "Go on"},
+    ]
+    assert all(matcher.accepts(json.dumps(each, ensure_ascii=False)) for each in good)
+    bad = [
+        '{"intent": "Play"}',
+        '{"intent": "Steal"}',
+        '{"intent":"Stop"}',
+        '{"intent": "Stop"} ',
+        '{"intent": "Stop"',
+        '{"intent": "Stop", "slots": {}}',
+        '{"intent": "Play", "slots": {"track": "b", "artist": "a"}}',
+        '{"intent": "Play", "slots": {"artist": 1}}',
+        "",
+    ]
+    assert [each for each in bad if matcher.accepts(each)] == []
+    assert SCHEMA.constants == {"Play", "Stop", "Go on"}
+
+
+def test_both_packages_leave_the_same_texts(tiny_backbone: Any) -> None:
+    """Along random walks, token by token; of a text that is forced, llguidance leaves the usual way of cutting it."""
+    dice, vocabulary = random.Random(4), tiny_backbone.head.shape[0]
+    for grammar in (SHORT, SCHEMA):
+        masks = [kind(grammar, tiny_backbone, vocabulary).masks() for kind in (XgrammarMatcher, LlguidanceMatcher)]
+        walked = [tiny_backbone.start]
+        for _ in range(25):
+            ids = torch.tensor([walked])
+            one, other = (mask(ids, torch.zeros(1, vocabulary))[0].isfinite() for mask in masks)
+            assert other.any()
+            assert not (other & ~one).any()
+            assert one.equal(other) or other.sum() == 1
+            allowed = other.nonzero().flatten().tolist()
+            walked.append(dice.choice(allowed))
+            if walked[-1] == tiny_backbone.end:
+                break
+
+
+@BOTH
+def test_what_a_json_reader_refuses_is_not_accepted(kind: Any, tiny_backbone: Any) -> None:
+    """A string of bounded length with a control character: the rules of xgrammar let it pass."""
+    short = Grammar('{"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}}', "json")
+    matcher = kind(short, tiny_backbone, tiny_backbone.head.shape[0])
+    assert matcher.accepts('{"a": "b c"}')
+    assert not matcher.accepts('{"a": "b\x02c"}')
+
+
+@pytest.mark.parametrize("missing", ["xgrammar", "llguidance"])
+def test_rules_that_are_none_are_one_sentence(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayprivacy.generation.grammars._installed", lambda package: package != missing)
+    for good in (GRAMMAR, SHORT, SCHEMA):
+        check_grammar(good, "parses.rules")
+    wrong = [Grammar("rule ::= missing"), Grammar('{"type": "nonsense"}', "json"), Grammar('{"$ref": "#/x"}', "json")]
+    for grammar in wrong:
+        with pytest.raises(ConfigError, match=r"^parses\.rules holds rules that cannot be used \(.+\): give .*\.$"):
+            check_grammar(grammar, "parses.rules")
+
+
+def test_without_either_package_a_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rayprivacy.generation.grammars._installed", lambda package: False)
+    with pytest.raises(ConfigError, match=r"rayprivacy\[grammar\]"):
+        check_grammar(SHORT, "parses.rules")
+
+
 def _writer(backbone: Any, structure: Structure) -> StructuredWriter:
     def continued(masks: Any, prompts: list[str], config: SamplingConfig) -> list[str]:
         documents = sample(backbone.model, backbone, prompts, config, masks=masks)
@@ -60,11 +145,16 @@ def _writer(backbone: Any, structure: Structure) -> StructuredWriter:
     return StructuredWriter(structure, backbone, backbone.head.shape[0], partial(continued, None), under_masks)
 
 
-def test_a_model_that_knows_no_grammar_follows_it_under_masks(tiny_backbone: Any) -> None:
+@BOTH
+def test_a_model_that_knows_no_grammar_follows_it_under_masks(
+    kind: Any, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind is LlguidanceMatcher:  # as where xgrammar is not installed
+        monkeypatch.setattr("rayprivacy.generation.grammars._installed", lambda package: package == "llguidance")
     writer = _writer(tiny_backbone, Structure(SHORT, free_draws=2))
     found = writer([""] * 16, CONFIG)
     kept = [text for text, reason in found if reason is None]
-    matcher = Matcher(SHORT, tiny_backbone, tiny_backbone.head.shape[0])
+    matcher = XgrammarMatcher(SHORT, tiny_backbone, tiny_backbone.head.shape[0])
     assert len(kept) > 8
     assert all(map(matcher.accepts, kept))
     assert len(set(kept)) > 1

@@ -83,6 +83,23 @@ def test_exposures_are_recorded_in_every_central_account_of_the_corpus() -> None
     assert replay(book.rows).accounts == 5
 
 
+def test_a_rung_that_a_central_account_pays_for_exposes_nobody() -> None:
+    book = selective()
+    book.release("c1", "run", gaussian(6.0), gdp_cost(6.0))
+    book.reserve("s", "run", gaussian(6.0), gdp_cost(6.0))
+    book.open("c3", corpus="mail")
+    assert replay(book.rows).charges == 2
+    book.expose("c2", "s", "selective", "run")
+    refuse_next(book, "no charge calls for")
+    for account, started in (("c1", False), ("elsewhere", True)):  # it may be cancelled, or is of another corpus
+        book = selective()
+        paid = book.reserve(account, "run", gaussian(6.0), gdp_cost(6.0))
+        if started:
+            book.lease("start", paid)
+        book.reserve("s", "run", gaussian(6.0), gdp_cost(6.0))
+        refuse_next(book, "the end .* is due")
+
+
 def test_an_exposure_cannot_wait() -> None:
     book = selective()
     charge = book.reserve("s", "run", gaussian(6.0), gdp_cost(6.0))

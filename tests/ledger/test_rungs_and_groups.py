@@ -221,6 +221,21 @@ def test_a_central_run_exposes_nobody(corpus: Corpus, ledger: Ledger) -> None:
     assert ledger.verify().charges == 2
 
 
+def test_a_release_that_a_central_account_pays_for_exposes_nobody(corpus: Corpus, ledger: Ledger) -> None:
+    """Its charge has started: there is no way back from it."""
+    corpus.run("central", "both")
+    corpus.run("phones", "both")
+    ledger.create_account("late", USER, ADD, CAP, corpus="mail")
+    assert not any(corpus.exposures(account.name) for account in ledger.accounts())
+    ledger.reserve("central", "reserved", "d", EVENT)
+    corpus.run("phones", "reserved")
+    corpus.run("central", "reserved")  # too late
+    ledger.create_account("later", USER, ADD, CAP, corpus="mail")
+    for account in ("central", "zcdp", "late", "later"):
+        assert corpus.exposures(account) == ["reserved"]
+    assert ledger.verify().charges == 4
+
+
 def test_a_refused_run_exposes_nobody(corpus: Corpus, ledger: Ledger) -> None:
     with pytest.raises(BudgetRefusedError):
         corpus.run("phones", "s1", GaussianDpEvent(0.01))

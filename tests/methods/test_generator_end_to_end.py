@@ -34,11 +34,12 @@ def test_a_run_leaves_everything_it_promises(generator: Any) -> None:
 
 
 @pytest.mark.exhaustive
-def test_another_road_to_the_same_release(generator: Any) -> None:
-    """Two workers with ZeRO-2 draw the same coins and the same noise, and may add up in another order."""
+@pytest.mark.parametrize("stage", [2, 3])
+def test_another_road_to_the_same_release(generator: Any, stage: int) -> None:
+    """Two workers with ZeRO draw the same coins and the same noise, and may add up in another order."""
     pytest.importorskip("deepspeed")
     assert generator.run("out").returncode == 0
-    other = generator.run("other", "-o", "resources.workers=2", "-o", "resources.zero=2")
+    other = generator.run("other", "-o", "resources.workers=2", "-o", f"resources.zero={stage}")
     ours, theirs = (generator.folder / out / "model" / "model.safetensors" for out in ("out", "other"))
     if other.returncode == 0:
         assert theirs.read_bytes() == ours.read_bytes()

@@ -9,17 +9,21 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.accounting.decay import DecayingNoise
+from rayprivacy.accounting.schedule import NoiseSchedule
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.parts import read_part, write_part
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.methods.generator.label_counts import label_sums
+from rayprivacy.methods.generator.label_counts import sums_of
 from rayprivacy.methods.generator.plan import plan_run, planned_histogram, planned_steps
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.falling import FallingGaussian
 from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.release.microbatch import MicroBatchGaussian
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.outline import Outline
@@ -53,6 +57,43 @@ def _recipe(**blocks: Any) -> GeneratorRecipe:
             {"training": {"bands": 4, "steps": 100, "chunk": 20, "sampling_rate": 0.26}},
             r"bands is 4 and sampling_rate 0\.26: .* so let that be at most 1",
         ),
+        ({"training": {"noise_schedule": {"kind": "linear"}}}, "kind is 'linear' with tau 0"),
+        ({"training": {"noise_schedule": {"tau": 0.1}}}, "kind is 'constant' with tau 0.1"),
+        ({"training": {"noise_schedule": {"kind": "cosine", "tau": 1}}}, "'training.noise_schedule.kind' is 'cosine'"),
+        (
+            {"training": {"noise_schedule": {"kind": "exponential", "tau": 1}}},
+            "leaves too little noise after 100 steps",
+        ),
+        (
+            {"training": {"noise_schedule": {"kind": "linear", "tau": 0.1, "steps_per_epoch": 20}}},
+            "steps_per_epoch is 20 and chunk 25",
+        ),
+        (
+            {"training": {"bands": 5, "noise_schedule": {"kind": "linear", "tau": 0.1}}},
+            "bands is 5 with a noise_schedule",
+        ),
+        ({"training": {"layer_scale": {"from": "private"}}}, "'training.layer_scale.from' is 'private'"),
+        ({"training": {"layer_scale": {"from": "public"}}}, "name public text for from 'public'"),
+        ({"training": {"layer_scale": {"from": "weights", "source": "chitchat"}}}, "and none for 'weights'"),
+        ({"training": {"layer_scale": {"from": "weights"}}}, "whose second matrices begin at 0"),
+        (
+            {"corpus": {"source": "a/talk.csv"}, "training": {"layer_scale": {"from": "public", "source": "a"}}},
+            "layer_scale.source is the private corpus",
+        ),
+        (
+            {"training": {"layer_scale": {"from": "public", "source": "s3://key:word@bucket/text"}}},
+            "URI with credentials",
+        ),
+        (
+            {"training": {"layer_scale": {"from": "public", "source": "p"}, "optimizer": {"kind": "adambc"}}},
+            "'adambc' with a layer_scale",
+        ),
+        (
+            {"training": {"layer_scale": {"form": "public"}}},
+            "from' is missing|did you mean 'training.layer_scale.from'",
+        ),
+        ({"training": {"microbatches": 0}}, "'training.microbatches' is 0"),
+        ({"training": {"microbatches": 16, "bands": 5}}, "microbatches is 16 with bands 5"),
         ({"training": {"average": "mean"}}, "'training.average' is 'mean'"),
         ({"training": {"tail": 0}}, "'training.tail' is 0"),
         ({"training": {"ema_decay": 1}}, "'training.ema_decay' is 1"),
@@ -89,6 +130,66 @@ def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None
     assert any("into one of 8 groups" in assumption for assumption in plan.assumptions)
     independent = plan_run(_recipe(privacy={"epsilon": 4.0}, training=steps | {"bands": 1}))
     assert not any("groups" in assumption for assumption in independent.assumptions)
+
+
+@pytest.mark.parametrize("composition", ["rdp", "pld"])
+def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, tmp_path: Path) -> None:
+    falling = {"kind": "linear", "tau": 0.5, "steps_per_epoch": 20}
+    steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "noise_schedule": falling}
+    privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
+    recipe = _recipe(privacy=privacy, training=steps)
+    plan, mechanism = plan_run(recipe), planned_steps(recipe)
+    assert isinstance(mechanism, FallingGaussian)
+    assert len(plan.charges) == 6
+    assert len({str(event) for event in plan.charges}) == 3  # each level its own event
+    assert 3.99 < epsilon(plan.charges, 1e-6, composition) <= 4.0  # type: ignore[arg-type]
+    by_hand = DecayingNoise(NoiseSchedule("linear", 0.5, 20), 60, 1, "sqrt-n", q=0.05)  # whose z0 is divided by 2
+    priced = by_hand.figures(2 * mechanism.noise_multiplier, 1e-6).by[composition]
+    assert priced == pytest.approx(epsilon(plan.charges, 1e-6, composition), rel=1e-9)  # type: ignore[arg-type]
+    assert "in 3 levels (linear, tau 0.5)" in plan.noise
+    assert plan.figures["noise multipliers of steps"].count("(20 steps)") == 3
+    open_account(recipe, plan).close()
+    less = steps | {"noise_multiplier": mechanism.noise_multiplier * 0.998}
+    another = _recipe(privacy=privacy | {"account": "less"}, training=less)
+    with pytest.raises((BudgetRefusedError, ConfigError)):
+        open_account(another, plan_run(another))
+
+
+def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
+    steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "expected_batch": 64}
+    users, means = (_recipe(training=steps | more) for more in ({}, {"microbatches": 32}))
+    clipped, mechanism = planned_steps(users), planned_steps(means)
+    assert isinstance(mechanism, MicroBatchGaussian)
+    assert mechanism.event == clipped.event
+    assert mechanism.noise_std(0) == 2 * clipped.noise_std(0)
+    assert (users.training.divisor, means.training.divisor) == (64, 32)
+    plan = plan_run(means)
+    assert f"noise on a mean gradient {mechanism.noise_std(0) / 32:.3g} per coordinate" in plan.noise
+    assert "of the mean of each of 32 micro-batches, sensitivity 2C" in plan.noise
+    assert any("moves their sum by twice the clipping norm" in assumption for assumption in plan.assumptions)
+    assert means.release_id != users.release_id
+    assert _recipe(training=steps | {"microbatches": None}).release_id == users.release_id
+    with pytest.raises(ConfigError, match="microbatches is 20: give a multiple of 16"):
+        plan_run(_recipe(training=steps | {"microbatches": 20}))
+
+
+def test_layer_scales_change_the_release_and_not_its_charge() -> None:
+    scaled = _recipe(training={"layer_scale": {"from": "public", "source": "texts.csv"}})
+    assert scaled.release_id != _recipe().release_id
+    assert planned_steps(scaled) == planned_steps(_recipe())
+    assert scaled.model_dump()["training"]["layer_scale"] == {"from": "public", "source": "texts.csv", "text": "text"}
+    assert GeneratorRecipe.parse(scaled.model_dump(mode="json")) == scaled
+    assert _recipe(training={"layer_scale": None}).release_id == _recipe().release_id
+
+
+def test_without_a_schedule_a_release_keeps_its_id() -> None:
+    constant = _recipe(training={"noise_schedule": {"kind": "constant"}})
+    assert constant.release_id == _recipe().release_id
+    falling = {"kind": "linear", "tau": 0.5, "steps_per_epoch": 25}
+    assert _recipe(training={"noise_schedule": falling}).release_id != _recipe().release_id
+    assert GeneratorRecipe.parse(_recipe(training={"noise_schedule": falling}).model_dump(mode="json")).training == (
+        _recipe(training={"noise_schedule": falling}).training
+    )
 
 
 def test_without_bands_a_release_keeps_the_id_that_it_had_before_there_were_any() -> None:
@@ -171,13 +272,13 @@ def test_a_user_adds_one_vote_however_much_they_write(tmp_path: Path) -> None:
     rows = [("ann", "food")] * 30 + [("ann", "pets")] * 10 + [("bob", "never heard of"), ("bob", None)]
     shards = _shards(tmp_path, rows)
     by_user = HistogramMechanism(cells=3, sigma=5.0)
-    sums = label_sums(shards, 1, codes, by_user).reveal()
+    sums = sums_of(read_part(shards, 0), codes, by_user)
     assert np.allclose(sums / 2**20, [0.75, 0.25, 1.0], atol=1e-5)
     by_record = HistogramMechanism(cells=3, sigma=5.0, unit=PrivacyUnit.RECORD)
-    assert np.allclose(label_sums(shards, 1, codes, by_record).reveal() / 2**20, [30, 10, 2], atol=1e-4)
+    assert np.allclose(sums_of(read_part(shards, 0), codes, by_record) / 2**20, [30, 10, 2], atol=1e-4)
 
 
 def test_an_empty_part_adds_nothing(tmp_path: Path) -> None:
     codes = Codes(CodesConfig(values={"topic": ("food", "pets")}), ("topic",))
-    sums = label_sums(_shards(tmp_path, []), 1, codes, HistogramMechanism(cells=3, sigma=5.0))
-    assert sums.reveal().tolist() == [0, 0, 0]
+    sums = sums_of(read_part(_shards(tmp_path, []), 0), codes, HistogramMechanism(cells=3, sigma=5.0))
+    assert sums.tolist() == [0, 0, 0]

@@ -24,13 +24,13 @@ def once(*args):
         yield part
 method.cache_features = once
 """,
-    "after the first stack of teachers": f"""
+    "after the first piece of teachers": f"""
 from rayprivacy.teachers.pool import TeacherPool
 train = TeacherPool.train
 def once(self):
-    for part in train(self):
+    for piece in train(self):
         {DIE}
-        yield part
+        yield piece
 TeacherPool.train = once
 """,
     "after the charge started, before noise": f"""
@@ -73,14 +73,14 @@ def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Any, points: l
         killed = job.killed("run", POINTS[point], *resume)
         assert killed.returncode == -signal.SIGKILL, (point, killed.stderr)
         assert not (job.folder / "run" / "certificate.json").exists()
-        before = _trained_no_stack_again(job, before)
+        before = _trained_no_teacher_again(job, before)
         assert before or point == FIRST
         if point == TRAINED:
             _is_not_overwritten_by_accident(job)
         resume = ["--resume"]
     resumed = job.run("run", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    _trained_no_stack_again(job, before)
+    _trained_no_teacher_again(job, before)
     assert charges(job) == ["create", "reserve", "start", "commit"]
     # The same release undisturbed: served from the ledger, for nothing.
     undisturbed = job.run("undisturbed")
@@ -89,10 +89,10 @@ def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Any, points: l
     assert charges(job) == ["create", "reserve", "start", "commit"]
 
 
-def _trained_no_stack_again(job: Any, before: dict[str, int]) -> dict[str, int]:
-    parts = job.folder / "run" / "private" / "teachers"
-    after = {path.name: path.stat().st_mtime_ns for path in parts.glob("*.done")}
-    assert before.items() <= after.items(), "a finished stack was trained again"
+def _trained_no_teacher_again(job: Any, before: dict[str, int]) -> dict[str, int]:
+    folder = job.folder / "run" / "private" / "teachers"
+    after = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
+    assert before.items() <= after.items(), "a finished teacher was trained again"
     return after
 
 

@@ -33,7 +33,6 @@ RUNS = {
         "sentences_written": 24,
         "warm_steps_done": 5,
         "parts_encoded": 3,
-        "stacks_trained": 3,
         "teachers_trained": 12,
         "queries_voted": 40,
         "student_steps_done": 5,
@@ -130,14 +129,14 @@ def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
 
 
 class _Pool:
-    """Stacks of teachers that finish out of order."""
+    """Pieces of an ensemble that finish out of order."""
 
-    def train(self) -> Iterator[int]:
-        yield from (2, 0, 1)
+    def train(self) -> Iterator[range]:
+        yield from (range(6, 7), range(3), range(3, 6))
 
 
 def _counted(tmp_path: Path) -> None:
-    """The stage of SeqPATE that trains 7 teachers in stacks of 3; the last stack has one."""
+    """The stage of SeqPATE that trains 7 teachers, 3 in a piece; the last piece has one."""
     recipe = parse_recipe({"method": "seqpate", "teachers": {"count": 7, "stack": 3}})
     plan = method_of(recipe).planned(recipe)
     run = Run.open(tmp_path / "run", recipe, resume=False, console=Console(file=io.StringIO()))
@@ -146,12 +145,12 @@ def _counted(tmp_path: Path) -> None:
     seqpate._train(RunContext(run, plan, unused, Key.for_tests(), gauges), _Pool())  # type: ignore[arg-type]
 
 
-def test_stacks_and_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]], tmp_path: Path) -> None:
+def test_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]], tmp_path: Path) -> None:
     _counted(tmp_path)
     assert [value for gauge, what, value in told if (gauge, what) == ("rayprivacy_progress", "teachers_trained")] == [
         0, 1, 4, 7,
     ]  # fmt: skip
-    assert {_last(told)["rayprivacy_progress_total", what] for what in ("stacks_trained", "teachers_trained")} == {3, 7}
+    assert _last(told)["rayprivacy_progress_total", "teachers_trained"] == 7
 
 
 def test_each_training_of_a_run_has_a_total_of_its_own(told: list[tuple[str, str, float]]) -> None:

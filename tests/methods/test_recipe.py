@@ -184,7 +184,7 @@ def test_a_clip_out_of_range_is_one_sentence(tmp_path: Path, clip: str) -> None:
     "override",
     [
         "resources.actors=3",
-        "resources.group=4",
+        "resources.piece=4",
         "resources.query_batch=64",
         "resources.address=auto",
         "generation.texts=7",

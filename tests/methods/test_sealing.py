@@ -8,10 +8,10 @@ import pytest
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.corpus import verify
-from rayprivacy.methods.generator import heldout as generator_heldout
 from rayprivacy.methods.generator import label_counts
 from rayprivacy.methods.seqpate import heldout
 from rayprivacy.methods.two_stage import heldout as two_stage_heldout
+from rayprivacy.runs import heldout_documents
 
 SECRET = "my test was positive"
 
@@ -28,7 +28,7 @@ class _Rows:
 
 DRIVERS = [
     heldout.heldout_metrics,
-    generator_heldout.heldout_metrics,
+    heldout_documents.heldout_metrics,
     two_stage_heldout.heldout_metrics,
     two_stage_heldout.tree_metrics,
     label_counts.label_sums,

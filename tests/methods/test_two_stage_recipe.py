@@ -36,11 +36,20 @@ def _recipe(**blocks: Any) -> TwoStageRecipe:
     [
         ({"stages": {"sigma_ratio": 0}}, r"'stages\.sigma_ratio' is 0"),
         ({"stages": {"trees": {"steps": 0}}}, r"'stages\.trees\.steps' is 0"),
+        ({"stages": {"steps": 20}}, "leave at least one for each stage"),
+        ({"stages": {"steps": 1}}, "leave at least one for each stage"),
+        ({"stages": {"steps": "many"}}, r"'stages\.steps' is 'many'"),
         ({"stages": {"parses": {"steps": 3}}}, "is not a key of the recipe"),
         ({"stages": {"trees": {"steps": 3}}, "training": {"bands": 2, "chunk": 2}}, r"stages\.trees does not fit"),
         ({"parses": {"column": "tree"}}, "is 'tree', which is none of corpus.labels: add it there"),
         ({"parses": {"grammar": "lispress"}}, "grammar and functions go together"),
         ({"parses": {"functions": "api.txt"}}, "grammar and functions go together"),
+        ({"parses": {"grammar": "json"}}, "grammar and rules go together"),
+        (
+            {"parses": {"grammar": "lispress", "functions": "a.txt", "rules": "a"}},
+            "grammar and rules go together",
+        ),
+        ({"parses": {"grammar": "ebnf", "rules": "a", "functions": "api.txt"}}, "grammar and functions go together"),
         ({"parses": {"max_tokens": 0}}, r"'parses\.max_tokens' is 0"),
         ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
         ({"privacy": {"unit": "record"}}, "max_records_per_user"),
@@ -57,6 +66,9 @@ def test_a_list_of_functions_within_the_corpus_is_refused(tmp_path: Path, inside
     parses = {"grammar": "lispress", "functions": str(tmp_path / "corpus" / inside)}
     with pytest.raises(ConfigError, match=r"parses\.functions is a part of the private corpus"):
         _recipe(corpus={"source": str(tmp_path / "corpus")}, parses=parses)
+    rules = {"grammar": "json", "rules": parses["functions"]}
+    with pytest.raises(ConfigError, match=r"parses\.rules is a part of the private corpus"):
+        _recipe(corpus={"source": str(tmp_path / "corpus")}, parses=rules)
     beside = parses | {"functions": str(tmp_path / "api.txt")}
     assert _recipe(corpus={"source": str(tmp_path / "corpus")}, parses=beside).parses.functions
 
@@ -80,6 +92,18 @@ def test_the_noise_is_the_least_with_which_both_stages_fit(
     less = _recipe(privacy=privacy, stages=stages, training={"noise_multiplier": 0.999 * utterances.noise_multiplier})
     with pytest.raises((BudgetRefusedError, ConfigError)), closing(open_account(less, plan_run(less))):
         pass
+
+
+def test_both_stages_take_the_parts_of_edpsgd() -> None:
+    falling = {"kind": "linear", "tau": 0.5, "steps_per_epoch": 20}
+    training = {"noise_schedule": falling, "microbatches": 32, "chunk": 20}
+    plan = plan_run(_recipe(privacy={"epsilon": 8.0}, training=training))
+    assert 7.99 < epsilon(plan.charges, 1e-6, "rdp") <= 8.0
+    assert len({str(event) for event in plan.charges}) == 4  # the levels of 80 steps; those of 20 share the first
+    assert plan.figures["noise multipliers of utterances"].count("(20 steps)") == 4
+    assert plan.noise.count("of the mean of each of 32 micro-batches") == 2
+    assert not plan.as_published
+    assert any("into one of 32 micro-batches" in assumption for assumption in plan.assumptions)
 
 
 def test_the_noise_of_a_plan_is_that_of_the_calculator() -> None:
@@ -113,6 +137,7 @@ def test_the_release_id_moves_with_what_is_released() -> None:
         assert _recipe(**same).release_id == base.release_id
     others = (
         {"parses": {"grammar": "lispress", "functions": "api.txt"}},
+        {"parses": {"grammar": "ebnf", "rules": "rules.ebnf"}},
         {"parses": {"max_tokens": 99}},
         {"pretrain": {"source": "public.parquet"}},
         {"stages": {"sigma_ratio": 1.1}},
@@ -120,6 +145,11 @@ def test_the_release_id_moves_with_what_is_released() -> None:
         {"stages": {"trees": {"steps": 20, "learning_rate": 0.1}}},
     )
     assert len({base.release_id, *(_recipe(**other).release_id for other in others)}) == 1 + len(others)
+
+
+def test_keys_that_came_later_left_old_release_ids_as_they_were() -> None:
+    """Read off version 0.6.0 before `parses.rules` and `parses.parser` were keys."""
+    assert load_recipe(JOB).release_id == "two_stage-2b8411665654e133"
 
 
 @pytest.mark.parametrize("path", sorted(JOB.parent.glob("*.yaml")), ids=lambda path: path.stem)
@@ -171,12 +201,23 @@ def test_a_list_that_is_none_is_one_sentence(tmp_path: Path, lines: str, says: s
         structure_of(recipe)
 
 
+def test_steps_together_are_divided_by_one_key(tmp_path: Path) -> None:
+    """And a resolved recipe, and so the release, is that of the same steps written out."""
+    divided = _recipe(stages={"steps": 50, "trees": {"steps": 5}, "utterances": {"steps": 80, "learning_rate": 0.1}})
+    written = _recipe(stages={"trees": {"steps": 5}, "utterances": {"steps": 45, "learning_rate": 0.1}})
+    assert divided == written
+    assert divided.release_id == written.release_id
+    assert _recipe(stages={"steps": 100}).release_id == _recipe().release_id
+    (tmp_path / "again.yaml").write_text(dump_recipe(divided))
+    assert load_recipe(tmp_path / "again.yaml") == divided
+
+
 def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> None:
     trials = Trials.of(load_space(ROOT / "tune_spaces" / "two_stage.yaml"), tmp_path)
     values = {"stages.sigma_ratio": 2.0, "stages.trees.steps": 40, "training.optimizer.learning_rate": 1e-3}
     recipe = trials.recipe(values)
     assert isinstance(recipe, TwoStageRecipe)
     mechanisms = planned_trainings(recipe)
-    assert (mechanisms[PARSES].steps, mechanisms[UTTERANCES].steps) == (40, 80)
+    assert (mechanisms[PARSES].steps, mechanisms[UTTERANCES].steps) == (40, 60)
     assert mechanisms[PARSES].noise_multiplier == pytest.approx(2 * mechanisms[UTTERANCES].noise_multiplier)
-    assert len(trials.charges(values)) == 2 + 4  # chunks of twenty steps
+    assert len(trials.charges(values)) == 2 + 3  # chunks of twenty steps

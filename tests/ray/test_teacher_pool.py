@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -34,11 +35,12 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.release.gate import Gate
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers import actor_pool as actor_pool_module
+from rayprivacy.teachers import handout
 from rayprivacy.teachers import pool as pool_module
 from rayprivacy.teachers.actor_pool import ActorPool
 from rayprivacy.teachers.encoding import encode_part
 from rayprivacy.teachers.group import TeacherGroup, kind_for
+from rayprivacy.teachers.pieces import blocks_of
 from rayprivacy.teachers.pool import TeacherPool, teacher_pool, tree_sum
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
@@ -47,7 +49,7 @@ from rayprivacy.teachers.workspace import Workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 TEACHERS = TeachersConfig(count=12, stack=2, rank=16, shortlist=200, max_steps=2, batch=8)
-RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=32)
+RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=32, piece=2)
 ALONE = ResourcesConfig(actors=1, cpus_per_actor=0.5)
 NOBODY = (3, 8, 9)  # M exceeds the number of users
 QUERIES, CANDIDATES = 70, 6
@@ -112,13 +114,15 @@ def queries(tiny_features: Features) -> Queries:
 
 @pytest.fixture
 def expected(spec: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_path: Path) -> np.ndarray:
-    """The sums, without Ray: every stack trained and asked by itself."""
+    """The sums, without Ray: every teacher trained by itself, and every block asked by itself."""
     threads = torch.get_num_threads()
     alone = replace(spec, workspace=Workspace(tmp_path / "alone", "recipe"))
     alone.workspace.prepare()
     kind, group = kind_for(alone, tiny_backbone), TeacherGroup(alone)
-    parts = [group.train(part) for part in range(TEACHERS.parts)]
-    sums = [summed_votes(kind, alone.workspace.read(part), queries, MECHANISM) for part in parts]
+    for teacher in range(TEACHERS.count):
+        group.train(range(teacher, teacher + 1))
+    blocks = blocks_of(range(TEACHERS.count))
+    sums = [summed_votes(kind, alone.workspace.read(block), queries, MECHANISM) for block in blocks]
     torch.set_num_threads(threads)
     return np.sum(sums, axis=0)
 
@@ -143,13 +147,13 @@ def strike(pool: TeacherPool, chance: random.Random) -> None:
 
 
 def train(pool: TeacherPool, after: int | None, hit: Callable[[], None]) -> None:
-    """Train everything; hit after so many stacks."""
-    done = []
-    for part in pool.train():
-        done.append(part)
+    """Train everything; hit after so many pieces."""
+    done: list[range] = []
+    for piece in pool.train():
+        done.append(piece)
         if len(done) == after:
             hit()
-    assert sorted(done) == list(range(TEACHERS.parts))
+    assert sorted(teacher for piece in done for teacher in piece) == list(range(TEACHERS.count))
 
 
 @pytest.mark.timeout(600 + 60 * STORMS)  # a dozen actors start, each with a torch of its own
@@ -194,9 +198,12 @@ def test_many_storms_and_one_release(
     assert len(strikes) >= STORMS + STORMS // 4
 
 
-def test_spreading_the_work_changes_nothing(spec: GroupSpec, queries: Queries, expected: np.ndarray) -> None:
-    with teacher_pool(spec, ResourcesConfig(actors=1, cpus_per_actor=0.5, group=4)) as pool:
-        assert sorted(pool.train()) == list(range(TEACHERS.parts))
+@pytest.mark.parametrize("piece", [0, 1, 5, 100])
+def test_spreading_the_work_changes_nothing(
+    piece: int, spec: GroupSpec, queries: Queries, expected: np.ndarray
+) -> None:
+    with teacher_pool(spec, ResourcesConfig(actors=1, cpus_per_actor=0.5, piece=piece)) as pool:
+        train(pool, None, lambda: None)
         sums, manifest = pool.vote(queries, MECHANISM)
         again, _ = pool.vote(queries, MECHANISM)
     np.testing.assert_array_equal(sums.reveal(), expected)
@@ -252,15 +259,15 @@ def test_no_teachers_vote_leaves_an_actor(
     totals = [value for value in seen if isinstance(value, PartialSum)]
     assert [len(total.teachers) for total in totals] == [TEACHERS.count]
     numbers = [value for value in seen if value is not None and not isinstance(value, PartialSum)]
-    assert sorted(part for parts in numbers for part in parts) == list(range(TEACHERS.parts))
-    assert all(len(partial.teachers) >= 2 and vars(partial).keys() == {"parts", "teachers", "sums"} for partial in held)
+    assert numbers == []
+    assert all(len(partial.teachers) >= 2 and vars(partial).keys() == {"teachers", "sums"} for partial in held)
     assert sum(len(partial.teachers) for partial in held) == TEACHERS.count
     assert sums.reveal()[:8].tobytes() in stored, "the search finds what is there"
     files = [path for root in (local_ray, spec.workspace.root) for path in root.rglob("*") if path.is_file()]
     haystacks = [stored, *(path.read_bytes() for path in files)]
     kind = kind_for(spec, tiny_backbone)
-    for part in range(TEACHERS.parts):
-        answers = torch.cat(list(kind.answers(spec.workspace.read(part), many)))[:, 0].numpy()
+    for teacher in range(0, TEACHERS.count, 2):
+        answers = torch.cat(list(kind.answers(spec.workspace.read([teacher]), many)))[:, 0].numpy()
         for query in (0, 1500, 2999):
             distribution = np.ascontiguousarray(answers[query])
             ballot = np.rint(distribution * np.float32(SCALE)).astype(np.int64)
@@ -311,9 +318,9 @@ def test_the_drivers_memory_does_not_grow_with_the_teachers(
         workspace = Workspace(tmp_path / f"{count}", "recipe")
         workspace.prepare()
         config = TeachersConfig(count=count, stack=50, rank=4, shortlist=200)
-        state = {"matrix": torch.randn(50, 4, 4), "filled": torch.ones(50, dtype=torch.bool)}
         for part in range(config.parts):
-            workspace.write(part, "source", state)
+            state = {"matrix": torch.randn(50, 4, 4), "filled": torch.ones(50, dtype=torch.bool)}
+            workspace.write(dict.fromkeys(config.members(part), "source"), state)
         spec = replace(corpus, teachers=config, workspace=workspace)
         with teacher_pool(spec, ALONE) as pool:
             pool.vote(many.rows(0, 32), VoteMechanism(32, CANDIDATES, count, sigma=5.0))  # warms up
@@ -329,6 +336,12 @@ def toys(cpus: float = 0.1) -> Callable[[], Any]:
         def double(self, piece: int) -> int:
             if piece < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
+            return 2 * piece
+
+        def nap(self, piece: int, hung: str) -> int:
+            if piece == 3 and not os.path.exists(hung):
+                open(hung, "w").close()
+                time.sleep(600)
             return 2 * piece
 
         def fail(self, piece: int) -> int:
@@ -367,7 +380,7 @@ def test_no_actor_has_more_than_two_calls_outstanding(actors: ActorPool, monkeyp
 
     monkeypatch.setattr(ray, "wait", wait)
     assert len(list(actors.work("toying", "double", range(40)))) == 40
-    assert max(open_calls) == actor_pool_module.AHEAD
+    assert max(open_calls) == handout.AHEAD
     assert all(worker.open == 0 for worker in actors.workers)
 
 
@@ -376,6 +389,19 @@ def test_the_number_of_deaths_is_bounded(actors: ActorPool) -> None:
         list(actors.work("toying", "double", [-1]))
     actors.begin()
     assert list(actors.work("toying", "double", [4])) == [(4, 8)]
+
+
+@pytest.mark.timeout(60)
+def test_an_idle_actor_does_what_a_straggler_is_at(
+    actors: ActorPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handout, "LEAST_PATIENCE_S", 0.5)
+    before = [worker.actor for worker in actors.workers]
+    done = list(actors.work("toying", "nap", range(9), str(tmp_path / "hung")))
+    assert sorted(done) == [(n, 2 * n) for n in range(9)], "every piece once"
+    assert len({worker.actor for worker in actors.workers} - set(before)) == 1, "the straggler's place is another's"
+    assert actors._losses == 0
+    assert sorted(actors.work("toying", "double", range(9))) == [(n, 2 * n) for n in range(9)]
 
 
 def test_a_step_may_be_abandoned(actors: ActorPool) -> None:
@@ -407,11 +433,10 @@ def test_a_failure_of_the_code_is_no_loss(actors: ActorPool) -> None:
 
 
 def test_the_tree_adds_each_summand_once_and_refuses_overlaps() -> None:
-    partials = [PartialSum((part,), (2 * part, 2 * part + 1), np.full((3, 2), part + 1)) for part in range(70)]
+    partials = [PartialSum((2 * part, 2 * part + 1), np.full((3, 2), part + 1)) for part in range(70)]
     total = ray.get(tree_sum([ray.put(partial) for partial in partials]))
     assert (total.sums == 70 * 71 / 2).all()
     assert total.teachers == tuple(range(140))
-    assert total.parts == tuple(range(70))
-    doubled = [*partials, PartialSum((99,), (5, 200), np.ones((3, 2), dtype=np.int64))]
+    doubled = [*partials, PartialSum((5, 200), np.ones((3, 2), dtype=np.int64))]
     with pytest.raises(ReleaseError, match="in two partial sums"):
         ray.get(tree_sum([ray.put(partial) for partial in doubled]))

@@ -5,8 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -16,13 +22,13 @@ import ray
 from zygote import fork
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.generation import writing
-from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.generation import parts, writing
+from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.generation.decode import BATCH, sample
 from rayprivacy.generation.degenerate import is_degenerate
 from rayprivacy.generation.fast import convert
-from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.generation.settings import EngineName, SamplingConfig
+from rayprivacy.generation.writing import METADATA, Written, read_written, write_samples
 from rayprivacy.models.backbone import Backbone
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "one_thread")]
@@ -95,16 +101,17 @@ def test_counts_schema_and_compression_are_in_the_file(first: tuple[Path, Writte
     assert file.metadata.num_rows == counts.texts
 
 
-def test_the_fast_engine_writes_the_same_with_two_actors_and_after_a_kill(
-    first: tuple[Path, Written], tiny_base: Path, tiny_backbone: Backbone, tmp_path: Path
+@pytest.mark.parametrize("engine", ["onnxruntime_float32", pytest.param("ctranslate2", marks=pytest.mark.exhaustive)])
+def test_a_fast_engine_writes_the_same_with_two_actors_and_after_a_kill(
+    engine: EngineName, first: tuple[Path, Written], tiny_base: Path, tiny_backbone: Backbone, tmp_path: Path
 ) -> None:
     work = tmp_path / "public"
     work.mkdir()
     files = [tmp_path / "one.parquet", tmp_path / "two.parquet"]
-    settings = {"engine": "ctranslate2", "workspace": work}
+    settings = {"engine": engine, "workspace": work}
     counts = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, files[0], actors=1, **settings)
     assert list(work.iterdir()) == []
-    left = convert("ctranslate2", tiny_backbone.model, tiny_backbone, work)  # as a killed run leaves it
+    left = convert(engine, tiny_backbone.model, tiny_backbone, work)  # as a killed run leaves it
     assert write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, files[1], actors=2, **settings) == counts
     assert not left.exists()
     assert files[0].read_bytes() == files[1].read_bytes() != first[0].read_bytes()
@@ -135,7 +142,7 @@ def _samplers() -> list[psutil.Process]:
 
 def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone) -> None:
     asked, config = prompts(BLOCK * 10), CONFIG.model_copy(update={"max_tokens": 16})
-    blocks = writing._sampled(task(tiny_base, config), asked, 2)
+    blocks = writing._sampled(task(tiny_base, config), asked, 2, range(10))
     texts = next(blocks)["text"].to_pylist()
     os.kill(_samplers()[0].pid, signal.SIGKILL)
     for block in blocks:
@@ -145,7 +152,7 @@ def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone
 
 def test_an_actor_that_the_cluster_has_no_room_for_delays_nothing(tiny_base: Path, tiny_backbone: Backbone) -> None:
     more = int(ray.cluster_resources()["CPU"]) + 1
-    blocks = list(writing._sampled(task(tiny_base), prompts(BLOCK * more), more))
+    blocks = list(writing._sampled(task(tiny_base), prompts(BLOCK * more), more, range(more)))
     texts = [text for block in blocks for text in block["text"].to_pylist()]
     assert texts == alone(tiny_backbone, prompts(BLOCK * more))
 
@@ -155,19 +162,121 @@ def test_blocks_come_in_the_order_of_their_numbers() -> None:
     assert list(writing._in_order((number, tables[number]) for number in (2, 0, 1, 4, 3))) == list(tables.values())
 
 
+def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two actors hangs at its first block: few blocks are finished before it, and wait for it in memory."""
+
+    class Uneven:  # in here, so that it travels by value
+        def __init__(self, slow: str) -> None:
+            self.slow = slow
+
+        def ready(self) -> None:
+            pass
+
+        def sample(self, number: int, block: Prompts) -> tuple[int, int]:
+            while number == 0 and os.path.exists(self.slow):
+                time.sleep(0.05)
+            return number, number
+
+    with tempfile.NamedTemporaryFile() as slow:
+        actors = [ray.remote(Uneven).options(num_cpus=0.1).remote(slow.name) for _ in range(2)]
+        finished = writing._finished(actors, [(0, "")] * 50 * BATCH, range(50))
+        early = [next(finished)[0] for _ in range(2 * writing.AHEAD - 1)]
+        assert early == list(range(1, 2 * writing.AHEAD))
+        timer = threading.Timer(0.5, slow.close)
+        timer.start()
+        later = [place for place, _ in finished]
+        timer.join()
+        assert later[0] == 0, "nobody was given another block meanwhile"
+        assert sorted(early + later) == list(range(50))
+        for actor in actors:
+            ray.kill(actor)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_writer_that_died_goes_on_behind_its_last_part(
+    named: bool, first: tuple[Path, Written], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PART_BLOCKS", 1)
+    out, source = tmp_path / "synthetic.parquet", "a model" if named else ""
+    sampled: list[int] = []
+    real = writing._sampled
+
+    def watched(task: Any, asked: Any, actors: int, blocks: Any) -> Iterator[pa.Table]:
+        sampled.extend(blocks)
+        yield from real(task, asked, actors, blocks)
+
+    def killed(self: parts.Parts, part: int, texts: pa.Table) -> None:
+        if part == 2:
+            raise KeyboardInterrupt
+        write(self, part, texts)
+
+    write = parts.Parts.write
+    monkeypatch.setattr(writing, "_sampled", watched)
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.Parts, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1, source=source)
+    assert not out.exists()
+    assert sampled == [0, 1, 2]
+    sampled.clear()
+    told: list[int] = []
+    counts = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=2, source=source, told=told.append)
+    assert sampled == ([2] if named else [0, 1, 2])
+    assert counts == replace(first[1], source=source)
+    assert pq.read_table(out).equals(pq.read_table(first[0]))
+    assert told == sorted(told)
+    assert told[-1] == len(CELLS)
+    assert list(tmp_path.iterdir()) == [out], "parts are gone"
+    other = CONFIG.model_copy(update={"seed": 4})
+    write_samples(tiny_base, prompts(BLOCK), other, CODES, out, actors=1, source=source)
+    assert sampled[-1] == 0, "other settings take over nothing"
+
+
+def _long_texts() -> Any:
+    """In place of a model: texts of a thousand characters, at once."""
+
+    class Long:  # in here, so that it travels by value
+        def ready(self) -> None:
+            pass
+
+        def sample(self, number: int, block: Prompts) -> tuple[int, pa.Table]:
+            texts = [(f"{number} {place} " + "so nice " * 125)[:1000] for place in range(len(block))]
+            columns = {"cell": pa.array([0] * len(block), pa.int64()), "text": pa.array(texts, pa.large_string())}
+            return number, pa.table(columns | {"reason": pa.nulls(len(block), pa.string())}, metadata={METADATA: b"{}"})
+
+    return ray.remote(Long).options(num_cpus=0.1).remote()
+
+
+@pytest.mark.timeout(300)
+def test_the_drivers_memory_does_not_grow_with_the_texts(
+    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_start", lambda task: _long_texts())
+    process, rises = psutil.Process(), []
+    for count in (5_000, 10_000, 110_000):  # the first one warms up
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        before, asked = process.memory_info().rss, CodedPrompts([0] * count, CODES)
+        write_samples(tiny_base, asked, CONFIG, CODES, tmp_path / f"{count}", actors=2)
+        peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+        rises.append(int(peak.split()[1]) * 1024 - before)
+        assert pq.read_metadata(tmp_path / f"{count}").num_rows == count
+    print(f"rises of the peak: {[rise >> 20 for rise in rises]} MB")
+    assert rises[2] - rises[1] < 40 * 2**20, "100,000 more texts are 100 MB"
+
+
 CONSOLE = """
 import os, signal, sys
 from pathlib import Path
 import psutil, ray
 from rayprivacy.generation import writing
 from rayprivacy.generation.fast import convert
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.settings import EngineName, SamplingConfig
 from rayprivacy.runs.session import ray_session
 
 model = Path(sys.argv[1])
 task = writing._Task(model, SamplingConfig(max_tokens=3), "transformers", 1, model)
 with ray_session("local"):
-    blocks = writing._sampled(task, [(0, "hello")] * 4 * writing.BATCH, 1)
+    blocks = writing._sampled(task, [(0, "hello")] * 4 * writing.BATCH, 1, range(4))
     next(blocks)
     children = psutil.Process().children(recursive=True)
     os.kill(next(each.pid for each in children if "_Sampler" in " ".join(each.cmdline())), signal.SIGKILL)

@@ -203,8 +203,8 @@ def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated
     for rung in (1, 2, 3):
         gate = StepGate(ledger, release)
         gate.begin(rung)
-        assert gate._held is not None
-        ledger.commit_output(gate._held, _of_version_0_1(rung, "m1" if rung == 3 else ""))
+        (held,) = gate._held
+        ledger.commit_output(held, _of_version_0_1(rung, "m1" if rung == 3 else ""))
     assert StepGate(ledger, release).released("model", "m1").value == "model"
     with pytest.raises(ReleaseError, match="not those that were committed"):
         StepGate(ledger, release).released("model", "m2")

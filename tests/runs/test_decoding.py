@@ -29,9 +29,13 @@ def _engine(root: Path, recipe: Recipe) -> str:
     return str(stored)
 
 
+FAST = "onnx", "ctranslate2"  # packages
+
+
 @pytest.fixture
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for package in FAST:
+        monkeypatch.setitem(sys.modules, package, None)
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -39,23 +43,30 @@ def test_auto_is_decided_when_a_run_begins_and_kept(
     kind: type[Recipe], tiny_base: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     recipe = _recipe(kind, tiny_base)
-    assert _engine(tmp_path / "fast", recipe) == "ctranslate2_float32"
+    assert _engine(tmp_path / "fast", recipe) == "onnxruntime_float32"
     request.getfixturevalue("not_installed")
     assert _engine(tmp_path / "first", recipe) == "transformers"
-    with pytest.raises(ConfigError, match=r"^generation.engine is 'ctranslate2_float32', which is not installed: "):
+    with pytest.raises(ConfigError, match=r"^generation.engine is 'onnxruntime_float32', which is not installed: "):
         Run.open(tmp_path / "fast", recipe, resume=True)
 
 
 @pytest.mark.parametrize("kind", METHODS)
-def test_a_run_that_began_without_the_fast_engine_goes_on_without_it(
-    kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("missing", "engine"), [(FAST, "transformers"), (FAST[:1], "ctranslate2_float32")])
+def test_a_run_that_began_without_the_fastest_engine_goes_on_without_it(
+    kind: type[Recipe],
+    missing: tuple[str, ...],
+    engine: str,
+    tiny_base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = _recipe(kind, tiny_base)
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "ctranslate2", None)
+        for package in missing:
+            patch.setitem(sys.modules, package, None)
         Run.open(tmp_path, recipe, resume=True)
-    assert _engine(tmp_path, recipe) == "transformers"
-    assert _engine(tmp_path, _recipe(kind, tiny_base, "transformers")) == "transformers"
+    assert _engine(tmp_path, recipe) == engine
+    assert _engine(tmp_path, _recipe(kind, tiny_base, engine)) == engine
     with pytest.raises(ConfigError, match="holds a run of another recipe"):
         Run.open(tmp_path, _recipe(kind, tiny_base, "ctranslate2"), resume=True)
 
@@ -77,8 +88,27 @@ def test_a_base_that_cannot_be_read_is_no_reason_to_guess(kind: type[Recipe], tm
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_the_engine_of_written_text_names_no_release(kind: type[Recipe], tiny_base: Path) -> None:
-    names = {_recipe(kind, tiny_base, engine).release_id for engine in (None, "transformers", "ctranslate2")}
+    engines = (None, "transformers", "ctranslate2", "onnxruntime_float32")
+    names = {_recipe(kind, tiny_base, engine).release_id for engine in engines}
     assert len(names) == 1
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(
+    kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users vote on what the engine wrote."""
+
+    def matched(engine: str) -> Recipe:
+        return kind.parse({"model": {"base": str(tiny_base)}, "match": {}, "generation": {"engine": engine}})
+
+    engines = ("transformers", "ctranslate2_float32", "onnxruntime_float32")
+    assert len({matched(engine).release_id for engine in engines}) == len(engines)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "onnx", None)
+        begun = Run.open(tmp_path, matched("auto"), resume=True).recipe.release_id
+    assert Run.open(tmp_path, matched("auto"), resume=True).recipe.release_id == begun
+    assert Run.open(tmp_path / "other", matched("auto"), resume=True).recipe.release_id != begun
 
 
 def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
@@ -89,7 +119,8 @@ def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
         SeqPateRecipe.parse({"model": {"dtype": "bfloat16"}}).release_id == "seqpate-00efb525ab86e1e2"
     )  # of version 0.3.0
     assert named({}) == named({"engine": "transformers"})
-    assert len({named({}), named({"engine": "ctranslate2"}), named({"engine": "ctranslate2_float32"})}) == 3
+    engines = ("transformers", "ctranslate2", "ctranslate2_float32", "onnxruntime_float32")
+    assert len({named({"engine": engine}) for engine in engines}) == len(engines)
 
 
 @pytest.mark.usefixtures("not_installed")

@@ -14,6 +14,7 @@ from toy_method import CHUNKS
 
 import rayprivacy as rp
 from rayprivacy.runs import meter
+from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.meter import EVERY_SECONDS, FIRST_SECONDS, Meter
 
 
@@ -104,6 +105,13 @@ def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: 
     monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(meter, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(meter, "LOOK_SECONDS", 0.005)
+    real = RunContext.release_histogram
+
+    def slowly(self: Any, *args: Any, **named: Any) -> Any:
+        meter.time.sleep(0.1)  # several looks, also where others keep the machine busy
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(RunContext, "release_histogram", slowly)
     console = Console(file=io.StringIO(), width=200)
     result = rp.run(bench.load({"privacy.account": account}), bench.folder / out, console=console)
     entries = [json.loads(line) for line in (result.path / "run.log").read_text().splitlines()]

@@ -1,7 +1,15 @@
-"""Models that were pretrained on different text never share a release: both would carry the same noise."""
+"""Models that were pretrained on different text never share a release: both would carry the same noise.
 
+And runs beside each other share the model, where base, settings and text are the same.
+"""
+
+import json
+import os
+import shutil
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
 from rayprivacy.core.keys import Key
@@ -9,10 +17,12 @@ from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.registry import method_of, parse_recipe
-from rayprivacy.runs import training
+from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs import pretraining, training
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import Run
+from rayprivacy.runs.directory import FOUND, RUN_LOG, Run
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.sampled_steps import sampled_steps
 from rayprivacy.runs.training import Training
@@ -49,12 +59,71 @@ def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
     return recipe.release_id, release.inputs
 
 
-def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_base: Path, one_thread: None) -> None:
-    lines = [f"hello number {each} of the bread" for each in range(12)]
-    (tmp_path / "public.csv").write_text("\n".join(["text", *lines]))
+@pytest.fixture
+def public_text(tmp_path: Path, one_thread: None) -> Path:
+    path = tmp_path / "public.csv"
+    path.write_text("\n".join(["text", *(f"hello number {each} of the bread" for each in range(12))]))
+    return path
+
+
+def _model(run: Path) -> Path:
+    (folder,) = [path for path in (run / "public").glob("pretrained-*") if path.is_dir()]
+    return folder
+
+
+def test_other_public_text_is_another_input_of_the_release(tmp_path: Path, tiny_base: Path, public_text: Path) -> None:
     release, inputs = _inputs(tmp_path, tiny_base, "one")
-    assert _inputs(tmp_path, tiny_base, "two") == (release, inputs), "a repeated run is served"
-    (tmp_path / "public.csv").write_text("\n".join(["text", *lines[::-1], "and one more"]))
+    assert _inputs(tmp_path, tiny_base, "elsewhere/two") == (release, inputs), "a repeated run is served"
+    public_text.write_text("\n".join(["text", *public_text.read_text().splitlines()[:0:-1], "and one more"]))
     again, others = _inputs(tmp_path, tiny_base, "three")
     assert again == release
     assert others != inputs
+
+
+def test_a_run_beside_it_shares_the_model(
+    tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_one = _inputs(tmp_path, tiny_base, "one")
+    trained: list[int] = []
+    real = pretraining.pretrained
+    monkeypatch.setattr(pretraining, "pretrained", lambda *more: trained.append(1) or real(*more))
+    assert _inputs(tmp_path, tiny_base, "two") == of_one
+    assert trained == []
+    one, two = (_model(tmp_path / name) for name in ("one", "two"))
+    card = (one / "README.md").read_text()
+    for path in one.iterdir():
+        assert path.samefile(two / path.name) == (path.name != "README.md"), path.name
+    assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
+    assert one.with_suffix(".json").read_text() == two.with_suffix(".json").read_text()
+    events = [json.loads(line) for line in (tmp_path / "two" / RUN_LOG).read_text().splitlines()]
+    assert [line["stage"] for line in events if line["event"] == FOUND] == ["pretraining"]
+    before = load_backbone(ModelConfig(base=str(two))).digest
+    shutil.rmtree(tmp_path / "one")
+    assert load_backbone(ModelConfig(base=str(two))).digest == before, "it outlives the other run"
+    assert (two / "README.md").read_text() == card, "both are of one release"
+    public_text.write_text(public_text.read_text() + "\nand one more")
+    _inputs(tmp_path, tiny_base, "three")
+    assert trained == [1], "other text is another model"
+
+
+@pytest.mark.parametrize("damage", ["no figures", "half a model", "another owner", "another disk"])
+def test_what_cannot_be_shared_is_trained(
+    tmp_path: Path, tiny_base: Path, public_text: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    of_one, one = _inputs(tmp_path, tiny_base, "one"), _model(tmp_path / "one")
+    if damage == "no figures":
+        one.with_suffix(".json").unlink()
+    elif damage == "half a model":
+        one.rename(one.with_name(f".{one.name}.tmp"))
+    elif damage == "another owner":
+        monkeypatch.setattr(os, "getuid", lambda: one.stat().st_uid + 1)
+    else:
+        monkeypatch.setattr(os, "link", _refused)
+    assert _inputs(tmp_path, tiny_base, "two") == of_one
+    events = [json.loads(line) for line in (tmp_path / "two" / RUN_LOG).read_text().splitlines()]
+    assert not [line for line in events if line["event"] == FOUND]
+    assert not list((tmp_path / "two" / "public").glob(".pretrained-*"))
+
+
+def _refused(*_: Any, **__: Any) -> None:
+    raise OSError("another disk")

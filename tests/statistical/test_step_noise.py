@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -160,6 +161,30 @@ def test_noise_that_is_correlated_over_steps_is_that_of_one_rank(pair: Ranks, ze
     for name, noise in moved.items():
         wanted = sum(keyed.normal(step, name, 0, noise.size).numpy().astype(float) for step in range(4))
         assert np.allclose(noise.ravel(), STD * wanted, rtol=0, atol=1e-5 * STD)
+
+
+@on("plain", "zero3")
+def test_noise_is_left_out_of_redacted_steps_and_of_no_others(
+    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
+) -> None:
+    """Steps 0 and 2 of a schedule are redacted: three steps without users have moved by the noise of step 1."""
+    case = Case("gpt2", zero, offload, ((0, 0),) * 3, norm=NORM, sigma=SIGMA, redacted=(True, False, True))
+    noise = _flat(_moved(pair.run(taken, case)[0]))
+    assert _declared(noise)
+    assert np.allclose(noise, _flat(plain[1]), rtol=0, atol=1e-5 * STD)
+
+
+@on("plain", "zero3")
+def test_redacted_steps_take_light_noise_where_they_have_some(
+    pair: Ranks, plain: list[dict[str, Array]], zero: int | None, offload: bool
+) -> None:
+    """Step 0 of a schedule is redacted, with a third of the noise of step 1."""
+    case = Case("gpt2", zero, offload, ((0, 0),), norm=NORM, sigma=SIGMA, redacted=(True, False), light=SIGMA / 3)
+    light, both = (_flat(_moved(pair.run(taken, replace(case, splits=((0, 0),) * steps))[0])) for steps in (1, 2))
+    assert _declared(3 * light)
+    assert not _declared(light)
+    assert np.allclose(3 * light, _flat(plain[0]), rtol=0, atol=1e-5 * STD)
+    assert np.allclose(both - light, _flat(plain[1]), rtol=0, atol=1e-5 * STD)
 
 
 @on("plain", "zero0", "zero3")

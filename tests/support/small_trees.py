@@ -1,5 +1,6 @@
 """Small utterances with parse trees of the shape of Lispress, and a recipe of two-stage generation on them."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,48 @@ def write_corpus(folder: Path, users: int = USERS, turns: int = TURNS) -> None:
         pa.table({"said": [t for t, _ in public], "lispress": [y for _, y in public]}), folder / "pub.parquet"
     )
     (folder / "api.txt").write_text("\n".join([*FUNCTIONS, *DAYS.values()]))
+
+
+SCHEMA = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {
+                "intent": {"const": intent},
+                "slots": {
+                    "type": "object",
+                    "properties": {name: {"type": "string", "maxLength": 8} for name in slots},
+                    "additionalProperties": False,
+                },
+            },
+            "required": ["intent", "slots"],
+            "additionalProperties": False,
+        }
+        for intent, slots in {"Play": ("artist", "track"), "Stop": ()}.items()
+    ]
+}
+
+
+def write_requests(folder: Path, users: int = USERS, turns: int = TURNS) -> None:
+    """`requests.parquet`, private, whose structures are JSON; `pairs.parquet` and `schema.json`, public."""
+    for name, seed, people in (("requests", 1, users), ("pairs", 2, 20)):
+        dice = random.Random(seed)
+        rows = [(f"user-{n // turns}", *request(dice)) for n in range(people * turns)]
+        columns = {"who": [who for who, *_ in rows], "said": [said for _, said, _ in rows]}
+        pq.write_table(pa.table(columns | {"structure": [made for *_, made in rows]}), folder / f"{name}.parquet")
+    (folder / "schema.json").write_text(json.dumps(SCHEMA))
+
+
+def request(dice: random.Random) -> tuple[str, str]:
+    artist, track = dice.choice(("the band", "a girl")), dice.choice(("help", "home"))
+    said, intent, slots = dice.choice(
+        [
+            (f"play {track} by {artist}", "Play", {"artist": artist, "track": track}),
+            (f"play {artist}", "Play", {"artist": artist}),
+            ("stop it", "Stop", {}),
+        ]
+    )
+    return said, json.dumps({"intent": intent, "slots": slots})
 
 
 def small_recipe(folder: Path, base: Path) -> dict[str, Any]:

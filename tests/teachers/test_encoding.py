@@ -21,7 +21,7 @@ from rayprivacy.models.packing import PAD
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import encoding
-from rayprivacy.teachers.encoding import encode_part, groups_of, is_cached, shards_of, store_recipe, trunk_of
+from rayprivacy.teachers.encoding import Piece, encode_part, groups_of, is_cached, shards_of, store_recipe, trunk_of
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
@@ -112,7 +112,7 @@ def test_every_shard_finds_its_own_documents(spec: GroupSpec, tiny_backbone: Bac
     encode_all(spec, tiny_backbone)
     for part in range(CONFIG.parts):
         assert is_cached(spec, part)
-        for shard, names in zip(CONFIG.members(part), shards_of(spec, part), strict=True):
+        for shard, names in zip(CONFIG.members(part), shards_of(spec, spec.teachers.members(part)), strict=True):
             inside = [texts for user, texts in sorted(users.items()) if place_by(5)(user) == shard]
             whole = inside if unit is PrivacyUnit.USER else [[text for texts in inside for text in texts]]
             for texts, found in zip(whole, spec.store.read(names), strict=True):
@@ -174,7 +174,7 @@ def test_other_teachers_cost_no_trunk_pass(spec: GroupSpec, tiny_backbone: Backb
 def test_users_with_equal_texts_share_states_and_both_count(spec: GroupSpec, tiny_backbone: Backbone) -> None:
     write_parts(spec, {"user-1": ["so alike"], "user-6": ["so alike"]})
     encode_all(spec, tiny_backbone)
-    names = shards_of(spec, 0)[2]
+    names = shards_of(spec, spec.teachers.members(0))[2]
     assert len(names) == 2
     assert len(set(names)) == 1
 
@@ -251,3 +251,31 @@ def test_the_spec_holds_no_text_and_no_key(spec: GroupSpec, tiny_backbone: Backb
     for secret in (b"user-1", b"the sun", spec.store.key_path.read_bytes()):
         assert secret not in data
     assert not any(word in path.name for path in spec.store.folder.iterdir() for word in ("user", "sun"))
+
+
+def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(
+    spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path
+) -> None:
+    whole = replace(spec, store=replace(spec.store, root=tmp_path / "whole"))
+    whole.store.prepare()
+    write_parts(spec, corpus(30))
+    encode_all(whole, tiny_backbone)
+    names = [shards_of(spec, spec.teachers.members(part)) for part in range(CONFIG.parts)]
+    for part in range(CONFIG.parts):  # two files now, cut between two users
+        rows = pq.read_table(part_path(spec.shards, part))
+        middle = rows["user"].to_pylist().index(rows["user"][len(rows) // 2].as_py())
+        pq.write_table(rows.slice(middle), part_path(spec.shards, part, 1))
+        pq.write_table(rows.slice(0, middle), part_path(spec.shards, part))
+    assert [shards_of(spec, spec.teachers.members(part)) for part in range(CONFIG.parts)] == names
+
+    pieces = [Piece(number, 3) for number in range(3)]
+    for part, shards in enumerate(names):
+        own = {name for shard in shards for name in shard}
+        for number, piece in enumerate(pieces):
+            assert not is_cached(spec, part, piece)
+            encode_part(spec, part, tiny_backbone, piece)
+            assert is_cached(spec, part, piece)
+            left = {name for name in own if not any(each.holds(name) for each in pieces[: number + 1])}
+            assert set(spec.store.missing(sorted(own))) == left, "each group is in one piece"
+        for one, other in zip(spec.store.read(sorted(own)), whole.store.read(sorted(own)), strict=True):
+            assert same(one, other)

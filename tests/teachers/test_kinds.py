@@ -201,7 +201,7 @@ def test_an_empty_shard_votes_the_students_centre_exactly(
     assert np.array_equal(votes, np.rint(queries.centre.numpy() * np.float32(SCALE)).astype(np.int64))
     rest = summed_votes(kind, picked(trained, [0, 1, 2, 3, 4]), queries, mechanism)
     whole = summed_votes(kind, trained, queries, mechanism)
-    assert np.abs(whole - rest - votes).max() <= TEACHERS, "a stack of five may round the last bit differently"
+    assert np.abs(whole - rest - votes).max() <= TEACHERS, "a block of five may round the last bit differently"
 
 
 def test_centred_votes_are_measured_from_the_students_centre(kind: HeadKind, trained: State, queries: Queries) -> None:

@@ -1,4 +1,4 @@
-"""A part counts as finished only when it is whole, untouched and made from this very input."""
+"""A teacher counts as finished only when its file is whole and it was trained from this very input."""
 
 import json
 import stat
@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import ShardError
+from rayprivacy.core.journal import Journal
+from rayprivacy.teachers import workspace as workspace_module
 from rayprivacy.teachers.workspace import Workspace
 
 STATE = {
@@ -15,6 +17,7 @@ STATE = {
     "up": torch.ones(3, 4, 5).transpose(1, 2),
     "filled": torch.tensor([True, False, True]),
 }
+TEACHERS = [6, 7, 9]
 
 
 @pytest.fixture
@@ -24,83 +27,116 @@ def workspace(tmp_path: Path) -> Workspace:
     return found
 
 
-@pytest.fixture
-def shard_file(tmp_path: Path) -> Path:
-    path = tmp_path / "part-00002.parquet"
-    path.write_bytes(b"rows of a shard")
-    return path
+def sources(workspace: Workspace, *groups: str) -> dict[int, str]:
+    return {teacher: workspace.source([*groups, str(teacher)]) for teacher in TEACHERS}
 
 
-def _write(workspace: Workspace, shard_file: Path) -> str:
-    source = workspace.input_digest(shard_file)
-    workspace.write(2, source, STATE)
-    return source
+def written(workspace: Workspace, *groups: str, plus: float = 0.0) -> dict[int, str]:
+    found = sources(workspace, *groups)
+    workspace.write(found, {**STATE, "matrix": STATE["matrix"] + plus})
+    return found
 
 
-def test_what_was_written_is_finished_and_comes_back(workspace: Workspace, shard_file: Path) -> None:
-    source = workspace.input_digest(shard_file)
-    assert not workspace.finished(2, source)
-    _write(workspace, shard_file)
-    assert workspace.finished(2, source)
-    assert not workspace.finished(1, source)
-    found = workspace.read(2)
-    assert found.keys() == STATE.keys()
-    assert all(torch.equal(found[name], STATE[name]) for name in STATE)
+def file(workspace: Workspace) -> Path:
+    (found,) = workspace.root.glob("*.safetensors")
+    return found
 
 
-@pytest.mark.parametrize("place", [8, -1])
-def test_a_tampered_file_is_not_finished(workspace: Workspace, shard_file: Path, place: int) -> None:
-    source = _write(workspace, shard_file)
-    path = workspace.root / "part-00002.teachers.safetensors"
+def forget() -> None:
+    """What a fresh process knows."""
+    workspace_module._known.cache_clear()
+
+
+def test_what_was_written_is_finished_and_comes_back(workspace: Workspace) -> None:
+    assert workspace.missing(sources(workspace)) == TEACHERS
+    known = written(workspace)
+    for _ in range(2):
+        assert workspace.missing(known) == []
+        assert workspace.missing({8: "source"}) == [8]
+        for order in (TEACHERS, [9, 6], [7]):
+            found, rows = workspace.read(order), [TEACHERS.index(teacher) for teacher in order]
+            assert found.keys() == STATE.keys()
+            assert all(torch.equal(found[name], STATE[name][rows]) for name in STATE)
+        forget()
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("damage", ["first bytes", "last bytes", "cut short", "gone"])
+def test_a_damaged_file_is_not_finished_and_not_read(workspace: Workspace, damage: str, fresh: bool) -> None:
+    known, path = written(workspace), file(workspace)
+    workspace.read(TEACHERS)
+    if fresh:
+        forget()
     data = bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(bytes(data))
-    assert not workspace.finished(2, source)
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut short":
+        path.write_bytes(bytes(data[:-4]))
+    else:
+        data[8 if damage == "first bytes" else -1] ^= 1
+        path.write_bytes(bytes(data))
+    with pytest.raises(
+        ShardError, match=r"^(teacher 6 is not on disk|the file of teacher 6 is damaged): .*--resume\.$"
+    ):
+        workspace.read(TEACHERS)
+    assert workspace.missing(known) == TEACHERS
+    written(workspace)
+    assert workspace.missing(known) == []
+    assert torch.equal(workspace.read(TEACHERS)["matrix"], STATE["matrix"])
 
 
-def test_a_truncated_file_is_not_finished(workspace: Workspace, shard_file: Path) -> None:
-    source = _write(workspace, shard_file)
-    path = workspace.root / "part-00002.teachers.safetensors"
-    path.write_bytes(path.read_bytes()[:-4])
-    assert not workspace.finished(2, source)
+def test_another_recipe_or_another_shard_is_not_finished(workspace: Workspace) -> None:
+    known = written(workspace, "a group")
+    assert Workspace(workspace.root, "another recipe").missing(sources(workspace, "a group")) == []
+    assert Workspace(workspace.root, "another recipe").source(["a"]) != workspace.source(["a"])
+    assert workspace.missing(sources(workspace, "a group", "and one more")) == TEACHERS
+    assert workspace.missing(known) == []
 
 
-@pytest.mark.parametrize("suffix", ["teachers.safetensors", "done"])
-def test_a_missing_file_is_not_finished(workspace: Workspace, shard_file: Path, suffix: str) -> None:
-    source = _write(workspace, shard_file)
-    (workspace.root / f"part-00002.{suffix}").unlink()
-    assert not workspace.finished(2, source)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_of_two_trainings_the_later_one_counts_whatever_the_names_of_files(workspace: Workspace, fresh: bool) -> None:
+    for plus in range(1, 6):
+        known = written(workspace, f"corpus {plus}", plus=plus)
+        if fresh:
+            forget()
+        assert workspace.missing(known) == []
+        assert torch.equal(workspace.read([7])["matrix"], STATE["matrix"][1:2] + plus)
+    workspace.write({7: "anew"}, {name: tensor[:1] for name, tensor in STATE.items()})
+    assert workspace.missing({**known, 7: "anew"}) == []
+    assert workspace.read([6, 7])["matrix"][1].equal(STATE["matrix"][0])
+    workspace.prepare()
+    assert len(list(workspace.root.glob("*.safetensors"))) == 2, "files that no teacher is read from are gone"
+    assert workspace.missing({**known, 7: "anew"}) == []
 
 
-def test_another_recipe_or_another_shard_is_not_finished(workspace: Workspace, shard_file: Path) -> None:
-    _write(workspace, shard_file)
-    other = Workspace(workspace.root, "another recipe")
-    assert not other.finished(2, other.input_digest(shard_file))
-    shard_file.write_bytes(b"rows of a shard and one user more")
-    assert not workspace.finished(2, workspace.input_digest(shard_file))
-
-
-def test_a_write_cut_short_over_an_older_part_is_not_finished(
-    workspace: Workspace, shard_file: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_write_cut_short_over_an_older_training_is_not_finished(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = _write(workspace, shard_file)
+    known = written(workspace)
 
     def killed(*_args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rayprivacy.teachers.workspace.write_json", killed)
-    with pytest.raises(KeyboardInterrupt):
-        workspace.write(2, "new input", {"matrix": STATE["matrix"] + 1})
-    assert not workspace.finished(2, source)
-    assert not workspace.finished(2, "new input")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            written(workspace, "new input", plus=1)
+    assert workspace.missing(sources(workspace, "new input")) == TEACHERS
+    assert workspace.missing(known) == []
+    (workspace.root / ".abc.safetensors.17").touch()
+    workspace.prepare()
+    assert [path.name for path in workspace.root.iterdir() if path.name.startswith(".")] == []
+    assert torch.equal(workspace.read(TEACHERS)["matrix"], STATE["matrix"])
 
 
-def test_everything_is_for_the_owner_only_and_no_scratch_stays(workspace: Workspace, shard_file: Path) -> None:
-    _write(workspace, shard_file)
+def test_everything_is_for_the_owner_only_and_holds_digests(workspace: Workspace) -> None:
+    written(workspace, "a private text")
     assert stat.S_IMODE(workspace.root.stat().st_mode) == 0o700
-    names = {path.name: stat.S_IMODE(path.stat().st_mode) for path in workspace.root.iterdir()}
-    files = ("teachers.safetensors", "done")
-    assert names == {f"part-00002.{suffix}": 0o600 for suffix in files}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in workspace.root.iterdir()} == {0o600}
+    (table,) = workspace.root.glob("*.jsonl")
+    (line,) = table.read_text().splitlines()
+    assert set(json.loads(line)) == {"file", "sha256", "version", "teachers"}
+    assert "private" not in line
 
 
 def test_an_open_folder_is_closed(tmp_path: Path) -> None:
@@ -109,13 +145,6 @@ def test_an_open_folder_is_closed(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "open").stat().st_mode) == 0o700
 
 
-def test_the_marker_holds_digests_and_nothing_else(workspace: Workspace, shard_file: Path) -> None:
-    _write(workspace, shard_file)
-    marker = json.loads((workspace.root / "part-00002.done").read_text())
-    assert set(marker) == {"source", "teachers"}
-    assert all(len(value) == 64 and int(value, 16) >= 0 for value in marker.values())
-
-
-def test_a_part_that_is_not_there_is_one_sentence(workspace: Workspace) -> None:
-    with pytest.raises(ShardError, match=r"^part 7 of the teachers is not on disk: .*\.$"):
-        workspace.read(7)
+def test_a_teacher_that_is_not_there_is_one_sentence(workspace: Workspace) -> None:
+    with pytest.raises(ShardError, match=r"^teacher 7 is not on disk: run again with --resume\.$"):
+        workspace.read([7])

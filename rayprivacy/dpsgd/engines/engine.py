@@ -22,10 +22,12 @@ from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.engines.manifest import Fragment
 from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
+from rayprivacy.dpsgd.engines.partitions import trainable_parameters
 from rayprivacy.dpsgd.engines.plain import PlainEngine
 from rayprivacy.dpsgd.engines.zero import ZeroEngine
 from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients
 from rayprivacy.dpsgd.independence import check_independence
+from rayprivacy.dpsgd.microbatches import MicroBatch, MicroBatchGradients, mean_losses
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 
@@ -35,15 +37,17 @@ __all__ = ["Engine", "StepNoise", "make_engine"]
 class Engine(Protocol):
     """A model in training; all functions but `fragments` are collective."""
 
-    def step(self, step: int, batches: Sequence[Batch]) -> None:
+    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         """Take one logical step on all ranks.
 
         Args:
             step: its number, from 0; each is used once.
-            batches: physical batches of the users that were sampled on this rank; may be empty.
+            batches: physical batches of the users that were sampled on this rank, or their micro-batches where these
+                are clipped; may be empty.
 
         Raises:
-            ReleaseError: the step was taken before, or a coordinate would have been released without noise.
+            ReleaseError: the step was taken before, or a coordinate would have been released without noise; or the
+                step takes none, and a batch is not of redacted copies alone.
         """
 
     def fragments(self) -> list[Fragment]:
@@ -90,14 +94,36 @@ def make_engine(
         raise ConfigError(
             "resources.gradients is 'opacus' and resources.zero 3: Opacus needs whole parameters; use 'bookkeeping'."
         )
-    if engine.gradients == "bookkeeping":
+    if training.microbatches is not None:
+        _check_micro_batches(engine)
+    elif engine.gradients == "bookkeeping":
         check_independence(model, losses, training.max_tokens, engine.tokens_at_once)
-    clipping = Clipping(training.clipping_norm, training.clipping, low_precision)
-    gradients = partial(_gradients, engine.gradients, clipping)
+    scales = tuple(noise.scale_of(name) for name in trainable_parameters(model)) if noise.scales else ()
+    clipping = Clipping(training.clipping_norm, training.clipping, low_precision, scales)
+    gradients: Callable[[nn.Module], ClippedGradients] = partial(_gradients, engine.gradients, clipping)
+    given: Callable[[Any, Any], Any] = losses
+    if training.microbatches is not None:
+        gradients, given = partial(_of_micro_batches, clipping), partial(mean_losses, losses=losses)
     schedule, averaging = Schedule(training.optimizer, training.steps), Averaging(training)
     if engine.zero is None:
-        return PlainEngine(model, gradients, noise, schedule, losses, averaging)
-    return ZeroEngine(model, gradients, noise, schedule, losses, engine.zero, engine.offload, averaging)
+        return PlainEngine(model, gradients, noise, schedule, given, averaging)
+    return ZeroEngine(model, gradients, noise, schedule, given, engine.zero, engine.offload, averaging)
+
+
+def _check_micro_batches(engine: EngineConfig) -> None:
+    if engine.zero == 3:
+        raise ConfigError(
+            "training.microbatches and resources.zero 3: the gradient of a micro-batch needs whole parameters; use zero"
+            " 2, or null."
+        )
+    if engine.gradients == "opacus":
+        raise ConfigError(
+            "training.microbatches and resources.gradients 'opacus': a micro-batch has one gradient, so leave it out."
+        )
+
+
+def _of_micro_batches(clipping: Clipping, model: nn.Module) -> ClippedGradients:
+    return MicroBatchGradients(model, clipping)
 
 
 def _gradients(kind: str, clipping: Clipping, model: nn.Module) -> ClippedGradients:

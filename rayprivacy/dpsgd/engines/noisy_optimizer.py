@@ -10,16 +10,21 @@ The hook fails closed. It refuses to step when no step is open, when a gradient 
 a tensor is not in the manifest or was noised before; and a step that left one without noise (an optimizer that skips
 steps by looking at gradients would) is an error. A step number is used once: after a failure only `load` goes back.
 
+Noise is left out in one case: in the steps that the mechanism lists as redacted and gives no light noise
+(`release.scheduled`). Such a step is post-processing of the noisy ones. A step that is listed as redacted, with light
+noise or without, is refused unless all that it has read are redacted copies.
+
 An engine may hand over a sum in float64 (`hand_over`). It meets its noise as it is, and is rounded to float32 with it:
 rounding what is noisy already is post-processing.
 """
 
 import hashlib
+import json
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +38,7 @@ from rayprivacy.dpsgd.engines.partitions import Partition
 from rayprivacy.dpsgd.engines.state import read_state, write_state
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
+from rayprivacy.release.scheduled import noiseless_steps, redacted_steps
 from rayprivacy.release.step_mechanism import StepMechanism
 from rayprivacy.release.strategy import step_factors
 
@@ -49,14 +55,18 @@ class StepNoise:
         mechanism: whose `strategy` correlates it over steps, and whose `noise_std` of a step multiplies it, on the SUM
             of clipped gradients.
         expected_batch: B, public.
+        scales: alpha_k by parameter, with which noise is multiplied besides, and by which gradients were divided
+            before they were clipped; none where all parameters are alike.
 
     Raises:
-        ReleaseError: a number is not finite, a step's standard deviation is negative, or expected_batch not positive.
+        ReleaseError: a number is not finite, a step's standard deviation is negative, or expected_batch or a scale is
+            not positive.
     """
 
     noise: KeyedNoise
     mechanism: StepMechanism
     expected_batch: float
+    scales: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for step, std in enumerate(self.stds):
@@ -64,6 +74,21 @@ class StepNoise:
                 raise ReleaseError(f"std of the noise of step {step} is {std}: give sigma times the clipping norm.")
         if not 0 < self.expected_batch < math.inf:
             raise ReleaseError(f"expected_batch is {self.expected_batch}: give a finite number above 0.")
+
+        if not all(0 < scale < math.inf for scale in self.scales.values()):
+            raise ReleaseError("a scale of a layer is not positive and finite: take scales from layer_scale.")
+
+    def scale_of(self, name: str) -> float:
+        """alpha_k of a parameter; 1 where there are no scales.
+
+        Raises:
+            ReleaseError: there are scales, and this parameter has none.
+        """
+        if not self.scales:
+            return 1.0
+        if name not in self.scales:
+            raise ReleaseError(f"parameter '{name}' has no layer scale: train what the scales were made for.")
+        return self.scales[name]
 
     @property
     def stds(self) -> list[float]:
@@ -106,6 +131,7 @@ class NoisyOptimizer:
         self._optimizer, self._partitions, self._sizes = optimizer, partitions, dict(sizes)
         self._replicated, self._noise, self._schedule, self._scale = replicated, noise, schedule, scale
         self._elements = {id(partition.tensor): partition.tensor.numel() for partition in partitions}
+        self._redacted, self._free = redacted_steps(noise.mechanism), noiseless_steps(noise.mechanism)
         self._stream = CorrelatedNoise(noise.noise, noise.mechanism.strategy)
         self._due: dict[int, Partition] | None = None
         self._noised: set[int] = set()
@@ -120,17 +146,23 @@ class NoisyOptimizer:
         return [piece.fragment for partition in self._partitions for piece in partition.pieces]
 
     @contextmanager
-    def open(self, step: int) -> Iterator[None]:
-        """Within this, the optimizer takes one step, number `step`.
+    def open(self, step: int, redacted: bool = False) -> Iterator[None]:
+        """Within this, the optimizer takes one step, number `step`; collective.
+
+        Args:
+            step: its number.
+            redacted: whether this rank reads redacted copies alone; if one does not, all are refused.
 
         Raises:
-            ReleaseError: the mechanism has no such step, it or a later one was opened before, or a partition was left
-                without noise.
+            ReleaseError: the mechanism has no such step, it or a later one was opened before, it is a redacted one and
+                reads full text, or a partition was left without noise.
         """
         if step >= self._noise.mechanism.steps:
             raise ReleaseError(f"step {step} is not one of the {self._noise.mechanism.steps} that are charged: stop.")
         if step <= self._step:
             raise ReleaseError(f"step {step} was opened before: go on with {self._step + 1}, or load a saved state.")
+        if step in self._redacted and collectives.largest(int(not redacted), self._partitions[0].tensor.device):
+            raise ReleaseError(f"step {step} is a redacted one and was given full text: give it redacted copies alone.")
         self._step = step
         self._due = {id(partition.tensor): partition for partition in self._partitions}
         for group in self._optimizer.param_groups:
@@ -180,7 +212,7 @@ class NoisyOptimizer:
             raise ReleaseError(f"step {self._step} has {found} for {expected} float32 coordinates: load a saved state.")
         summed = summed.contiguous()
         flat = summed.view(-1).mul_(self._scale)
-        for piece in partition.pieces:
+        for piece in partition.pieces if self._step not in self._free else ():
             self._add(flat[piece.place], piece.fragment)
         for gap in partition.gaps:
             flat[gap] = 0
@@ -189,6 +221,7 @@ class NoisyOptimizer:
 
     def _add(self, flat: torch.Tensor, fragment: Fragment) -> None:
         std = self._noise.mechanism.noise_std(self._step)
+        std *= self._noise.scale_of(fragment.name)
         for first in range(0, fragment.count, _DRAWN_AT_ONCE):
             part = flat[first : first + _DRAWN_AT_ONCE]
             drawn = self._stream.normal(self._step, fragment.name, fragment.start + first, len(part))
@@ -211,4 +244,5 @@ class NoisyOptimizer:
 def _fingerprint(noise: StepNoise) -> str:
     probe = noise.noise.normal(0, _PROBE, 0, 8).numpy().tobytes()
     scales = array("d", [*noise.stds, *noise.mechanism.strategy, noise.expected_batch]).tobytes()
-    return hashlib.sha256(scales + probe).hexdigest()
+    layers = json.dumps(sorted(noise.scales.items())).encode()
+    return hashlib.sha256(scales + layers + probe).hexdigest()

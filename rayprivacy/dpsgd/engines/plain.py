@@ -20,6 +20,7 @@ from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
 from rayprivacy.dpsgd.engines.partitions import trainable_parameters, whole
 from rayprivacy.dpsgd.engines.sums import add_up
 from rayprivacy.dpsgd.gradients import ClippedGradients
+from rayprivacy.dpsgd.microbatches import MicroBatch
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 
 
@@ -32,7 +33,7 @@ class PlainEngine:
         gradients: Callable[[nn.Module], ClippedGradients],
         noise: StepNoise,
         schedule: Schedule,
-        losses: Callable[[Any, Batch], Tensor],
+        losses: Callable[[Any, Any], Any],
         averaging: Averaging = LAST_WEIGHTS,
     ) -> None:
         self._model, self._losses = model, losses
@@ -46,9 +47,9 @@ class PlainEngine:
         self._noisy = NoisyOptimizer(self._optimizer, partitions, sizes, True, noise, schedule)
         self._averages = Averages(averaging, self._optimizer, partitions)
 
-    def step(self, step: int, batches: Sequence[Batch]) -> None:
+    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         """See `engine.Engine`."""
-        with self._noisy.open(step):
+        with self._noisy.open(step, redacted=all(batch.redacted for batch in batches)):
             sums = add_up(self._clipped(batch) for batch in batches)
             for name, parameter in self._parameters.items():
                 total = sums.pop(parameter, None)
@@ -61,7 +62,7 @@ class PlainEngine:
         self._averages.update(step)
         self._copy_back()
 
-    def _clipped(self, batch: Batch) -> Any:
+    def _clipped(self, batch: Batch | MicroBatch) -> Any:
         return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit)
 
     @torch.no_grad()

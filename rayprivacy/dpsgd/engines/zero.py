@@ -7,7 +7,8 @@ DeepSpeed keeps what it is good at, moving and sharding tensors. Clipped sums en
 Ranks hold different numbers of physical batches, which are private and cannot be made equal by dropping users. Below
 stage 3 a rank adds up its batches by itself and there is one collective pass per step, whatever their number. In
 stage 3 the forward pass is collective already, so ranks agree on the largest number, and one that has run out feeds a
-dummy batch whose coefficients are 0.
+dummy batch whose coefficients are 0. They also use a frozen head, which takes a fixed number of tokens at a time,
+equally often: each use gathers its weights.
 
 Trainable parameters and gradients are float32 throughout. Rounding a sum of many clipped gradients to bfloat16 could
 change it by more than C when one user comes or goes, so sums are never held, or sent, in less. Activations may be
@@ -15,6 +16,7 @@ bfloat16: let `losses` use autocast.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from rayprivacy.dpsgd.engines.manifest import Fragment
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
 from rayprivacy.dpsgd.engines.sums import add_up, full_shapes, surrogate
 from rayprivacy.dpsgd.gradients import ClippedGradients, Lazy
+from rayprivacy.dpsgd.microbatches import MicroBatch
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 
 _ANY_TOKEN = 0
@@ -58,7 +61,7 @@ class ZeroEngine:
         gradients: Callable[[nn.Module], ClippedGradients],
         noise: StepNoise,
         schedule: Schedule,
-        losses: Callable[[Any, Batch], Tensor],
+        losses: Callable[[Any, Any], Any],
         stage: int,
         offload: bool,
         averaging: Averaging = LAST_WEIGHTS,
@@ -100,9 +103,9 @@ class ZeroEngine:
             return partitions.of_stage_3(self._engine.optimizer, names, collectives.rank())
         return partitions.of_stages_1_and_2(self._engine.optimizer, names)
 
-    def step(self, step: int, batches: Sequence[Batch]) -> None:
+    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         """See `engine.Engine`."""
-        with self._noisy.open(step):
+        with self._noisy.open(step, redacted=all(batch.redacted for batch in batches)):
             if self._stage == 3:
                 self._reduce_each(batches)
             else:
@@ -110,23 +113,28 @@ class ZeroEngine:
             self._engine.step()
         self._averages.update(step)
 
-    def _reduce_once(self, batches: Sequence[Batch]) -> None:
+    def _reduce_once(self, batches: Sequence[Batch | MicroBatch]) -> None:
         if len(batches) == 1:
             self._backward(self._clipped(batches[0]))
             return
         sums = add_up(self._clipped(batch) for batch in batches)
         self._backward({parameter: _handing_over(sums, parameter) for parameter in list(sums)})
 
-    def _reduce_each(self, batches: Sequence[Batch]) -> None:
+    def _reduce_each(self, batches: Sequence[Batch | MicroBatch]) -> None:
         passes = max(1, collectives.largest(len(batches), self._device))
         for number in range(passes):
             live = number < len(batches)
             batch = batches[number] if live else dummy_batch(_ANY_TOKEN)
-            lazy = self._clipped(batch, live)
+            assert isinstance(batch, Batch), "stage 3 takes no micro-batches"
+            lazy = self._clipped(self._as_long_as_others(batch), live)
             self._engine.set_gradient_accumulation_boundary(number == passes - 1)
             self._backward(lazy)
 
-    def _clipped(self, batch: Batch, live: bool = True) -> Lazy:
+    def _as_long_as_others(self, batch: Batch) -> Batch:
+        """The batch, for which the head is used as often as on the rank with the most targets; collective."""
+        return replace(batch, least_targets=collectives.largest(batch.targets, self._device))
+
+    def _clipped(self, batch: Batch | MicroBatch, live: bool = True) -> Lazy:
         return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
 
     def _backward(self, sums: Mapping[nn.Parameter, Callable[[], Tensor]]) -> None:

@@ -3,6 +3,9 @@
 A selective or metric-local charge gives no central guarantee, so every central account of the same corpus must hold an
 `exposure` entry for it: right after the reserve, or right after the account is opened when the charge came first. The
 entries between are in no fixed order, but nothing else may come before they are complete.
+
+There is none where a central account of the corpus pays for the same rung of the same release, by a charge that had
+started before the other one was reserved: whatever was drawn has a central epsilon too.
 """
 
 import json
@@ -31,6 +34,7 @@ class Exposures:
         self._due: Counter[_Exposure] = Counter()
         self._centrals: dict[str, list[str]] = {}
         self._charges: dict[str, dict[str, tuple[str, str, str, str]]] = {}
+        self._paid: set[tuple[str, str, str, int]] = set()
 
     def opened(self, terms: Terms) -> None:
         """A new account: what its corpus was exposed to already is due."""
@@ -40,10 +44,15 @@ class Exposures:
 
     def reserved(self, terms: Terms, row: Row) -> None:
         """A new charge: when it is not central, one exposure is due in each central account of the corpus."""
-        if terms.kind != CENTRAL and terms.corpus:
+        if terms.kind != CENTRAL and terms.corpus and _rung(terms, row) not in self._paid:
             known = (row["release_id"], row["input_digest"], terms.name, terms.kind)
             self._charges.setdefault(terms.corpus, {})[row["charge"]] = known
             self._due.update(_Exposure(central, *known) for central in self._centrals.get(terms.corpus, []))
+
+    def started(self, terms: Terms, row: Row) -> None:
+        """A charge has started, and cannot be taken back: a central one pays for its rung of the release."""
+        if terms.kind == CENTRAL:
+            self._paid.add(_rung(terms, row))
 
     def cancelled(self, terms: Terms, row: Row) -> None:
         """A charge that will not run exposes no account opened from now on."""
@@ -63,3 +72,7 @@ class Exposures:
         if self._due:
             account = json.dumps(next(iter(self._due)).central)
             strict.fail(where, f"comes where an exposure entry of account {account} is due")
+
+
+def _rung(terms: Terms, row: Row) -> tuple[str, str, str, int]:
+    return terms.corpus, row["release_id"], row["input_digest"], row["rung"]

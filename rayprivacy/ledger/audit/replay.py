@@ -138,6 +138,8 @@ class _Walk:
         book.move(charge.cost, before, charge.state)
         if charge.state == "cancelled":
             self.exposures.cancelled(book.terms, row)
+        elif row["kind"] == "start":
+            self.exposures.started(book.terms, row)
 
 
 def _check_shape(row: Row, kind: str, where: str) -> None:

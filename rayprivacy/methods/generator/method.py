@@ -15,17 +15,16 @@ private text and is marked so in metrics.json.
 
 from typing import Any
 
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.artifacts import digest_json_list
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.generation.codes import Codes
+from rayprivacy.generation.codes import CodedPrompts, Codes
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.generator.heldout import heldout_metrics
 from rayprivacy.methods.generator.label_counts import label_sums
 from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING, planned_histogram, planned_steps
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
-from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.heldout_documents import heldout_metrics
 from rayprivacy.runs.match_plan import candidates_of
 from rayprivacy.runs.matching import match_texts, text_file
 from rayprivacy.runs.method import Output
@@ -61,7 +60,7 @@ def run(context: Context) -> Output | None:
             context.run,
             backbone,
             reading,
-            {**_public_models(context, backbone), "generator": model},
+            {**context.public_models, "generator": model},
             context.counter(MODELS_MEASURED),
         ),
         codes=codes,
@@ -95,17 +94,10 @@ def _shares(context: Context, codes: Codes) -> Any:
         return context.release_histogram(CODES, mechanism, sums).value
 
 
-def _public_models(context: Context, backbone: Backbone) -> dict[str, Any]:
-    """The base model that the recipe names, and what it became by pretraining."""
-    if context.pretrained is None or context.base is None:
-        return {"base": backbone.model}
-    return {"base": context.base.model, "pretrained": backbone.model}
-
-
 def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:
     """The synthetic text of this model and these shares, which may be there already; a release has one model."""
     root, config = context.run.root, context.recipe.generation
     path, texts = text_file(context.run, context.recipe.match), candidates_of(context.recipe.match, config.texts)
-    prompts = [(cell, codes.text(cell)) for cell in codes.draw(shares, texts, config.seed)]
-    mark = digest_json([trained.inputs, prompts])
+    prompts = CodedPrompts(codes.draw(shares, texts, config.seed), codes)
+    mark = digest_json_list(trained.inputs, prompts)
     return written_once(context, root / MODEL, prompts, config, codes, path, mark, TEXTS_WRITTEN)

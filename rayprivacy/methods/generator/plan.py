@@ -7,7 +7,7 @@ from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING, of_training
-from rayprivacy.runs.effort import FULL, Effort
+from rayprivacy.runs.effort import FULL, Effort, sampling_kernel
 from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
 from rayprivacy.runs.plan import (
     EVALUATION,
@@ -20,7 +20,14 @@ from rayprivacy.runs.plan import (
     training_stage,
 )
 from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
-from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line, sampled_steps, steps_efforts
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    guessed_users,
+    noise_figures,
+    noise_line,
+    sampled_steps,
+    steps_efforts,
+)
 
 CODES, STEPS, WRITING = "shares of control codes", "DP-SGD", "synthetic text"
 
@@ -74,6 +81,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
         protection=mechanism.protection,
         noise=noise_line(mechanism, recipe.training),
         assumptions=_assumptions(recipe),
+        figures=noise_figures(steps=mechanism),
         shards=PART_FILES,
         users=guessed_users(recipe.training),
         measuring=_measuring(recipe),
@@ -90,7 +98,7 @@ def _codes(recipe: GeneratorRecipe) -> Stage:
 
 def _steps(recipe: GeneratorRecipe, mechanism: SampledGaussian) -> Stage:
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
-    efforts = steps_efforts(recipe.model.base, recipe.training, recipe.resources)
+    efforts = steps_efforts(size_of(recipe.model.base), recipe.training, recipe.resources)
     return training_stage(STEPS, detail, mechanism, recipe.training.chunk, efforts)
 
 
@@ -101,7 +109,7 @@ def _writing(recipe: GeneratorRecipe) -> Stage:
     processes = min(recipe.resources.actors or blocks, blocks)
     known = size is not None and config.engine != "vllm"
     flops = size.forward(texts * config.max_tokens) if size else 0.0
-    efforts = (Effort("decode", flops, processes=processes, threads=False),) if known else None
+    efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),) if known else None
     work = (Work(TEXTS_WRITTEN, texts),)
     return Stage(WRITING, "the released model", f"{texts} texts", work=work, efforts=efforts)
 
@@ -123,7 +131,7 @@ def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:
         *pretrain_assumptions(recipe.pretrain),
         "The model and, where labels are used or text is matched, noisy shares left the private side, and nothing "
         "else; metrics marked 'releasable: false' are not part of the claim.",
-        *of_training(unit, recipe.training.bands),
+        *of_training(unit, recipe.training.bands, recipe.training.microbatches),
         *((DISCRETE_NOISE["gaussian"],) if recipe.has_histogram or recipe.match else ()),
         TIMING,
     )

@@ -9,10 +9,17 @@ from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
+from rayprivacy.methods.generator.presets import GeneratorTraining
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.runs.matched_recipe import MatchedRecipe
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, SampledResources, with_learning_rate
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    SampledPrivacyConfig,
+    SampledResources,
+    check_layer_scale,
+    with_learning_rate,
+)
 
 
 class GenerationConfig(WritingConfig):
@@ -29,7 +36,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
     privacy: SampledPrivacyConfig = SampledPrivacyConfig()
     adapter: AdapterConfig = AdapterConfig()
     codes: CodesConfig = CodesConfig()
-    training: DpSgdConfig = DpSgdConfig()
+    training: GeneratorTraining = GeneratorTraining()
     generation: GenerationConfig = GenerationConfig()
     resources: SampledResources = SampledResources()
 
@@ -38,6 +45,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        check_layer_scale(self.training, self.adapter, self.corpus.source)
         Codes(self.codes, self.corpus.labels)
         return self
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.size import ModelSize, size_of
-from rayprivacy.runs.effort import FULL, Effort, Kernel
+from rayprivacy.runs.effort import FULL, Effort, Kernel, sampling_kernel
 from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
@@ -41,16 +41,21 @@ class _Counted:
         size, recipe = self._size, self._recipe
         written = size.forward(self._written)
         return {
-            "pseudo": (self._driver("decode", written), self._driver("encode", written)),
+            "pseudo": (self._driver(sampling_kernel(recipe.pseudo.engine), written), self._driver("encode", written)),
             "bases": (self._driver("product", self._bases),),
             "features": (self._spread("encode", size.forward(self._tokens), users=True),),
             "teachers": (self._teachers,),
             "selection": (self._driver("product", 2 * size.head * min(self._written, 4 * self._queries)),),
             "votes": (self._votes,),
             "student": (self._student,),
-            "writing": (self._spread("decode", size.forward(self._released * recipe.generation.max_tokens)),),
+            "writing": (self._writing,),
             "measuring": self._measuring,
         }
+
+    @property
+    def _writing(self) -> Effort:
+        config = self._recipe.generation
+        return self._spread(sampling_kernel(config.engine), self._size.forward(self._released * config.max_tokens))
 
     @property
     def _tokens(self) -> float:

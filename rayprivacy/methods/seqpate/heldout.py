@@ -7,13 +7,14 @@ figures here read private text and are outside the certificate: `releasable: fal
 
 import random
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rayprivacy.core.counting import Told, nobody
-from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.corpus.parts import first_holdout
 from rayprivacy.evaluation.fluency import row_nll
 from rayprivacy.evaluation.language import bleu, length_summary
 from rayprivacy.evaluation.perplexities import perplexity_figures
@@ -84,11 +85,11 @@ def heldout_metrics(
 
 
 def _heldout_texts(run: Run[SeqPateRecipe]) -> list[list[str]]:
-    table = read_holdout(run.private("shards"))
+    table = first_holdout(run.private("shards"), run.recipe.evaluation.users)
     by_user: dict[str, list[str]] = defaultdict(list)
     for user, text in zip(table["user"].to_pylist(), table["text"].to_pylist(), strict=True):
         by_user[user].append(text)
-    return list(by_user.values())[: run.recipe.evaluation.users]
+    return list(by_user.values())
 
 
 def _packed(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]) -> list[tuple[int, Row]]:
@@ -106,10 +107,8 @@ def _packed(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]])
 
 def nonprivate_student(run: Run[SeqPateRecipe], warm: Student, spec: GroupSpec) -> Student:
     """The warm student fitted to private features without noise: an upper bound that must never be released."""
-    names = [name for part in range(spec.teachers.parts) for shard in shards_of(spec, part) for name in shard]
-    random.Random(run.recipe.seed).shuffle(names)
     groups, rows = [], 0
-    for name in names:  # more than the steps can see, and a bound on memory whatever the corpus
+    for name in _shuffled(spec, random.Random(run.recipe.seed)):  # a bound on memory, and more than the steps can see
         groups += spec.store.read([name])
         rows += len(groups[-1].ids)
         if rows >= NONPRIVATE_ROWS:
@@ -117,6 +116,13 @@ def nonprivate_student(run: Run[SeqPateRecipe], warm: Student, spec: GroupSpec) 
     private = join(groups, spec.teachers.row_tokens, warm.backbone.width)
     steps = run.recipe.evaluation.nonprivate_steps
     return warm.fitted(private, steps, NONPRIVATE_BATCH, NONPRIVATE_RATE, run.recipe.seed)
+
+
+def _shuffled(spec: GroupSpec, draw: random.Random) -> Iterator[str]:
+    """The names of all groups, part by part in random order; parts behind the last name that is used are not read."""
+    for part in draw.sample(range(spec.teachers.parts), spec.teachers.parts):
+        names = [name for shard in shards_of(spec, spec.teachers.members(part)) for name in shard]
+        yield from draw.sample(names, len(names))
 
 
 @dataclass(frozen=True)

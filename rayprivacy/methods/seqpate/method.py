@@ -38,7 +38,6 @@ from rayprivacy.methods.seqpate.plan import (
     GATE,
     PARTS,
     SENTENCES,
-    STACKS,
     STUDENT_STEPS,
     TEACHERS,
     VOTED,
@@ -83,7 +82,7 @@ def run(context: Context) -> Output:
     phrases = load_phrases(recipe.corpus.phrases) if recipe.corpus.phrases else None
     prompts = load_prompts(recipe.prompts)
     # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
-    context.shard(phrases)
+    context.shard()
     backbone = context.load_model(recipe.pretrain, prompts=digest_json(prompts))
     with context.stage("pseudo-sentences"):
         rows = pseudo_rows(context.run, backbone, prompts, backbone.model, FIRST, context.counter(SENTENCES))
@@ -131,11 +130,11 @@ def _nothing(labels: Any) -> str:
 
 
 def _train(context: Context, pool: TeacherPool) -> None:
-    teachers, trained = context.recipe.teachers, 0
-    context.progress.show(TEACHERS, trained)
-    for part in context.track(pool.train(), STACKS):
-        trained += len(teachers.members(part))
-        context.progress.show(TEACHERS, trained)
+    show, trained = context.counter(TEACHERS), 0
+    show(trained)
+    for piece in pool.train():
+        trained += len(piece)
+        show(trained)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, 
 AUTO_MOST = 100_000
 GATE, WRITING = "release gate", "synthetic text"
 # What is counted while stages go on.
-SENTENCES, WARM_STEPS, PARTS, STACKS = "sentences_written", "warm_steps_done", "parts_encoded", "stacks_trained"
+SENTENCES, WARM_STEPS, PARTS = "sentences_written", "warm_steps_done", "parts_encoded"
 TEACHERS, VOTED, STUDENT_STEPS = "teachers_trained", "queries_voted", "student_steps_done"
 _PUBLIC = "Prompts, base model and all numbers of the recipe are public and were not chosen by looking at the corpus."
 _KEYED = {
@@ -137,7 +137,7 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
     texts = candidates_of(recipe.match, recipe.generation.texts)
     rounds = [round_mechanism(recipe, queries_of_round(recipe, number)) for number in range(recipe.votes.rounds)]
     steps, efforts = recipe.student, efforts_of(recipe, mechanism.queries)
-    trained = (Work(STACKS, teachers.parts), Work(TEACHERS, teachers.count))
+    trained = (Work(TEACHERS, teachers.count),)
     return (
         *pretrain_stages(recipe.pretrain, recipe.model.base),
         Stage(

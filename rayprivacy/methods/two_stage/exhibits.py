@@ -1,9 +1,9 @@
-"""Tables of the report: how trees were drawn, and how words and functions agree with held-out text."""
+"""The report's tables and its picture: how trees were drawn, and how words and functions agree with held-out text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rayprivacy.runs.exhibits import Table
+from rayprivacy.runs.exhibits import Chart, Table
 
 _DRAWN = {
     "free_draws": "trees sampled freely",
@@ -14,6 +14,7 @@ _DRAWN = {
     "written": "trees written",
 }
 _MEASURED = {
+    "tree_share": "real texts that have a tree",
     "word_recall": "real words that occur in synthetic text",
     "function_recall": "real functions that occur in synthetic trees",
     "function_distance": "chi-square distance of functions, 0 to 1",
@@ -24,19 +25,33 @@ _MEASURED = {
 }
 
 
-def tree_tables(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Table]:
-    """The tables; the second one is internal.
+def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
+    """How trees were drawn; and, both internal, the distribution of functions and the figures of words and functions.
 
     Args:
         drawn: public counts.
         measured: figures on held-out text.
     """
+    shares = measured.get("function_shares")
     return [
+        *([_distribution(shares)] if shares else []),
         Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn)),
         Table(
             "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
         ),
     ]
+
+
+def _distribution(shares: Sequence[tuple[float, float]]) -> Chart:
+    lines = zip(("held-out text", "synthetic text"), zip(*shares, strict=True), strict=True)
+    return Chart(
+        name="functions",
+        title="Share of each function, the most frequent one of held-out text first",
+        across="rank of the function in held-out text",
+        up="share of all functions",
+        series={name: list(enumerate(line, start=1)) for name, line in lines},
+        internal=True,
+    )
 
 
 def _rows(names: Mapping[str, str], figures: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -8,9 +8,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from rayprivacy.core.counting import Told, nobody
+from rayprivacy.corpus.structures import names
 from rayprivacy.dpsgd.units import documents_of
 from rayprivacy.evaluation.language import length_summary, perplexity
-from rayprivacy.evaluation.trees import tree_figures, word_recall
+from rayprivacy.evaluation.trees import function_shares, tree_figures, word_recall
+from rayprivacy.methods.two_stage.public_side import constants_of
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
@@ -18,6 +20,8 @@ from rayprivacy.runs.directory import Run
 from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows, total_loss
 from rayprivacy.runs.method import SYNTHETIC
 from rayprivacy.runs.sealing import sealed
+
+SHOWN = 30  # of the most frequent functions, in the picture of their distribution
 
 
 @sealed("the evaluation on held-out users")
@@ -63,9 +67,12 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
         return dict(NOBODY)
     synthetic = pq.read_table(run.root / SYNTHETIC)
     texts, trees = (synthetic[name].to_pylist() for name in ("text", "parse"))
+    column = run.recipe.parses.column
+    real = [str(row[column] or "") for row in rows]
     figures = {
+        "tree_share": sum(names(tree) is not None for tree in real) / len(real),
         "word_recall": word_recall([row["text"] for row in rows], texts),
-        **tree_figures([str(row[run.recipe.parses.column] or "") for row in rows], trees),
+        **tree_figures(real, trees, constants_of(run.recipe)),
     }
     return {
         "releasable": False,
@@ -73,4 +80,5 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
         "real": len(rows),
         "synthetic": len(texts),
         **{name: round(value, 4) for name, value in figures.items()},
+        "function_shares": function_shares(real, trees, SHOWN, constants_of(run.recipe)),
     }

@@ -1,8 +1,8 @@
-"""The columns of synthetic text beside the text: the tree it was written from, and the functions of that tree."""
+"""The columns of synthetic text beside the text: the tree it was written from, and the names that occur in it."""
 
 from collections.abc import Sequence
 
-from rayprivacy.corpus.trees import functions, parsed
+from rayprivacy.corpus.structures import names
 
 
 class TreeLabels:
@@ -14,10 +14,10 @@ class TreeLabels:
 
     columns = ("parse", "functions")
 
-    def __init__(self, trees: Sequence[str]) -> None:
-        self._trees = trees
+    def __init__(self, trees: Sequence[str], constants: frozenset[str] = frozenset()) -> None:
+        self._trees, self._constants = trees, constants
 
     def labels(self, cell: int) -> dict[str, str]:
-        """The tree of a prompt as it was written, and its functions; what is no tree has none."""
-        tree = parsed(self._trees[cell])
-        return {"parse": self._trees[cell], "functions": " ".join(functions(tree)) if tree else ""}
+        """The tree of a prompt as it was written, and its functions (of JSON: its names); what is no tree has none."""
+        found = names(self._trees[cell], self._constants) or []
+        return {"parse": self._trees[cell], "functions": " ".join(found)}

@@ -2,6 +2,7 @@
 Semantic Parsers"), for private utterances whose meaning has a grammar.
 
     base model -> trained on public utterances with their trees, with `pretrain`                     (public)
+    base model -> trained to parse, with `parser` -> trees of the corpus, a record at a time         (private)
     corpus -> trees -> coins -> clipped gradients -> noisy sums, charged -> the tree model           (released)
     corpus -> trees and utterances -> the same, other coins and noise -> the utterance model         (released)
     the tree model -> trees, freely or under a public grammar -> the utterance model -> text         (free)
@@ -10,8 +11,8 @@ Both trainings read the same users, so their charges add up, and one calibration
 stage of the release, whose name is part of its charges, its coins and its noise: with equal settings they would
 otherwise share a stream, and the difference of the two models would be without noise.
 
-What differs from the paper: users and not utterances are protected, samples are drawn by coins and not shuffled, trees
-come from a column and not from a parser, and nothing is computed from the size of the corpus.
+What differs from the paper: users and not utterances are protected, samples are drawn by coins and not shuffled, and
+nothing is computed from the size of the corpus.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.two_stage.exhibits import tree_tables
+from rayprivacy.methods.two_stage.exhibits import tree_exhibits
 from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_metrics
 from rayprivacy.methods.two_stage.labels import TreeLabels
 from rayprivacy.methods.two_stage.plan import (
@@ -35,8 +36,14 @@ from rayprivacy.methods.two_stage.plan import (
     WRITING,
     planned_trainings,
 )
+from rayprivacy.methods.two_stage.private_trees import shard_with_trees
 from rayprivacy.methods.two_stage.prompts import prompt
-from rayprivacy.methods.two_stage.public_side import pretraining_documents, public_inputs, structure_of
+from rayprivacy.methods.two_stage.public_side import (
+    constants_of,
+    pretraining_documents,
+    public_inputs,
+    structure_of,
+)
 from rayprivacy.methods.two_stage.readings import PARSES as PARSES_FOLDER
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
@@ -57,7 +64,7 @@ def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its models saved."""
     recipe = context.recipe
     backbone = context.load_model(recipe.pretrain, pretraining_documents(recipe), **public_inputs(recipe))
-    context.shard()
+    parsed = shard_with_trees(context)
     mechanisms = planned_trainings(recipe)
 
     def trained_on(name: str, stage: str, reading: Reading) -> Trained:
@@ -76,7 +83,7 @@ def run(context: Context) -> Output | None:
         written = _write_texts(context, utterances)
     measured = cache(lambda: tree_metrics(context.run))
     return Output(
-        figures={"degenerate": written.degenerate, "trees": _tree_figures(drawn), **context.public_figures},
+        figures={"degenerate": written.degenerate, "trees": _tree_figures(drawn), **context.public_figures, **parsed},
         heldout=lambda: heldout_metrics(
             context.run,
             backbone,
@@ -84,7 +91,7 @@ def run(context: Context) -> Output | None:
             context.counter(MODELS_MEASURED),
         ),
         internal=lambda: {"trees": measured()},
-        exhibits=lambda: tree_tables(_tree_figures(drawn), measured()),
+        exhibits=lambda: tree_exhibits(_tree_figures(drawn), measured()),
     )
 
 
@@ -98,7 +105,8 @@ def _public_models(context: Context, backbone: Backbone) -> dict[str, tuple[Any,
 def _write_trees(context: Context, trained: Trained) -> Written:
     recipe, config = context.recipe, context.recipe.generation
     asked, structure = [(0, "")] * config.texts, structure_of(recipe)
-    mark = digest_json([trained.inputs, config.texts, structure.grammar, structure.free_draws, structure.constrained])
+    rules = structure.grammar.text if structure.grammar else None
+    mark = digest_json([trained.inputs, config.texts, rules, structure.free_draws, structure.constrained])
     return written_once(
         context,
         context.run.root / PARSES_FOLDER,
@@ -120,7 +128,7 @@ def _write_texts(context: Context, trained: Trained) -> Written:
         context.run.root / MODEL,
         prompts,
         context.recipe.generation,
-        TreeLabels(trees),
+        TreeLabels(trees, constants_of(context.recipe)),
         context.run.root / SYNTHETIC,
         digest_json([trained.inputs, prompts]),
         TEXTS_WRITTEN,

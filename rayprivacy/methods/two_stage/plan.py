@@ -6,7 +6,7 @@ from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
-from rayprivacy.runs.effort import FULL, Effort
+from rayprivacy.runs.effort import FULL, Effort, sampling_kernel
 from rayprivacy.runs.plan import (
     EVALUATION,
     MODELS_MEASURED,
@@ -17,11 +17,20 @@ from rayprivacy.runs.plan import (
     training_stage,
 )
 from rayprivacy.runs.pretrain_plan import pretrain_assumptions, pretrain_stages
-from rayprivacy.runs.sampled_steps import PART_FILES, guessed_users, noise_line, sampled_trainings, steps_efforts
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    guessed_users,
+    noise_figures,
+    noise_line,
+    sampled_trainings,
+    steps_efforts,
+)
 
 PARSES, UTTERANCES = "training on parse trees", "training on utterances"
 TREES, WRITING = "synthetic parse trees", "synthetic text"
 TREES_WRITTEN = "trees_written"
+PARSER, PARSER_STEPS = "parser", "parser_steps"
+PARSING, PARTS_PARSED = "parse trees of private text", "parts_parsed"
 
 
 def planned_trainings(recipe: TwoStageRecipe) -> dict[str, SampledGaussian]:
@@ -47,6 +56,7 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
     return Plan(
         stages=(
             *pretrain_stages(recipe.pretrain, recipe.model.base),
+            *_parser_stages(recipe),
             _training(recipe, "trees", PARSES, mechanisms[PARSES]),
             _training(recipe, "utterances", UTTERANCES, mechanisms[UTTERANCES]),
             _writing(recipe, TREES, TREES_WRITTEN, recipe.parses.max_tokens),
@@ -55,10 +65,34 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
         protection=mechanisms[PARSES].protection,
         noise=f"trees: {noise[0]}; utterances: {noise[1]}",
         assumptions=_assumptions(recipe),
+        figures=noise_figures(trees=mechanisms[PARSES], utterances=mechanisms[UTTERANCES]),
         as_published=_as_published(recipe, mechanisms),
         shards=PART_FILES,
         users=guessed_users(utterance),
         measuring=_measuring(recipe),
+    )
+
+
+def _parser_stages(recipe: TwoStageRecipe) -> tuple[Stage, ...]:
+    """The parser's training on public pairs, and its reading of private text; none for trees from a column."""
+    config, size = recipe.parser, size_of(recipe.model.base)
+    if config is None:
+        return ()
+    tree = round(FULL * recipe.parses.max_tokens)
+    pair, records = tree + round(FULL * config.max_tokens), recipe.corpus.max_records_per_user or 1
+    learning = (Effort("train", size.trained(config.steps * config.batch * pair)),) if size else None
+    read = size.forward(records * pair) if size else 0.0
+    reading = (Effort("decode", read, users=True, processes=PART_FILES, threads=False),) if size else None
+    detail = f"{config.steps} steps of {config.batch} pairs, {config.adapter.kind}"
+    return (
+        Stage(PARSER, "public text", detail, work=(Work(PARSER_STEPS, config.steps),), efforts=learning),
+        Stage(
+            PARSING,
+            "private text",
+            f"one record at a time, {recipe.parses.max_tokens} tokens at most",
+            work=(Work(PARTS_PARSED, PART_FILES + 1),),  # and the held-out users
+            efforts=reading,
+        ),
     )
 
 
@@ -67,7 +101,9 @@ def _training(recipe: TwoStageRecipe, stage: str, name: str, mechanism: SampledG
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
     tree = round(FULL * recipe.parses.max_tokens)
     tokens = tree if stage == "trees" else tree + training.max_tokens  # the tree in front is read as well
-    efforts = steps_efforts(recipe.model.base, training.model_copy(update={"max_tokens": tokens}), recipe.resources)
+    efforts = steps_efforts(
+        size_of(recipe.model.base), training.model_copy(update={"max_tokens": tokens}), recipe.resources
+    )
     return training_stage(name, detail, mechanism, training.chunk, efforts)
 
 
@@ -77,7 +113,7 @@ def _writing(recipe: TwoStageRecipe, name: str, what: str, tokens: int) -> Stage
     processes = min(recipe.resources.actors or blocks, blocks)
     known = size is not None and config.engine != "vllm"
     flops = size.forward(config.texts * tokens) if size else 0.0
-    efforts = (Effort("decode", flops, processes=processes, threads=False),) if known else None
+    efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),) if known else None
     detail = f"{config.texts} texts of {tokens} tokens at most"
     return Stage(name, "the released models", detail, work=(Work(what, config.texts),), efforts=efforts)
 
@@ -92,12 +128,24 @@ def _measuring(recipe: TwoStageRecipe) -> Stage:
 
 
 def _as_published(recipe: TwoStageRecipe, mechanisms: dict[str, SampledGaussian]) -> dict[str, float]:
-    """Epsilon as the paper states it, and that of its shuffled batches without amplification; none with bands."""
-    if recipe.training.bands > 1:
+    """Epsilon as the paper states it, and that of its shuffled batches without amplification; none where noise differs
+    by step or is shared.
+    """
+    training = recipe.training
+    if training.bands > 1 or training.noise_schedule.rule.falls or training.microbatches is not None:
         return {}
     stages = [(each.sampling_rate, each.noise_multiplier, each.steps) for each in mechanisms.values()]
     figures = published.two_stage_together(stages, recipe.privacy.delta)
     return {figure.label: round(figure.epsilon, 3) for figure in figures}
+
+
+def _source(recipe: TwoStageRecipe) -> str:
+    if recipe.parser is None:
+        return "come from a column of the corpus, and each is a function of its own record"
+    return (
+        "were written by a parser that learnt from public text alone (parser.source), and that reads one record at a"
+        " time; which machine does so changes no bit of one record because of another"
+    )
 
 
 def _assumptions(recipe: TwoStageRecipe) -> tuple[str, ...]:
@@ -110,12 +158,11 @@ def _assumptions(recipe: TwoStageRecipe) -> tuple[str, ...]:
         *OF_UNIT[unit],
         "Sampling rates, batch sizes, steps, clipping norm and bounds are public, and so is the base model; none was "
         "chosen by looking at the corpus.",
-        "Both trainings read the same users, and the claim is about both together; the parse trees come from a column "
-        "of the corpus, and each is a function of its own record.",
+        f"Both trainings read the same users, and the claim is about both together; the parse trees {_source(recipe)}.",
         *pretrain_assumptions(recipe.pretrain),
         *(grammar if recipe.parses.grammar else ()),
         "The two models left the private side, and nothing else; metrics marked 'releasable: false' are not part of "
         "the claim.",
-        *of_training(unit, recipe.training.bands),
+        *of_training(unit, recipe.training.bands, recipe.training.microbatches),
         TIMING,
     )

@@ -2,11 +2,14 @@
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.grammar import lispress, read_functions
+from rayprivacy.corpus.grammar import Grammar, lispress, read_functions, read_rules
 from rayprivacy.corpus.public_texts import public_rows
-from rayprivacy.generation.structured import Structure, require_grammar
+from rayprivacy.generation.engines import require_engine
+from rayprivacy.generation.grammars import check_grammar
+from rayprivacy.generation.structured import Structure
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.models.settings import ParserConfig, PretrainConfig
 from rayprivacy.runs.pretrain_plan import BLOCK, LEAST_TEXTS
 
 
@@ -14,31 +17,54 @@ def check_inputs(recipe: TwoStageRecipe) -> None:
     """Refuse public inputs that cannot be used.
 
     Raises:
-        ConfigError: the package that reads grammars is missing, or the functions or the public text cannot be used.
+        ConfigError: a package that reads grammars, or the parser's engine, is missing; or rules, functions or public
+            text cannot be used.
     """
-    if recipe.parses.grammar is not None:
-        require_grammar("parses.grammar")
-    structure_of(recipe)
+    grammar = grammar_of(recipe)
+    if grammar is not None:
+        check_grammar(grammar, "parses.rules" if recipe.parses.rules else "parses.functions")
     pretraining_documents(recipe)
+    if recipe.parser is not None:
+        require_engine("parser.engine", recipe.parser.engine)
+        parser_pairs(recipe)
+
+
+def grammar_of(recipe: TwoStageRecipe) -> Grammar | None:
+    """The rules of synthetic trees, or None.
+
+    Raises:
+        ConfigError: the file of the rules, or the list of functions, cannot be read, or is none.
+    """
+    config = recipe.parses
+    if config.functions is not None:
+        return Grammar(lispress(read_functions(config.functions, "parses.functions")))
+    if config.rules is not None and config.grammar in ("ebnf", "json"):
+        return read_rules(config.rules, config.grammar, "parses.rules")
+    return None
+
+
+def constants_of(recipe: TwoStageRecipe) -> frozenset[str]:
+    """The strings that are names of trees in JSON, beside its keys."""
+    grammar = grammar_of(recipe)
+    return grammar.constants if grammar else frozenset()
 
 
 def structure_of(recipe: TwoStageRecipe) -> Structure:
     """What is asked of synthetic trees.
 
     Raises:
-        ConfigError: the list of functions cannot be read, or is none.
+        ConfigError: as of `grammar_of`.
     """
-    config = recipe.generation
-    if recipe.parses.functions is None:
+    config, grammar = recipe.generation, grammar_of(recipe)
+    if grammar is None:
         return Structure(None, free_draws=1, constrained=False)
-    grammar = lispress(read_functions(recipe.parses.functions, "parses.functions"))
     return Structure(grammar, config.free_draws if config.constrained else 1, config.constrained)
 
 
 def public_inputs(recipe: TwoStageRecipe) -> dict[str, str]:
     """Digests of what a run is held to."""
-    grammar = structure_of(recipe).grammar
-    return {"grammar": digest_json(grammar)} if grammar else {}
+    grammar = grammar_of(recipe)
+    return {"grammar": digest_json(grammar.text)} if grammar else {}
 
 
 def pretraining_documents(recipe: TwoStageRecipe) -> list[str] | None:
@@ -50,10 +76,24 @@ def pretraining_documents(recipe: TwoStageRecipe) -> list[str] | None:
     config = recipe.pretrain
     if config is None:
         return None
-    rows = public_rows(config.source, config.text, recipe.parses.column, BLOCK, "parses.column")
+    rows = _pairs(recipe, config, BLOCK)
+    return [document for text, tree in rows for document in (tree, f"{prompt(tree)}{text}")]
+
+
+def parser_pairs(recipe: TwoStageRecipe) -> list[tuple[str, str]]:
+    """The public utterances and their trees from which the parser learns.
+
+    Raises:
+        ConfigError: they cannot be read, or are too few.
+    """
+    assert recipe.parser is not None, "a recipe with a parser"
+    return _pairs(recipe, recipe.parser, "parser")
+
+
+def _pairs(recipe: TwoStageRecipe, config: PretrainConfig | ParserConfig, block: str) -> list[tuple[str, str]]:
+    rows = public_rows(config.source, config.text, recipe.parses.column, block, "parses.column")
     if len(rows) < LEAST_TEXTS:
         raise ConfigError(
-            f"pretrain.source has {len(rows)} rows with text and tree: give at least {LEAST_TEXTS}, or remove"
-            " 'pretrain'."
+            f"{block}.source has {len(rows)} rows with text and tree: give at least {LEAST_TEXTS}, or remove '{block}'."
         )
-    return [document for text, tree in rows for document in (tree, f"{prompt(tree)}{text}")]
+    return rows

@@ -1,26 +1,37 @@
 """The recipe of two-stage generation: the trees, the two trainings and how they share the budget."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.settings import WritingConfig
-from rayprivacy.models.settings import AdapterConfig, PretrainConfig
+from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
 from rayprivacy.runs.places import apart
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, SampledResources, with_learning_rate
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    SampledPrivacyConfig,
+    SampledResources,
+    check_layer_scale,
+    with_learning_rate,
+)
 
 TREES = "lispress"
+_TREES_STEPS = 20
+_LATER = ("rules",)
+_OF_SHARDS = ("shard", "user", "record", "text")  # columns that all shards have
 
 
 class TreeCorpusConfig(CorpusConfig):
-    """The `corpus` block: utterances, and at least one label, their trees."""
+    """The `corpus` block: utterances, and at least one label, their trees; none where a parser reads them."""
 
     labels: tuple[str, ...] = (TREES,)
 
@@ -29,21 +40,35 @@ class ParsesConfig(Config):
     """The `parses` block.
 
     Attributes:
-        column: the one of corpus.labels that holds the parse tree of a text, as an s-expression.
+        column: the one of corpus.labels that holds the parse tree of a text: an s-expression, or JSON. With a parser,
+            the column of its public trees.
         max_tokens: tokens of a tree at most, in training and when it is written; longer private ones are cut.
-        grammar: rules that synthetic trees follow, over the names in `functions`; null asks for nothing.
+        grammar: what synthetic trees follow: `lispress`, hand-written rules over the names in `functions`; `json` or
+            `ebnf`, a JSON Schema or EBNF in `rules`; null asks for nothing.
         functions: a public UTF-8 file of all function names, one a line: never those found in the corpus.
+        rules: a public UTF-8 file with the rules: never made from the corpus.
     """
 
     column: str = TREES
     max_tokens: int = Field(default=160, ge=1)
-    grammar: Literal["lispress"] | None = None
+    grammar: Literal["lispress", "json", "ebnf"] | None = None
     functions: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
+    rules: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
+
+    @model_serializer(mode="wrap")
+    def _without_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Left out while unset, so that release ids from before there were such keys are found again.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if name not in _LATER or value is not None}
 
     @model_validator(mode="after")
     def _rules_over_names(self) -> "ParsesConfig":
-        if (self.grammar is None) != (self.functions is None):
-            raise ValueError("grammar and functions go together: give both, or neither for trees without rules")
+        if (self.grammar == "lispress") != (self.functions is not None):
+            raise ValueError(
+                "grammar and functions go together: give 'lispress' and its list, or neither for trees without rules"
+            )
+        if (self.grammar in ("json", "ebnf")) != (self.rules is not None):
+            raise ValueError("grammar and rules go together: give 'json' or 'ebnf' and its file, or neither")
         return self
 
 
@@ -68,11 +93,29 @@ class StagesConfig(Config):
         trees: the training on trees.
         utterances: the training on utterances behind their trees.
         sigma_ratio: noise multiplier of the first over that of the second; both follow from the budget.
+        steps: of both together: those of `utterances` are then what `trees.steps` leaves. A resolved recipe names both.
     """
 
-    trees: StageConfig = StageConfig(steps=20)
+    trees: StageConfig = StageConfig(steps=_TREES_STEPS)
     utterances: StageConfig = StageConfig(steps=80)
     sigma_ratio: float = Field(default=1.0, gt=0)
+    steps: int | None = Field(default=None, ge=2, exclude=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _divided(cls, data: Any) -> Any:
+        """One key divides the steps, so that a search can move some of them from one stage to the other."""
+        together = data.get("steps") if isinstance(data, Mapping) else None
+        if not isinstance(together, int):
+            return data
+        trees, utterances = (dict(data.get(stage) or {}) for stage in ("trees", "utterances"))
+        first = trees.setdefault("steps", _TREES_STEPS)
+        if not isinstance(first, int):
+            return data
+        if not 0 < first < together:
+            raise ValueError(f"trees.steps is {first} of {together} steps together: leave at least one for each stage")
+        rest = {name: value for name, value in data.items() if name != "steps"}
+        return rest | {"trees": trees, "utterances": utterances | {"steps": together - first}}
 
 
 class PairsConfig(PretrainConfig):
@@ -94,13 +137,18 @@ class TreesGenerationConfig(WritingConfig):
 
 
 class TwoStageRecipe(PretrainedRecipe):
-    """A resolved recipe of two-stage generation (Mireshghallah et al., ACL 2023)."""
+    """A resolved recipe of two-stage generation (Mireshghallah et al., ACL 2023).
+
+    Attributes:
+        parser: trained on public pairs, it reads the trees of private text; None takes them from a column.
+    """
 
     method: Literal["two_stage"] = "two_stage"
     corpus: TreeCorpusConfig = TreeCorpusConfig()
     privacy: SampledPrivacyConfig = SampledPrivacyConfig()
     parses: ParsesConfig = ParsesConfig()
     pretrain: PairsConfig | None = None
+    parser: ParserConfig | None = None
     adapter: AdapterConfig = AdapterConfig()
     stages: StagesConfig = StagesConfig()
     training: DpSgdConfig = DpSgdConfig(max_records=1)
@@ -112,18 +160,38 @@ class TwoStageRecipe(PretrainedRecipe):
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        if self.parses.column not in self.corpus.labels:
-            raise ValueError(f"parses.column is '{self.parses.column}', which is none of corpus.labels: add it there")
-        if self.parses.functions is not None and not apart(self.parses.functions, self.corpus.source):
-            raise ValueError(
-                "parses.functions is a part of the private corpus: name a public list, in a file of its own"
-            )
+        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        self._check_trees()
+        for key, what in (("functions", "list"), ("rules", "grammar")):
+            path = getattr(self.parses, key)
+            if path is not None and not apart(path, self.corpus.source):
+                raise ValueError(
+                    f"parses.{key} is a part of the private corpus: name a public {what}, in a file of its own"
+                )
         for stage in ("trees", "utterances"):
             try:
                 self.training_of(stage)
             except ConfigError as error:
                 raise ValueError(f"stages.{stage} does not fit training: {error}") from None
         return self
+
+    def _check_trees(self) -> None:
+        column, labels = self.parses.column, self.corpus.labels
+        if self.parser is None:
+            if column not in labels:
+                raise ValueError(f"parses.column is '{column}', which is none of corpus.labels: add it there")
+            return
+        if column in labels or column in _OF_SHARDS:
+            raise ValueError(
+                f"parses.column is '{column}', a column of the corpus, and a parser makes its own: name another one, or"
+                " take it out of corpus.labels (e.g. labels: [])"
+            )
+        if has_credentials(self.parser.source):
+            raise ValueError(
+                "parser.source is a URI with credentials in it: give them by the environment, or by the machine's role"
+            )
+        if not apart(self.parser.source, self.corpus.source):
+            raise ValueError("parser.source is the private corpus: name public pairs, in a file or folder of their own")
 
     def training_of(self, stage: str) -> DpSgdConfig:
         """The training of a stage, `trees` or `utterances`, with a learning rate."""

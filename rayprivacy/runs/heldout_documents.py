@@ -1,4 +1,4 @@
-"""Internal evaluation of a generator on held-out users: perplexity of the base and of the tuned model, lengths.
+"""Internal evaluation of language models on held-out users, as they read a row: perplexity, and lengths of texts.
 
 All figures read private text and are outside the certificate: `releasable: false`.
 """
@@ -8,7 +8,6 @@ from typing import Any
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.evaluation.language import length_summary, perplexity
-from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows, total_loss
@@ -17,7 +16,7 @@ from rayprivacy.runs.sealing import sealed
 
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
-    run: Run[GeneratorRecipe],
+    run: Run[Any],
     backbone: Backbone,
     reading: Reading,
     models: dict[str, Any],

@@ -1,0 +1,190 @@
+"""What is made of the frontier's rows: the tables and plots of docs/frontier.md, its samples, and the rows of `plan`.
+
+    python benchmarks/frontier_page.py
+
+reads `frontier.json`, `seqpate_table.json` and `dpsgd_table.json` of benchmarks/results, and writes the part of
+docs/frontier.md between its two marks, docs/frontier_samples.md, docs/images/frontier.svg, and
+rayprivacy/runs/frontier.json, which `rayprivacy plan` quotes. Rows of several seeds become their mean.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE, SAMPLES = ROOT / "docs" / "frontier.md", ROOT / "docs" / "frontier_samples.md"
+PLOT, PACKAGED = ROOT / "docs" / "images" / "frontier.svg", ROOT / "rayprivacy" / "runs" / "frontier.json"
+MARKS = "<!-- rows of benchmarks/results/frontier.json, by benchmarks/frontier_page.py -->", "<!-- end of rows -->"
+USERS = {"chat": 1315, "reviews": 4143, "europarl": 2696}  # of the public corpora, held-out ones among them
+FIGURES = {
+    "MAUVE": "mauve", "precision": "precision", "recall": "recall", "Frechet": "frechet",
+    "topic TV": "topic_total_variation", "length TV": "length_total_variation", "words": "words_mean",
+    "perplexity": "perplexity", "distinct-2": "distinct_2", "accuracy": "accuracy",
+}  # fmt: skip
+PLOTTED = ("MAUVE", "recall", "topic TV", "length TV")
+TABLES = {  # rows of other benchmarks that belong to the frontier, and minutes of a whole run (results/README.md)
+    ("seqpate_table", "default"): ("seqpate", "head student", 25.0),
+    ("seqpate_table", "student_lora"): ("seqpate", "student.kind lora", 27.0),
+    ("dpsgd_table", "noisy_sgd"): ("generator", "training.preset best", 33.0),
+    ("dpsgd_table", "noisy_sgd_gc"): ("generator", "training.preset good", 25.0),
+}
+CORES = 2  # that minutes are of
+Rows = list[dict[str, Any]]
+
+
+def groups(rows: Rows) -> dict[tuple[str, str, str, float], Rows]:
+    """Rows by corpus, method, lever and epsilon, in that order; those of a group differ in their seeds."""
+    found: dict[tuple[str, str, str, float], Rows] = {}
+    for row in sorted(rows, key=lambda row: (row["corpus"], row["method"] != "seqpate", row["lever"] != "shipped")):
+        found.setdefault((row["corpus"], row["method"], row["lever"], row["epsilon"]), []).append(row)
+    return dict(sorted(found.items(), key=lambda each: (each[0][0], each[0][1] != "seqpate", each[0][2], each[0][3])))
+
+
+def mean(rows: Rows, *path: str) -> float | None:
+    """Mean of a figure over the rows that have it."""
+    found = []
+    for row in rows:
+        value: Any = row
+        for name in path:
+            value = value.get(name) if value is not None else None
+        found += [value] if value is not None else []
+    return statistics.mean(found) if found else None
+
+
+def table(rows: Rows) -> str:
+    """The rows as a table, with other real users below those of each corpus."""
+    head = ["corpus", "method", "lever", "epsilon", "seeds", "held-out perplexity", "gap closed", *FIGURES, "CPU min"]
+    lines = [_line(head), _line(["---"] * 4 + ["---:"] * (len(head) - 4))]
+    by_group = groups(rows)
+    for corpus in dict.fromkeys(key[0] for key in by_group):
+        own = {key: found for key, found in by_group.items() if key[0] == corpus}
+        lines += [_line(_cells(key, found)) for key, found in own.items()]
+        every = [row for found in own.values() for row in found]
+        others = [_shown(mean(every, "other_real_users", name)) for name in FIGURES.values()]
+        lines.append(_line([corpus, "*other real users*", "", "", "", "", "", *others, ""]))
+    return "\n".join(lines)
+
+
+def _cells(key: tuple[str, str, str, float], rows: Rows) -> list[str]:
+    base, student = (mean(rows, "heldout_perplexity", name) for name in ("base", "student"))
+    minutes = mean(rows, "cpu_s")
+    return [
+        *key[:3], f"{key[3]:g}", str(len(rows)),
+        f"{_shown(base, 1)} to {_shown(student, 1)}", _shown(mean(rows, "gap_closed")),
+        *(_shown(mean(rows, "figures", name)) for name in FIGURES.values()),
+        _shown(None if minutes is None else minutes / 60, 0),
+    ]  # fmt: skip
+
+
+def _shown(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits if abs(value) < 10 or digits == 0 else 1}f}"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def stages(rows: Rows) -> str:
+    """What each charged stage of the shipped recipes costs alone."""
+    lines = [_line(["corpus", "method", "epsilon", "epsilon of each charged stage alone"]), _line(["---"] * 4)]
+    for (corpus, method, lever, epsilon), found in groups(rows).items():
+        if lever == "shipped":
+            each = ", ".join(f"{name} {value:.3g}" for name, value in found[0]["epsilon_by_stage"].items())
+            lines.append(_line([corpus, method, f"{epsilon:g}", each]))
+    return "\n".join(lines)
+
+
+def samples(rows: Rows) -> str:
+    """A page with the samples of one seed of each group."""
+    parts = [
+        "# Samples of the frontier",
+        "Texts of each row of [the frontier](frontier.md), drawn at random from what its first seed released. The"
+        " corpora are public data sets in the part of private ones. Rows at `inf` have next to no noise, and could"
+        " not be released from real ones.",
+    ]
+    for (corpus, method, lever, epsilon), found in groups(rows).items():
+        texts = "\n".join(" ".join(text.split()) for text in found[0]["samples"])
+        parts += [f"## {corpus}, {method}, {lever}, epsilon {epsilon:g}", f"```text\n{texts}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def draw(rows: Rows, path: Path) -> None:
+    """Figures of the shipped recipes over epsilon, a line for each corpus and method."""
+    lines: dict[tuple[str, str], list[tuple[float, Rows]]] = {}
+    for (corpus, method, lever, epsilon), found in groups(rows).items():
+        if lever == "shipped":
+            lines.setdefault((corpus, method), []).append((epsilon, found))
+    ticks = sorted({epsilon for line in lines.values() for epsilon, _ in line})
+    with rc_context({"svg.hashsalt": "frontier", "svg.fonttype": "none", "font.size": 8}):
+        figure = Figure(figsize=(8, 2.4), layout="constrained")
+        for axes, name in zip(figure.subplots(1, len(PLOTTED)), PLOTTED, strict=True):
+            for (corpus, method), line in lines.items():
+                places = [ticks.index(epsilon) for epsilon, _ in line]
+                values = [mean(found, "figures", FIGURES[name]) for _, found in line]
+                axes.plot(
+                    places, [math.nan if each is None else each for each in values], "o-", label=f"{corpus}, {method}"
+                )
+            every = [row for line in lines.values() for _, found in line for row in found]
+            others = mean(every, "other_real_users", FIGURES[name])
+            if others is not None:
+                axes.axhline(others, color="#767676", linewidth=1, linestyle=":", label="other real users")
+            axes.set_xticks(range(len(ticks)), [f"{epsilon:g}" for epsilon in ticks])
+            axes.set(xlabel="epsilon", title=name, ylim=(0, None))
+        figure.axes[0].legend(fontsize=6)
+        path.parent.mkdir(exist_ok=True)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
+    """The rows of `rayprivacy plan`: of this benchmark with noise, and of the tables of Europarl."""
+    for (corpus, method, lever, epsilon), found in groups(rows).items():
+        base, student = (mean(found, "heldout_perplexity", name) for name in ("base", "student"))
+        if math.isinf(epsilon) or base is None or student is None:
+            continue
+        minutes = round(statistics.mean(row["cpu_s"] for row in found) / 60 / CORES, 1)
+        settings = "the packaged recipe" if lever == "shipped" else lever
+        yield _row(corpus, method, settings, epsilon, len(found), student / base, minutes)
+    base = next(each["perplexity"] for each in _read("seqpate_table")["summary"] if each["row"] == "pub")
+    for (file, row), (method, settings, minutes) in TABLES.items():
+        of_row = [each for each in _read(file)["results"] if each["row"] == row]
+        for epsilon in sorted({each["epsilon"] for each in of_row}):
+            own = [each["perplexity"] for each in of_row if each["epsilon"] == epsilon]
+            yield _row("europarl", method, settings, epsilon, len(own), statistics.mean(own) / base, minutes)
+
+
+def _row(corpus: str, method: str, settings: str, epsilon: float, seeds: int, ratio: float, minutes: Any) -> Any:
+    return {
+        "corpus": corpus, "users": USERS[corpus], "method": method, "settings": settings, "epsilon": epsilon,
+        "seeds": seeds, "over_base": round(ratio, 3), "minutes": minutes,
+    }  # fmt: skip
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def page(text: str, rows: Rows) -> str:
+    """The page with its rows put in anew."""
+    before, rest = text.split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    plot = "![MAUVE, recall and total variations over epsilon](images/frontier.svg)"
+    return before + "\n\n".join([MARKS[0], table(rows), plot, stages(rows), MARKS[1]]) + after
+
+
+def main() -> None:
+    rows = _read("frontier")["rows"]
+    PAGE.write_text(page(PAGE.read_text(), rows))
+    SAMPLES.write_text(samples(rows))
+    PACKAGED.write_text(json.dumps(list(evidence(rows)), indent=1) + "\n")
+    draw(rows, PLOT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The algorithm of domain-private training (Domain Private Transformers for Multi-Domain Dialog Systems, 2023).
+
+    base model -> trained on public text, with `pretrain`                                (public)
+    public policy, public schedule -> for each step: redacted, or noisy                  (before the run)
+    corpus -> users -> bounded rows -> pairs (redacted copy, full text)                  (private)
+    redacted step: coins -> clipped gradients of redacted copies -> optimizer            (free: post-processing)
+                   with `redacted.central` also NOISE, charged to a plain account
+    noisy step:    coins -> clipped gradients of full text -> NOISE -> the same optimizer   (charged before it runs)
+    the model -> control codes -> synthetic text -> report                               (free)
+
+One user adds a vector of norm C at most to the sum of a noisy step. Steps of both kinds clip, and divide by the same
+public number, so that the moments of the optimizer, which they share, are of one scale; the paper clips the whole
+gradient of a redacted step to 1 instead.
+
+What it protects is what the policy hides, by a selective account. For plain differential privacy it is a non-private
+run, and the ledger records it as one, unless light noise in redacted steps gives all steps an epsilon for users, which
+a central account pays. See docs/domain_private.md.
+"""
+
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.generation.writing import Written
+from rayprivacy.methods.domain_private.plan import STEPS, WRITING, planned_steps
+from rayprivacy.methods.domain_private.reading import redacting
+from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
+from rayprivacy.policies.make import make_policy
+from rayprivacy.policies.policy import MARK
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import MODEL
+from rayprivacy.runs.heldout_documents import heldout_metrics
+from rayprivacy.runs.method import SYNTHETIC, Output
+from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
+from rayprivacy.runs.training import Trained, Training, save_trained, train
+from rayprivacy.runs.written import written_once
+
+HOW = (
+    "A language model fine-tuned on redacted private text, and on full private text with the noise of DP-SGD. It is "
+    "selectively private, by a policy, and differentially private only where its certificate names an account for all "
+    f"steps; it writes {MARK} where its texts had that mark."
+)
+Context = RunContext[DomainPrivateRecipe]
+
+
+def run(context: Context) -> Output | None:
+    """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
+    recipe = context.recipe
+    codes, policy, mechanism = recipe.control_codes, make_policy(recipe.policy, recipe.kept), planned_steps(recipe)
+    context.shard()
+    backbone = context.load_model(recipe.pretrain, policy=policy.digest)
+    reading = redacting(
+        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, policy, mechanism.redacted
+    )
+    training = Training(mechanism, reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    trained = train(context, STEPS, training)
+    model = save_trained(context, trained, recipe.adapter, HOW)
+    if context.stops_early:
+        return None
+    with context.stage(WRITING):
+        written = _write(context, trained)
+    models = {**context.public_models, "domain_private": model}
+    return Output(
+        figures={"degenerate": written.degenerate, **context.public_figures},
+        heldout=lambda: heldout_metrics(
+            context.run, backbone, reading_of(recipe), models, context.counter(MODELS_MEASURED)
+        ),
+        codes=codes,
+    )
+
+
+def reading_of(recipe: DomainPrivateRecipe) -> Reading:
+    """How audits read a row: its full text behind the control code of its labels."""
+    labels = recipe.corpus.labels
+    return Reading(recipe.privacy.unit, labels, recipe.control_codes.prefix, recipe.training.max_tokens)
+
+
+def _write(context: Context, trained: Trained) -> Written:
+    """The synthetic text of this model, equally much of each control code; it may be there already."""
+    root, config, codes = context.run.root, context.recipe.generation, context.recipe.control_codes
+    prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.uniform, config.texts, config.seed)]
+    mark = digest_json([trained.inputs, prompts])
+    return written_once(context, root / MODEL, prompts, config, codes, root / SYNTHETIC, mark, TEXTS_WRITTEN)

@@ -1,0 +1,71 @@
+"""How a run reads a row in two versions: its redacted copy in steps without noise, its full text in noisy ones."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.policies.policy import Policy
+
+REDACTED, FULL = 0, 1  # versions of a row
+
+
+@dataclass(frozen=True)
+class Redacting:
+    """The text of a row in a version; goes to the workers.
+
+    Attributes:
+        policy: what is hidden in the redacted copy.
+    """
+
+    policy: Policy
+
+    def __call__(self, row: Any, version: int) -> str:
+        """The redacted copy, or the text as it is."""
+        return self.policy.redact(row) if version == REDACTED else str(row["text"])
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """The version that a step reads; goes to the workers.
+
+    Attributes:
+        redacted: for each step whether it reads the redacted copy.
+    """
+
+    redacted: tuple[bool, ...]
+
+    def __call__(self, step: int) -> int:
+        """See `Scheduled`."""
+        return REDACTED if self.redacted[step] else FULL
+
+
+def redacting(
+    unit: PrivacyUnit,
+    labels: tuple[str, ...],
+    context: Callable[[Any], str],
+    max_tokens: int,
+    policy: Policy,
+    redacted: tuple[bool, ...],
+) -> Reading:
+    """A reading that follows a schedule.
+
+    Args:
+        unit: whose rows are clipped together.
+        labels: columns that are read beside the text.
+        context: what stands in front of a text; it is not redacted.
+        max_tokens: of one row.
+        policy: what is hidden in redacted copies.
+        redacted: for each step whether it reads these.
+    """
+    return Reading(
+        unit,
+        labels,
+        context,
+        max_tokens,
+        text=Redacting(policy),
+        versions=2,
+        version_of=Scheduled(redacted),
+        redacted=frozenset({REDACTED}),
+    )

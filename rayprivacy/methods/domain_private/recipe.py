@@ -1,0 +1,188 @@
+"""The recipe of domain-private training: the policy, the redaction schedule, and the steps that are charged."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rayprivacy.core.config import Config
+from rayprivacy.core.units import Budget, PrivacyUnit
+from rayprivacy.corpus.settings import check_unit
+from rayprivacy.dpsgd.schedules import SCALES, Form, Name, draw
+from rayprivacy.dpsgd.settings import DpSgdConfig
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.generation.settings import WritingConfig
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.policies.settings import PolicyConfig
+from rayprivacy.runs.places import apart
+from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    SampledPrivacyConfig,
+    SampledResources,
+    check_layer_scale,
+    with_learning_rate,
+)
+
+
+class SelectivePrivacyConfig(SampledPrivacyConfig):
+    """The `privacy` block: users, on a selective account, which shares its corpus label with the plain accounts.
+
+    Attributes:
+        corpus: label of the corpus; every central account with this label records the run as non-private.
+    """
+
+    unit: Literal[PrivacyUnit.USER] = PrivacyUnit.USER
+    corpus: str = Field(default="private text", min_length=1)
+
+
+class DomainsConfig(Config):
+    """The `codes` block: the public values of corpus.labels, such as the domains. All codes are written equally often.
+
+    Attributes:
+        values: for each of corpus.labels, its public values; `other` is always one more.
+    """
+
+    values: dict[str, tuple[str, ...]] = Field(default={})
+
+
+class CentralConfig(Config):
+    """The `redacted.central` block: a plain account that pays for all steps, and what it may spend on them.
+
+    Attributes:
+        account: its name; it is opened with this budget, and with the ledger, corpus and composition of `privacy`.
+        epsilon: its cap.
+        delta: None takes that of `privacy`.
+    """
+
+    account: str = Field(min_length=1)
+    epsilon: float = Field(gt=0)
+    delta: float | None = Field(default=None, gt=0, lt=1)
+
+
+class RedactedConfig(Config):
+    """The `redacted` block: which steps read redacted text (see `dpsgd.schedules`), and whether these are noisy too.
+
+    Attributes:
+        schedule: of the chance that a step does; `step` is JFT, and `none` makes every step noisy.
+        form: as printed in the paper, or as the authors' code has it.
+        scale: eta of `expconvex` and `expconcave`; None takes the paper's.
+        seed: public; all coins are drawn from it before the run.
+        central: the plain account that pays for all steps, for users rather than for what the policy finds; redacted
+            steps then take light noise. None leaves noise out of them, and the run is non-private for plain accounts.
+        noise_multiplier: of redacted steps, with `central`; None takes the least that fits the budget of `central`.
+    """
+
+    schedule: Name = "expconcave"
+    form: Form = "paper"
+    scale: float | None = Field(default=None, ge=0)
+    seed: int = 0
+    central: CentralConfig | None = None
+    noise_multiplier: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _noise_is_paid_for(self) -> "RedactedConfig":
+        if self.noise_multiplier is not None and self.central is None:
+            raise ValueError(
+                f"redacted.noise_multiplier is {self.noise_multiplier:g} without redacted.central: name the plain"
+                " account that pays for it, e.g. central: {account: dialogs, epsilon: 100}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _scale_of_a_curve(self) -> "RedactedConfig":
+        if self.scale is not None and self.schedule not in SCALES:
+            raise ValueError(f"redacted.scale means nothing where redacted.schedule is '{self.schedule}': remove it")
+        return self
+
+    def drawn(self, steps: int) -> tuple[bool, ...]:
+        """For each step whether it reads redacted text."""
+        return draw(self.schedule, self.form, steps, self.seed, self.scale)
+
+
+class GenerationConfig(WritingConfig):
+    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
+
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    max_tokens: int = Field(default=64, ge=1)
+
+
+class DomainPrivateRecipe(PretrainedRecipe):
+    """A resolved recipe of domain-private training (Domain Private Transformers, 2023)."""
+
+    method: Literal["domain_private"] = "domain_private"
+    privacy: SelectivePrivacyConfig = SelectivePrivacyConfig()
+    adapter: AdapterConfig = AdapterConfig()
+    codes: DomainsConfig = DomainsConfig()
+    policy: PolicyConfig = PolicyConfig()
+    redacted: RedactedConfig = RedactedConfig()
+    training: DpSgdConfig = DpSgdConfig()
+    generation: GenerationConfig = GenerationConfig()
+    resources: SampledResources = SampledResources()
+
+    @model_validator(mode="after")
+    def _can_run(self) -> "DomainPrivateRecipe":
+        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        self.control_codes  # noqa: B018 - refuses lists that do not fit the labels
+        if self.training.bands > 1:
+            raise ValueError(
+                f"training.bands is {self.training.bands}, and noise that is shared between steps cannot be left out of"
+                " some: set it to 1"
+            )
+        central = self.redacted.central
+        if central is not None and central.account == self.privacy.account:
+            raise ValueError(
+                f"redacted.central.account is '{central.account}', the selective account of the run: name another one"
+            )
+        if central is not None and not any(self.schedule):
+            raise ValueError(
+                f"redacted.central is set and redacted.schedule '{self.redacted.schedule}' has no redacted step:"
+                " all steps are noisy already, so leave it out"
+            )
+        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        if all(self.schedule):
+            raise ValueError(
+                f"redacted.schedule '{self.redacted.schedule}' with redacted.seed {self.redacted.seed} has no noisy"
+                f" step among {self.training.steps}, so that no full text would be read: give more steps, or another"
+                " schedule"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _policy_is_public(self) -> "DomainPrivateRecipe":
+        for name in ("file", "train"):
+            path = getattr(self.policy, name)
+            if path and not apart(path, self.corpus.source):
+                raise ValueError(
+                    f"policy.{name} is the private corpus, or a part of it, and a policy made from private text tells"
+                    " of it: name a public file, in a place of its own"
+                )
+        join, column = self.corpus.join, self.policy.column
+        if column and not (join and column in join.words):
+            raise ValueError(f"policy.column is '{column}', which is none of corpus.join.words: add it there")
+        return self
+
+    @property
+    def control_codes(self) -> Codes:
+        """The control codes of the labels."""
+        return Codes(CodesConfig(values=self.codes.values, histogram=False), self.corpus.labels)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Words that are never redacted: those that stand in front of each turn."""
+        return tuple(self.corpus.join.prefix.split()) if self.corpus.join else ()
+
+    @property
+    def schedule(self) -> tuple[bool, ...]:
+        """For each step whether it reads redacted text."""
+        return self.redacted.drawn(self.training.steps)
+
+    @property
+    def central_budget(self) -> Budget | None:
+        """What the central account may spend on all steps; None where there is none."""
+        central = self.redacted.central
+        return None if central is None else Budget(central.epsilon, central.delta or self.privacy.delta)
+
+    @property
+    def resolved_training(self) -> DpSgdConfig:
+        """The training block with a learning rate: by default one that suits what is trained."""
+        return with_learning_rate(self.training, self.adapter)

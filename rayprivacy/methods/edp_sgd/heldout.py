@@ -1,0 +1,110 @@
+"""Semantic error rates on held-out users: of the released tagger, the untrained one, and one trained without noise.
+
+All of them read private text and are outside the certificate: `releasable: false`. The reference without noise is
+trained on private text, measured, and thrown away.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from rayprivacy.corpus.parts import part_tables
+from rayprivacy.dpsgd.batches import Document, packed
+from rayprivacy.dpsgd.losses import own_losses
+from rayprivacy.dpsgd.tagger_loss import TaggerLoss, predicted
+from rayprivacy.dpsgd.units import documents_of
+from rayprivacy.evaluation.semer import Errors, all_errors
+from rayprivacy.methods.edp_sgd.frames import frames
+from rayprivacy.methods.edp_sgd.plan import REFERENCE_BATCH
+from rayprivacy.methods.edp_sgd.reading import reading_of, tagged_rows
+from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.trainable import merged, trainable
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.exhibits import Table
+from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows
+from rayprivacy.runs.plan import MODELS_MEASURED
+from rayprivacy.runs.sealing import sealed
+
+NAMES = {"base": "Untrained heads", "edp_sgd": "Tagger (this run)", "nonprivate": "Trained without noise (not private)"}
+SEED = 0  # of the order of the rows of the reference; public
+
+
+class Heldout:
+    """Measures a run when it is finished.
+
+    Args:
+        context: of the run.
+        backbone: the untrained tagger.
+        model: the released one.
+        loss: what was clipped.
+    """
+
+    def __init__(self, context: RunContext[EdpSgdRecipe], backbone: Backbone, model: Any, loss: TaggerLoss) -> None:
+        self._context, self._backbone, self._model, self._loss = context, backbone, model, loss
+        self._reading = reading_of(context.recipe)
+        self._errors: dict[str, Errors] = {}
+
+    @sealed("the evaluation on held-out users")
+    def metrics(self) -> dict[str, Any]:
+        """The rates, for metrics.json."""
+        rows, told = heldout_rows(self._context.run), self._context.counter(MODELS_MEASURED)
+        if not rows:
+            return dict(NOBODY)
+        tags, read = self._context.recipe.model.tags, tagged_rows(self._context.recipe)
+        documents = read(rows, self._backbone, 0)
+        for number, (name, model) in enumerate(self._models()):
+            told(number)
+            said = read.by_word(rows, self._backbone, predicted(model, tags, documents))
+            self._errors[name] = all_errors(frames(rows, self._reading.labels, tags, said))
+        rates = {name: round(errors.rate, 4) for name, errors in self._errors.items()}
+        wrong = {name: round(errors.intents / errors.texts, 4) for name, errors in self._errors.items()}
+        return {"releasable": False, "why": WHY, "semantic_error_rate": rates, "wrong_intents": wrong}
+
+    def tables(self) -> list[Table]:
+        """The same for the report, after `metrics`."""
+        if not self._errors:
+            return []
+        rows = [
+            (NAMES[name], f"{each.rate:.1%}", f"{each.intents / each.texts:.1%}", *map(str, _of_slots(each)))
+            for name, each in self._errors.items()
+        ]
+        columns = ("Model", "Semantic error rate", "Wrong intents", "Substituted", "Deleted", "Inserted")
+        return [Table("Errors on held-out users: intents, and slots", columns, rows, internal=True)]
+
+    def _models(self) -> Iterator[tuple[str, Any]]:
+        yield "base", self._backbone.model
+        yield "edp_sgd", self._model
+        if self._context.recipe.evaluation.nonprivate_steps:
+            yield "nonprivate", self._reference(self._context.recipe.evaluation.nonprivate_steps)
+
+    def _reference(self, steps: int) -> Any:
+        """The tagger after so many steps of AdamW without clipping and noise, at the learning rate of the recipe."""
+        recipe = self._context.recipe
+        model, documents = trainable(self._backbone, recipe.adapter), self._documents(steps * REFERENCE_BATCH)
+        rate = recipe.resolved_training.optimizer.learning_rate
+        assert rate is not None, "a resolved block has one"
+        optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+        tokens, dice = recipe.resources.tokens_at_once, np.random.default_rng(SEED)
+        low_precision = recipe.model.dtype == "bfloat16"
+        for _ in range(steps):
+            chosen = dice.integers(len(documents), size=REFERENCE_BATCH)
+            optimizer.zero_grad()
+            for batch in packed([[documents[at]] for at in chosen], tokens, self._backbone.end):
+                (own_losses(model, batch, self._loss, low_precision).sum() / REFERENCE_BATCH).backward()
+            optimizer.step()
+        return merged(model, self._backbone)
+
+    def _documents(self, most: int) -> list[Document]:
+        """At most so many training rows as documents."""
+        context = self._context
+        tables = (table for part in range(context.plan.parts) for table in part_tables(context.shards, part))
+        rows = list(islice((row for table in tables for row in table.to_pylist()), most))
+        return documents_of(rows, self._backbone, self._reading)
+
+
+def _of_slots(errors: Errors) -> tuple[int, int, int]:
+    return errors.substitutions, errors.deletions, errors.insertions

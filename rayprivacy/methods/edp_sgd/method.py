@@ -1,0 +1,38 @@
+"""The algorithm of eDP-SGD (Dupuy et al., ICASSP 2022, "An Efficient DP-SGD Mechanism for Large Scale NLP Models").
+
+    public base, public lists of intents and slots -> a tagger with small random heads           (public)
+    corpus -> users -> coins -> clipped gradients of users, or of means of micro-batches         (private)
+    their noisy sums, step by step, charged in chunks before they run -> the tagger              (released)
+
+What is clipped is the sum of two cross entropies, of the intent and, in the mean, of the words. One user moves the sum
+of a step by C, and by 2C with micro-batches (`release.microbatch`). See docs/edp_sgd.md.
+"""
+
+from rayprivacy.dpsgd.tagger_loss import TaggerLoss
+from rayprivacy.methods.edp_sgd.heldout import Heldout
+from rayprivacy.methods.edp_sgd.plan import STEPS
+from rayprivacy.methods.edp_sgd.reading import reading_of
+from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
+from rayprivacy.models.tagger import check_length
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.method import Output
+from rayprivacy.runs.sampled_steps import sampled_steps
+from rayprivacy.runs.training import Training, save_trained, train
+
+HOW = "A tagger of intents and slots, fine-tuned with DP-SGD on private text."
+
+
+def run(context: RunContext[EdpSgdRecipe]) -> Output | None:
+    """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
+    recipe, tags = context.recipe, context.recipe.model.tags
+    context.shard()
+    backbone = context.load_model()
+    check_length(backbone.model, recipe.training.max_tokens)
+    loss = TaggerLoss(len(tags.all_intents), len(tags.names))
+    mechanism = sampled_steps(recipe.training, recipe.privacy)
+    training = Training(mechanism, reading_of(recipe), recipe.adapter, recipe.resolved_training, recipe.resources, loss)
+    model = save_trained(context, train(context, STEPS, training), recipe.adapter, HOW)
+    if context.stops_early:
+        return None
+    heldout = Heldout(context, backbone, model, loss)
+    return Output(heldout=heldout.metrics, exhibits=heldout.tables)

@@ -1,0 +1,89 @@
+"""The plan of eDP-SGD: one charged training, with the paper's own epsilon beside ours where micro-batches are clipped.
+
+The paper takes a multiplier z as effective that is not: the clipped mean of a micro-batch moves by 2C, and noise is
+split over N workers, so that the same noise has the multiplier z / (2 sqrt N) (`accounting.decay`).
+"""
+
+import math
+
+from rayprivacy.accounting import published
+from rayprivacy.accounting.decay import DecayingNoise
+from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
+from rayprivacy.models.size import ModelSize
+from rayprivacy.models.tagger_size import tagger_size
+from rayprivacy.release.microbatch import MicroBatchGaussian
+from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
+from rayprivacy.runs.effort import FULL, Effort
+from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, Plan, Stage, Work, training_stage
+from rayprivacy.runs.sampled_steps import (
+    PART_FILES,
+    guessed_users,
+    noise_figures,
+    noise_line,
+    sampled_steps,
+    steps_efforts,
+)
+
+STEPS = "DP-SGD"
+REFERENCE_BATCH = 32  # rows of a step of the non-private reference
+
+
+def plan_run(recipe: EdpSgdRecipe) -> Plan:
+    """The plan of a recipe.
+
+    Raises:
+        ConfigError: no noise is enough for the budget.
+    """
+    training, mechanism = recipe.training, sampled_steps(recipe.training, recipe.privacy)
+    tags = recipe.model.tags
+    detail = f"{mechanism.steps} steps, {len(tags.all_intents)} intents, {len(tags.slots)} slots"
+    efforts = steps_efforts(_size(recipe), training, recipe.resources)
+    return Plan(
+        stages=(training_stage(STEPS, detail, mechanism, training.chunk, efforts),),
+        protection=mechanism.protection,
+        noise=noise_line(mechanism, training),
+        assumptions=_assumptions(recipe),
+        shards=PART_FILES,
+        figures=noise_figures(steps=mechanism),
+        as_published=as_published(mechanism, recipe.privacy.delta),
+        users=guessed_users(training),
+        measuring=_measuring(recipe),
+    )
+
+
+def _size(recipe: EdpSgdRecipe) -> ModelSize | None:
+    return tagger_size(recipe.model, heads_alone=recipe.adapter.kind == "full" and recipe.model.trained == "heads")
+
+
+def as_published(mechanism: SampledGaussian, delta: float) -> dict[str, float]:
+    """What the paper would state for the same noise, by its label; nothing where users are clipped, as it does not."""
+    if not isinstance(mechanism, MicroBatchGaussian):
+        return {}
+    workers = mechanism.microbatches
+    noise = DecayingNoise(mechanism.schedule, mechanism.steps, workers, q=mechanism.sampling_rate)
+    stated = published.edpsgd(noise.as_printed(2 * math.sqrt(workers) * mechanism.noise_multiplier), delta)
+    return {stated.label: stated.epsilon}
+
+
+def _measuring(recipe: EdpSgdRecipe) -> Stage:
+    """The untrained tagger, the released one, and the non-private reference, which is trained first."""
+    size, config, steps = _size(recipe), recipe.training, recipe.evaluation.nonprivate_steps
+    models = 2 + bool(steps)
+    read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * config.max_tokens * FULL
+    trained = REFERENCE_BATCH * steps * config.max_tokens
+    efforts = (Effort("encode", size.forward(models * read)), Effort("train", size.trained(trained))) if size else None
+    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
+
+
+def _assumptions(recipe: EdpSgdRecipe) -> tuple[str, ...]:
+    unit = recipe.privacy.unit
+    return (
+        *OF_UNIT[unit],
+        "The lists of intents and slots, sampling rate, batch size, steps and clipping norm are public, and so is the "
+        "base model; none was chosen by looking at the corpus.",
+        "The tagger left the private side, and nothing else; metrics marked 'releasable: false' are not part of the "
+        "claim.",
+        *of_training(unit, recipe.training.bands, recipe.training.microbatches),
+        TIMING,
+    )

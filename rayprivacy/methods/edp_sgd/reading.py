@@ -1,0 +1,95 @@
+"""How a run reads a row: the tokens of its words, the intent on the first, and a label on one token of each word."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rayprivacy.dpsgd.batches import Document
+from rayprivacy.dpsgd.tagger_loss import packed
+from rayprivacy.dpsgd.units import Reading, Row
+from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.tagger_shape import is_causal
+from rayprivacy.models.tags import Tags
+
+
+def reading_of(recipe: EdpSgdRecipe) -> Reading:
+    """The reading of a recipe."""
+    labels, tokens = recipe.corpus.labels, recipe.training.max_tokens
+    return Reading(recipe.privacy.unit, labels, no_context, tokens, documents=tagged_rows(recipe))
+
+
+def tagged_rows(recipe: EdpSgdRecipe) -> "TaggedRows":
+    """How the rows of a recipe become documents."""
+    return TaggedRows(recipe.model.tags, recipe.corpus.labels, recipe.training.max_tokens)
+
+
+def no_context(row: Row) -> str:
+    """What stands in front of a text."""
+    return ""
+
+
+@dataclass(frozen=True)
+class TaggedRows:
+    """The documents of some rows, each from its row alone; goes to the workers.
+
+    Attributes:
+        tags: the public lists.
+        columns: of the intent and of the word labels.
+        max_tokens: of a text; what is longer is cut.
+    """
+
+    tags: Tags
+    columns: tuple[str, ...]
+    max_tokens: int
+
+    def __call__(self, rows: Sequence[Row], backbone: Backbone, version: int) -> list[Document]:
+        """One document for each row, in their order."""
+        return [self._document(row, backbone) for row in rows]
+
+    def _document(self, row: Row, backbone: Backbone) -> Document:
+        intent, labels = (row[column] for column in self.columns)
+        words = str(row["text"]).split()
+        numbers = self.tags.words(labels, len(words))
+        ids, of_words = self._read(words, backbone)
+        on_tokens = [None if word is None else numbers[word] for word in of_words]
+        tokens = [backbone.start, *ids, backbone.end]
+        return Document(packed(tokens, [self.tags.intent(intent), *on_tokens, None], len(self.tags.names)), 1)
+
+    def by_word(
+        self, rows: Sequence[Row], backbone: Backbone, said: Iterable[tuple[int, list[int]]]
+    ) -> Iterator[tuple[int, list[int]]]:
+        """What a tagger said of rows, with a label for each word: `O` for those that it did not read.
+
+        A word is not read where a long text is cut, or if it has no token of its own: a tokenizer may drop it.
+
+        Args:
+            rows: what was read.
+            backbone: of the tagger.
+            said: numbers of the intent and of the labels of the words that were read (`tagger_loss.predicted`).
+        """
+        for row, (intent, labels) in zip(rows, said, strict=True):
+            words = str(row["text"]).split()
+            read = [word for word in self._read(words, backbone)[1] if word is not None]
+            found = dict(zip(read, labels, strict=True))
+            yield intent, [found.get(word, self.tags.outside) for word in range(len(words))]
+
+    def _read(self, words: list[str], backbone: Backbone) -> tuple[list[int], list[int | None]]:
+        """Token ids of some words, and for each the word whose label it carries, if any."""
+        ids, of_words = _tokens(backbone.tokenizer, words, self.max_tokens)
+        return ids, _once(of_words, is_causal(backbone.model))
+
+
+def _tokens(tokenizer: Any, words: list[str], most: int) -> tuple[list[int], list[int | None]]:
+    """Token ids of some words with blanks between, and for each the word that it ends in, or None for a blank."""
+    found = tokenizer(" ".join(words), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    word_at = [at if place < len(word) else None for at, word in enumerate(words) for place in range(len(word) + 1)]
+    return found["input_ids"][:most], [word_at[end - 1] for _, end in found["offset_mapping"][:most]]
+
+
+def _once(of_words: list[int | None], at_last: bool) -> list[int | None]:
+    """The same with each word at its last token alone, or at its first."""
+    if at_last:
+        return _once(of_words[::-1], at_last=False)[::-1]
+    first = {word: at for at, word in reversed(list(enumerate(of_words)))}
+    return [word if first[word] == at else None for at, word in enumerate(of_words)]

@@ -1,0 +1,90 @@
+"""The recipe of eDP-SGD: the base and its public lists, the columns of intent and word labels, and the steps."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
+from rayprivacy.runs.recipe import Recipe, Resources
+from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, check_layer_scale, with_learning_rate
+
+WHOLE = AdapterConfig(kind="full")
+
+
+class TaggedCorpusConfig(CorpusConfig):
+    """The `corpus` block.
+
+    Attributes:
+        labels: the column of the intent, and that of the word labels: `O`, `B-slot` and `I-slot` with blanks between,
+            one for each word of the text, whose words are what stands between blanks.
+    """
+
+    labels: tuple[str, ...] = ("intent", "slots")
+
+
+class TaggerResources(EngineConfig, Resources):
+    """The `resources` block."""
+
+
+class EdpSgdRecipe(Recipe):
+    """A resolved recipe of eDP-SGD (Dupuy et al., ICASSP 2022).
+
+    Attributes:
+        adapter: `lora` matrices and the heads are trained; or, by default, what `model.trained` says.
+    """
+
+    method: Literal["edp_sgd"] = "edp_sgd"
+    corpus: TaggedCorpusConfig = TaggedCorpusConfig()
+    privacy: SampledPrivacyConfig = SampledPrivacyConfig()
+    model: TaggerConfig = TaggerConfig()
+    adapter: AdapterConfig = WHOLE
+    training: DpSgdConfig = Field(default=DpSgdConfig())
+    resources: TaggerResources = TaggerResources()
+
+    @model_validator(mode="after")
+    def _can_run(self) -> "EdpSgdRecipe":
+        if self.privacy.unit is PrivacyUnit.PHRASE:
+            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
+        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        if len(self.corpus.labels) != 2:
+            raise ValueError(
+                f"corpus.labels has {len(self.corpus.labels)} columns: name two, that of the intent and that of the"
+                " word labels"
+            )
+        if self.corpus.join:
+            raise ValueError("corpus.join is set, and an intent is that of one text: remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _can_train(self) -> "EdpSgdRecipe":
+        if self.resources.gradients == "opacus":
+            raise ValueError(
+                "resources.gradients is 'opacus', under which the loss of a tagger cannot be checked: use 'bookkeeping'"
+            )
+        if self.model.base == BILSTM and (self.training.microbatches is None or self.adapter.kind == "lora"):
+            raise ValueError(
+                f"model.base is '{BILSTM}', and an LSTM has no rule for per-example gradients, nor LoRA: set"
+                " training.microbatches, e.g. 64, and leave out adapter"
+            )
+        scale = self.training.layer_scale
+        if scale is not None and scale.source is not None:
+            raise ValueError(
+                "training.layer_scale.from is 'public', and public text without intents and slots has no gradients: use"
+                " 'weights'"
+            )
+        if self.adapter.kind == "lora" and self.model.trained != "all":
+            raise ValueError(
+                f"model.trained is '{self.model.trained}' with adapter.kind 'lora', which trains LoRA matrices and the"
+                " heads: leave one of the two out"
+            )
+        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        return self
+
+    @property
+    def resolved_training(self) -> DpSgdConfig:
+        """The training block with a learning rate: by default one that suits what is trained."""
+        return with_learning_rate(self.training, self.adapter)

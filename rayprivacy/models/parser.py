@@ -1,0 +1,116 @@
+r"""A semantic parser: a language model that is asked for the tree of an utterance, trained on annotated pairs.
+
+    start, "parse UTTERANCE\n", TREE, end        (loss on the tree and the end alone)
+
+It learns by AdamW, without privacy: its pairs must be public, or the model must stay where they are. A tree is read
+off it by `generation.parsing`.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rayprivacy.core.counting import Told
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.backbone import Backbone, Documents
+from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.models.settings import ParserConfig
+from rayprivacy.models.trainable import merged, trainable
+
+HELD_OUT, HELD_PAIRS = 0.1, 32  # a tenth of the pairs, at most so many: their loss is measured
+AT_ONCE = 8  # pairs in one call of the model
+_SORTED = 8  # batches among which pairs are sorted by length, so that little of a batch is filling
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Example:
+    """Token ids of a pair, and where its tree begins."""
+
+    ids: list[int]
+    first: int
+
+
+def asked(utterance: str, documents: Documents, most: int) -> str:
+    r"""The prompt for the tree of an utterance, of which at most so many tokens are read."""
+    ids = documents.tokenizer.encode(utterance, add_special_tokens=False, verbose=False)
+    return f"parse {utterance if len(ids) <= most else documents.text(ids[:most])}\n"
+
+
+def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Pairs that are held out, and the others, in an order that a public seed draws."""
+    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
+    held = max(1, min(HELD_PAIRS, int(HELD_OUT * len(pairs))))
+    return [pairs[place] for place in order[:held]], [pairs[place] for place in order[held:]]
+
+
+def fitted_parser(
+    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, told: Told
+) -> tuple[Any, dict[str, float]]:
+    """A parser in the base's number format, and its loss on held-out pairs before and after.
+
+    Args:
+        backbone: the base.
+        pairs: utterances, each with its tree; at least two.
+        config: how it is trained.
+        tree_tokens: of a tree at most; longer ones are cut, and do not end with the end token.
+        told: told how many steps are done.
+
+    Raises:
+        ConfigError: training diverges.
+    """
+    held, others = (
+        [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
+    )
+    model = trainable(backbone, config.adapter)
+    objective = Objective(_loss(backbone.end), _predicted, AT_ONCE)
+    figures = fit(model, objective, _batches(others, config), held, config.learning_rate, told)
+    if not math.isfinite(figures["loss_after"]):
+        raise ConfigError(f"parser.learning_rate is {config.learning_rate:g}, and training diverges: lower it.")
+    return merged(model, backbone), figures
+
+
+def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: int) -> _Example:
+    utterance, tree = pair
+    prefix = backbone.prefix(asked(utterance, backbone, config.max_tokens))
+    return _Example([*prefix, *backbone.document(tree, tree_tokens)[1:]], len(prefix))
+
+
+def _batches(examples: Sequence[_Example], config: ParserConfig) -> Iterator[list[_Example]]:
+    """The examples of each step: all of them once before any is read again, those of like length together."""
+    dice, size = np.random.default_rng(config.seed), config.batch
+    places = (place for _ in itertools.count() for place in dice.permutation(len(examples)))
+    left = config.steps
+    while left:
+        taken = [examples[place] for place in itertools.islice(places, min(left, _SORTED) * size)]
+        taken.sort(key=lambda example: len(example.ids))
+        batches = [taken[start : start + size] for start in range(0, len(taken), size)]
+        yield from (batches[place] for place in dice.permutation(len(batches)))
+        left -= len(batches)
+
+
+def _predicted(examples: Sequence[_Example]) -> int:
+    return sum(len(example.ids) - example.first for example in examples)
+
+
+def _loss(filling: int) -> Any:
+    """The loss of a few examples, right-padded to the longest."""
+
+    def loss(model: Any, examples: Sequence[_Example]) -> torch.Tensor:
+        width = max(len(example.ids) for example in examples)
+        ids = torch.full((len(examples), width), filling)
+        seen, learnt = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+        for place, example in enumerate(examples):
+            ids[place, : len(example.ids)] = torch.tensor(example.ids)
+            seen[place, : len(example.ids)] = 1
+            learnt[place, example.first : len(example.ids)] = True
+        logits = model(input_ids=ids, attention_mask=seen).logits
+        kept = learnt[:, 1:]
+        return torch.nn.functional.cross_entropy(logits[:, :-1][kept].float(), ids[:, 1:][kept], reduction="sum")
+
+    return loss

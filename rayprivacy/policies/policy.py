@@ -1,0 +1,129 @@
+"""A policy: a public, deterministic function that says, row by row, which words of a text are sensitive.
+
+Selective differential privacy (Shi et al., 2022, "Selective Differential Privacy for Language Modeling") protects what
+a policy function F calls sensitive, and nothing else. The claim needs three things of F, and they are built in here:
+
+- F is public, and no part of it was made from the private corpus: its digest names it, and is part of the release id;
+- F reads one row, and no other, so that the redacted copy of a row is that row's own;
+- the redacted copy says nothing of what was hidden but that something was: a run of hidden words, however long, becomes
+  ONE mark. Line breaks stay, so that the turns of a conversation do.
+
+A *word* is what stands between white space, and is hidden whole: "(card)" goes with "card", and "discard" stays. Hits
+are looked for again in what is left, until there are none, so that redaction is idempotent, whatever stands beside
+what: a pattern that was hidden by an overlapping one is found, and so is a window of words that has moved up.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MARK = "<REDACTED>"
+Row = Mapping[str, Any]
+_WORD = re.compile(r"\S+")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A word of a text, or a mark in place of some.
+
+    Attributes:
+        word: as it is read.
+        start, end: its characters in the text as it was.
+        place: how many words stood before it.
+        gap: the white space in front of it.
+    """
+
+    word: str
+    start: int
+    end: int
+    place: int
+    gap: str
+
+
+class Policy(ABC):
+    """A policy; picklable, and holds nothing private.
+
+    Args:
+        digest: names the policy, with all it was made from.
+        kept: words that are never hidden, such as the name of a speaker in front of each turn.
+    """
+
+    def __init__(self, digest: str, kept: Iterable[str] = ()) -> None:
+        self.digest, self.kept = digest, frozenset(kept)
+
+    @abstractmethod
+    def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
+        """Which pieces, by their index, are sensitive; marks may be named too.
+
+        Args:
+            pieces: of the row's text, in which earlier hits are marks.
+            row: all of the row.
+        """
+
+    def redact(self, row: Row) -> str:
+        """The text of a row with each run of sensitive words in a line as one mark."""
+        pieces = self._redacted(row)
+        return "".join(piece.gap + piece.word for piece in pieces)
+
+    def spans(self, row: Row) -> list[tuple[int, int]]:
+        """Where the sensitive runs of a row's text start and end, in characters, from left to right."""
+        return [(piece.start, piece.end) for piece in self._redacted(row) if piece.word == MARK]
+
+    def flags(self, row: Row) -> list[bool]:
+        """For each word of a row's text, whether it is sensitive."""
+        words = [match.span() for match in _WORD.finditer(str(row["text"]))]
+        hidden = touched(words, self.spans(row))
+        return [at in hidden for at in range(len(words))]
+
+    def _redacted(self, row: Row) -> list[Piece]:
+        pieces = _merged(pieces_of(str(row["text"])))
+        while True:
+            found = {at for at in self.hits(pieces, row) if pieces[at].word not in self.kept | {MARK}}
+            if not found:
+                return pieces
+            pieces = _merged([_hidden(piece) if at in found else piece for at, piece in enumerate(pieces)])
+
+
+def pieces_of(text: str) -> list[Piece]:
+    """The words of a text."""
+    pieces, end = [], 0
+    for place, match in enumerate(_WORD.finditer(text)):
+        pieces.append(Piece(match[0], match.start(), match.end(), place, text[end : match.start()]))
+        end = match.end()
+    return pieces
+
+
+def _hidden(piece: Piece) -> Piece:
+    return Piece(MARK, piece.start, piece.end, piece.place, piece.gap)
+
+
+def _merged(pieces: list[Piece]) -> list[Piece]:
+    """The pieces, with marks that follow one another in a line as one."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        if kept and piece.word == MARK == kept[-1].word and "\n" not in piece.gap:
+            last = kept.pop()
+            piece = Piece(MARK, last.start, piece.end, last.place, last.gap)
+        kept.append(piece)
+    return kept
+
+
+def text_of(pieces: Sequence[Piece]) -> tuple[str, list[tuple[int, int]]]:
+    """The text that pieces make, and where in it each of them starts and ends."""
+    text, places = "", []
+    for piece in pieces:
+        text += piece.gap
+        places.append((len(text), len(text) + len(piece.word)))
+        text += piece.word
+    return text, places
+
+
+def touched(places: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> set[int]:
+    """Which pieces have a character in one of some spans.
+
+    >>> sorted(touched([(0, 3), (4, 9), (10, 12)], [(2, 5)]))
+    [0, 1]
+    """
+    return {at for start, end in spans for at, (first, stop) in enumerate(places) if first < end and start < stop}

@@ -1,0 +1,103 @@
+"""What a recipe says about a policy, and the digest that names it."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+
+from rayprivacy.core.artifacts import digest_file, digest_json
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.paths import PathKind
+from rayprivacy.sanitize.settings import KINDS
+
+_OF_KIND = {
+    "patterns": ("detector", "kinds"),
+    "keywords": ("file",),
+    "slots": ("column",),
+    "classifier": ("train", "text", "label", "window", "threshold"),
+}
+_NEEDED = {"keywords": "file", "slots": "column", "classifier": "train"}
+
+
+class PolicyConfig(Config):
+    """The `policy` block: a public function that says which words of a private text are sensitive.
+
+    Attributes:
+        kind: `patterns` hides typed values; `keywords` the words and phrases of a public list; `slots` what the row's
+            own word labels put into a slot; `classifier` windows of words that are surely of some domain.
+        detector, kinds: of `patterns`: who finds values, and which.
+        file: of `keywords`: a public YAML file, a list of phrases or lists by domain.
+        column: of `slots`: the labels, one of corpus.join.words.
+        train: of `classifier`: a file, Parquet, JSONL or CSV, which this recipe declares public.
+        text, label: of `classifier`: its columns of texts and of domains.
+        window: of `classifier`: words that are judged at once; a shorter line is judged whole.
+        threshold: of `classifier`: the probability of a domain above which a window is hidden.
+        digest: names the policy with the content of its file, and so is part of the release id; filled in when it is
+            left out. A recipe that has it is of that content, and a run with another one is refused.
+    """
+
+    kind: Literal["patterns", "keywords", "slots", "classifier"] = "patterns"
+    detector: Literal["patterns", "presidio"] = "patterns"
+    kinds: tuple[str, ...] = KINDS
+    file: Annotated[str | None, PathKind.PUBLIC] = None
+    column: str | None = None
+    train: Annotated[str | None, PathKind.PUBLIC] = None
+    text: str = "text"
+    label: str = "label"
+    window: int = Field(default=16, ge=1)
+    threshold: float = Field(default=0.96, gt=0, lt=1)
+    digest: str = ""
+
+    @field_validator("kinds")
+    @classmethod
+    def _known(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        if not kinds or set(kinds) - set(KINDS):
+            raise ValueError(f"give some of {', '.join(KINDS)}")
+        return kinds
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> "PolicyConfig":
+        needed = _NEEDED.get(self.kind)
+        if needed and not getattr(self, needed):
+            raise ValueError(f"policy.kind is '{self.kind}', which needs policy.{needed}: add it")
+        for name, field in type(self).model_fields.items():
+            foreign = name not in (*_OF_KIND[self.kind], "kind", "digest")
+            if foreign and getattr(self, name) != field.default:
+                raise ValueError(f"policy.{name} means nothing where policy.kind is '{self.kind}': remove it")
+        return self
+
+    @model_validator(mode="after")
+    def _named_by_its_content(self) -> "PolicyConfig":
+        if not self.digest:
+            object.__setattr__(self, "digest", digest_of(self))  # the one write to a frozen config, while it is made
+        return self
+
+    @model_serializer(mode="wrap")
+    def _keys_of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = handler(self)
+        return {name: written[name] for name in ("kind", *_OF_KIND[self.kind], "digest")}
+
+
+def digest_of(config: PolicyConfig) -> str:
+    """The digest that names a policy, from the recipe and its public file as it is now; nothing is trained.
+
+    Raises:
+        ConfigError: the file cannot be read, or a package is missing.
+    """
+    if config.kind == "classifier":
+        from rayprivacy.policies.classifier import INVERSE_REGULARISATION
+
+        shape = [config.text, config.label, config.window, config.threshold, INVERSE_REGULARISATION]
+        return digest_json(["classifier-file-1", _file_digest(str(config.train)), *shape])
+    from rayprivacy.policies.make import without_training
+
+    return without_training(config).digest
+
+
+def _file_digest(path: str) -> str:
+    try:
+        return digest_file(Path(path))
+    except OSError as error:
+        kind = type(error).__name__
+    raise ConfigError(f"policy.train is '{path}', which cannot be read ({kind}): give a file of public text.")

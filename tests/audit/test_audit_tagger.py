@@ -1,0 +1,185 @@
+"""`rayprivacy audit` on taggers: one that knows its users by heart, and one whose weights are noise."""
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from plain_shards import write_shards
+from small_tagger import INTENTS, SLOTS
+from typer.testing import CliRunner
+
+from rayprivacy.auditing.directory import RunAudit, audit_run
+from rayprivacy.auditing.membership import shadow_attack
+from rayprivacy.auditing.population import Population
+from rayprivacy.auditing.roc import auc
+from rayprivacy.auditing.shadows import Shadow, inside_of
+from rayprivacy.cli import app
+from rayprivacy.core.files import write_atomic, write_json
+from rayprivacy.core.keys import load_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.dpsgd.tagger_loss import TaggerLoss, in_order
+from rayprivacy.dpsgd.units import documents_of
+from rayprivacy.methods.edp_sgd.card import METHOD
+from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.save import save_model
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.runs.scored import attacked_models
+
+USERS, PARTS, SHADOWS = 120, 2, 4
+WORDS = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905
+LABELS = ("O", "B-food", "B-place")
+EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5
+Change = Callable[[Any, Backbone, Sequence[Any]], None]
+
+
+def _corpus() -> pa.Table:
+    """Requests whose intents and labels follow no rule: who can tell them has seen them."""
+    draw = np.random.default_rng(3)
+    return pa.table(
+        {
+            "user": [f"user-{user}" for user in range(USERS)],
+            "text": pa.array([" ".join(draw.choice(WORDS, size=8)) for _ in range(USERS)], pa.large_string()),
+            "intent": draw.choice(INTENTS, size=USERS).tolist(),
+            "slots": [" ".join(draw.choice(LABELS, size=8)) for _ in range(USERS)],
+        }
+    )
+
+
+class Directory:
+    """A finished run of eDP-SGD, and shadow models on halves of its users."""
+
+    def __init__(self, root: Path, base: Path, change: Change) -> None:
+        self.root, key_path = root / "run", root / "secret.key"
+        write_atomic(key_path, b"7" * 32, 0o600)  # who is held out must not change from day to day
+        key = load_key(key_path)
+        settings = {
+            "method": "edp_sgd",
+            "corpus": {"source": "talk.parquet", "holdout": 0.4},
+            "privacy": {"key": str(key_path), "ledger": "sqlite:///ledger.db"},
+            "model": {"base": str(base), "dtype": "float32", "intents": INTENTS, "slots": SLOTS},
+            "training": {"sampling_rate": 0.5, "expected_batch": 10, "steps": 5, "max_tokens": 14},
+        }
+        self.recipe = parse_recipe(settings)
+        shards = self.root / "private" / "shards"
+        write_shards(_corpus(), key, self.recipe, shards, PARTS)
+        (self.root / "recipe.yaml").write_text(dump_recipe(self.recipe))
+        write_json(self.root / "certificate.json", {"epsilon": 3.0, "delta": 1e-6, "unit": "user", "events": EVENTS})
+        population = Population(shards, PrivacyUnit.USER, key)
+        self.members, self.others = population.members(USERS, 1), population.others(USERS, 1)
+        self._backbone, self._change = load_backbone(self.recipe.model), change
+        self._save([each.rows[0] for each in self.members], self.root)
+        self.shadows = [Shadow(number, root / f"shadow-{number}", key) for number in range(SHADOWS)]
+        everybody = [each.rows[0] for each in (*self.members, *self.others)]
+        for shadow in self.shadows:
+            self._save([row for row in everybody if shadow.holds(row["user"])], shadow.root)
+        self.audit = RunAudit(
+            self.root, self.recipe.model, PrivacyUnit.USER, attacked_models(METHOD, self.recipe), key, texts=""
+        )
+
+    def _save(self, rows: Sequence[Any], root: Path) -> None:
+        model = copy.deepcopy(self._backbone.model).requires_grad_(True)
+        self._change(model, self._backbone, documents_of(rows, self._backbone, METHOD.reads(self.recipe)))
+        save_model(model, self._backbone.tokenizer, root / "model", "release", "A test.")
+
+    def certainty(self, root: Path) -> np.ndarray:
+        """The sorted scores of everybody, by the model of a folder."""
+        saved = load_backbone(self.recipe.model.model_copy(update={"base": str(root / "model")}))
+        rows = [each.rows[0] for each in (*self.members, *self.others)]
+        return self.audit.models[0].certainty(saved, rows)
+
+
+def _learn(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+    """Many passes without clipping and noise."""
+    optimizer, order = torch.optim.AdamW(model.parameters(), lr=4e-3), np.random.default_rng(1)
+    loss = TaggerLoss(1 + len(INTENTS), 1 + len(INTENTS) + len(LABELS) + len(SLOTS))
+    for _ in range(150):
+        chosen = [documents[at] for at in order.permutation(len(documents))[:32]]
+        optimizer.zero_grad()
+        for batch in in_order(chosen, torch.device("cpu")):
+            loss(model, batch).mean().backward()
+        optimizer.step()
+
+
+def _shake(model: Any, backbone: Backbone, documents: Sequence[Any]) -> None:
+    """Noise in all weights, of another draw for each model."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(sum(int(each.ids.sum()) for each in documents))
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread(one_thread: None) -> None:
+    """Tiny matrices."""
+
+
+@pytest.fixture(scope="module")
+def leaking(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Directory:
+    """A run whose tagger learnt its users by heart."""
+    return Directory(tmp_path_factory.mktemp("leaking"), tiny_bert, _learn)
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Directory:
+    """A run whose tagger is noise."""
+    return Directory(tmp_path_factory.mktemp("noisy"), tiny_bert, _shake)
+
+
+def _attacked(directory: Directory) -> dict[str, Any]:
+    return audit_run(replace(directory.audit, shadows=directory.shadows))
+
+
+def test_an_overtrained_tagger_is_flagged_by_every_attack(leaking: Directory) -> None:
+    found = _attacked(leaking)
+    assert found["verdict"]["flagged"]
+    assert "FLAGGED by membership" in found["verdict"]["sentence"]
+    areas = {name: attack["auc"] for name, attack in found["membership"].items()}
+    assert set(areas) == {"loss", "calibrated", "LiRA", "LiRA, offline", "shadow attack"}
+    assert all(area > 0.75 for area in areas.values()), areas
+    assert found["overlap"] is None
+    assert found["sample"]["shadows"] == SHADOWS
+
+
+def test_a_tagger_of_noise_is_not(noisy: Directory) -> None:
+    found = _attacked(noisy)
+    assert not found["verdict"]["flagged"]
+    for name, attack in found["membership"].items():
+        low, high = attack["auc_interval"]
+        assert low < 0.55, (name, low, high)
+        assert attack["auc"] < 0.7, name
+
+
+def test_sorted_scores_alone_tell_members(leaking: Directory, noisy: Directory) -> None:
+    """Shokri's attack without any label: models are surer of what they have seen."""
+    areas = []
+    for directory in (leaking, noisy):
+        users = [each.user for each in (*directory.members, *directory.others)]
+        features = np.concatenate([directory.certainty(shadow.root) for shadow in directory.shadows])
+        assert features.shape == (SHADOWS * len(users), 6)
+        assert (np.diff(features[:, :3]) <= 0).all()
+        scores = shadow_attack(
+            features, inside_of(directory.shadows, users).ravel(), directory.certainty(directory.root)
+        )
+        count = len(directory.members)
+        areas.append(auc(scores[:count], scores[count:]))
+    assert areas[0] > 0.58 > abs(areas[1] - 0.5) + 0.5, areas
+
+
+def test_the_command_attacks_a_tagger_and_tells_nothing(leaking: Directory) -> None:
+    done = CliRunner().invoke(app, ["audit", str(leaking.root)], env={"COLUMNS": "200"})
+    assert done.exception is None, done.exception
+    assert "FLAGGED" in done.stdout
+    assert "words in a row" not in done.stdout
+    stored = (leaking.root / "audit.json").read_text()
+    assert json.loads(stored)["releasable"] is False
+    for each in (*leaking.members, *leaking.others):
+        assert each.rows[0]["text"] not in done.stdout + stored
+        assert f"{each.user} " not in done.stdout + stored

@@ -1,0 +1,22 @@
+"""A driver on a cluster that grows: `growing_driver.py ADDRESS` asks twice, and prints what it found as JSON."""
+
+import json
+import sys
+
+import ray
+
+from rayprivacy.runs.demand import await_machines
+from rayprivacy.runs.recipe import StageNeeds
+
+
+def _found() -> list[object]:
+    sentences: list[str] = []
+    await_machines(StageNeeds(stage="teachers", cpus=2), 2.0, sentences.append)
+    first = ray.cluster_resources().get("CPU", 0)
+    await_machines(StageNeeds(stage="teachers", cpus=1000), 0.05, sentences.append)
+    return [first, sentences]
+
+
+if __name__ == "__main__":
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+    print(json.dumps(_found()))

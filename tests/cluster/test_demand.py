@@ -1,0 +1,146 @@
+"""What a stage asks of a cluster: machines come before it begins, and a run goes on without those that do not."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from head_node import free_ports
+from ray.util import placement_group_table
+from rich.console import Console
+from timeouts import patience
+from toy_bench import Bench
+from toy_method import LENGTHS
+
+import rayprivacy as rp
+from rayprivacy.runs.demand import await_machines
+from rayprivacy.runs.recipe import StageNeeds
+
+DRIVER = Path(__file__).with_name("growing_driver.py")
+HEAD = "ray.head.default"
+WORKER = {"resources": {"CPU": 1, "object_store_memory": 80_000_000}, "node_config": {}, "max_workers": 3}
+
+
+def _needs(**counts: int) -> StageNeeds:
+    return StageNeeds(stage="teachers", **counts)
+
+
+def _said(needs: StageNeeds, minutes: float = 0.01) -> list[str]:
+    sentences: list[str] = []
+    await_machines(needs, minutes, sentences.append)
+    return sentences
+
+
+def _pending() -> list[Any]:
+    return [each for each in placement_group_table().values() if each["state"] != "REMOVED"]
+
+
+def test_what_is_there_is_not_waited_for(local_ray: Path) -> None:
+    before = len(placement_group_table())
+    assert _said(_needs()) == []
+    assert _said(_needs(cpus=int(ray.cluster_resources()["CPU"])), 60) == []
+    assert len(placement_group_table()) == before, "nothing was asked for"
+
+
+def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray: Path) -> None:
+    has = int(ray.cluster_resources()["CPU"])
+    sentences = _said(_needs(cpus=has + 1, gpus=2))
+    assert sentences == [
+        f"asked for {has + 1} CPUs and 2 GPUs, and after 0.01 min there are {has} CPUs and 0 GPUs: going on"
+    ]
+    assert _pending() == []
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tiny_base: Path) -> Bench:
+    return Bench(tmp_path, tiny_base)
+
+
+def test_a_run_asks_for_each_of_its_stages(bench: Bench, local_ray: Path) -> None:
+    asked = [{"stage": "corpus", "cpus": 1}, {"stage": LENGTHS, "cpus": 1000}]
+    spoken = io.StringIO()
+    joined = {"resources": {"address": "auto", "stages": asked, "wait_minutes": 0.01}}
+    rp.run(bench.load(joined), bench.folder / "joined", console=Console(file=spoken, width=200))
+    assert spoken.getvalue().count("asked for") == 1
+    assert f"{LENGTHS}: asked for 1000 CPUs" in spoken.getvalue()
+    spoken = io.StringIO()
+    alone = {"resources": {"stages": asked}}
+    rp.run(bench.load(alone), bench.folder / "joined", resume=True, console=Console(file=spoken, width=200))
+    assert "asked for" not in spoken.getvalue(), "a machine that is alone does not grow, and resources may change"
+    assert len(bench.charges()) == 4
+
+
+def test_resources_of_no_stage_are_refused(bench: Bench) -> None:
+    recipe = bench.load({"resources": {"stages": [{"stage": "sharding", "cpus": 1}]}})
+    with pytest.raises(rp.ConfigError, match=f"names 'sharding', and the run has no such stage: corpus, {LENGTHS}, "):
+        rp.plan(recipe)
+
+
+@pytest.fixture
+def growing() -> Iterator[str]:
+    """The address of a head without CPUs, and Ray's own autoscaler, whose machines are processes."""
+    port = free_ports(1)[0]
+    address = f"{ray.util.get_node_ip_address()}:{port}"
+    env = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_AUTH_MODE": "disabled"}
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        config = Path(folder) / "cluster.json"
+        config.write_text(json.dumps(_cluster(address)))
+        options = [f"--port={port}", f"--temp-dir={folder}", f"--autoscaling-config={config}"]
+        options += ["--block", "--num-cpus=0", "--include-dashboard=false", "--disable-usage-stats"]
+        ray_command = Path(sys.executable).with_name("ray")
+        with (Path(folder) / "log").open("w") as log:
+            head = subprocess.Popen(
+                [ray_command, "start", "--head", *options], env=os.environ | env, stdout=log, stderr=log
+            )
+        try:
+            yield address
+        finally:
+            head.terminate()
+            head.wait(timeout=patience(60))
+
+
+def _cluster(address: str) -> dict[str, Any]:
+    lists = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
+    lists += ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files")
+    lists += ("rsync_exclude", "rsync_filter")
+    return {
+        "cluster_name": "growing",
+        "max_workers": 3,
+        "idle_timeout_minutes": 5,
+        "upscaling_speed": 100,
+        "provider": {
+            "type": "fake_multinode",
+            "launch_multiple": True,
+            "gcs_address": address,
+            "disable_node_updaters": True,  # as on Kubernetes: nobody logs in to a machine that is a process
+            "worker_liveness_check": False,
+        },
+        "available_node_types": {HEAD: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}, "cpu": WORKER},
+        "head_node_type": HEAD,
+        "auth": {"ssh_user": "nobody"},
+        "docker": {},
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        **{name: [] for name in lists},
+    }
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_machines_come_when_a_stage_asks_for_them(growing: str) -> None:
+    env = os.environ | {"RAY_AUTH_MODE": "disabled"}
+    answer = subprocess.run(
+        [sys.executable, DRIVER, growing], env=env, capture_output=True, text=True, timeout=patience(300), check=False
+    )
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    first, sentences = json.loads(answer.stdout.splitlines()[-1])
+    assert first == 2, "the cluster had none, and grew"
+    (sentence,) = sentences
+    assert sentence.startswith("asked for 1000 CPUs, and after 0.05 min there are ")

@@ -1,0 +1,100 @@
+"""A journal says what is finished on all nodes, once, whatever killed writers and deleted files leave behind."""
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pytest
+
+from rayprivacy.core.journal import TABLE, Journal
+
+
+def add(folder: Path, file: str, node: str = "one", **facts: int) -> None:
+    (folder / file).touch()
+    Journal(folder, node).add(file, facts)
+
+
+def told(journal: Journal) -> tuple[bool, list[str]]:
+    void, lines = journal.news()
+    return void, [line["file"] for line in lines]
+
+
+def test_a_reader_is_told_of_every_node_once(tmp_path: Path) -> None:
+    reader = Journal(tmp_path, "reader")
+    assert told(reader) == (False, [])
+    add(tmp_path, "a", width=3)
+    add(tmp_path, "b", node="two")
+    assert reader.news() == (False, sorted_by_table(tmp_path))
+    assert told(reader) == (False, [])
+    add(tmp_path, "c")
+    assert told(reader) == (False, ["c"])
+    assert reader.files == {"a", "b", "c"}
+    assert len([path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name)]) == 2
+
+
+def sorted_by_table(folder: Path) -> list[dict[str, object]]:
+    lines = {"one": {"file": "a", "width": 3}, "two": {"file": "b"}}
+    return [lines[node] for node in sorted(lines, key=lambda node: Journal(folder, node)._own.name)]
+
+
+def test_a_line_without_its_end_counts_when_the_end_is_there(tmp_path: Path) -> None:
+    reader = Journal(tmp_path, "reader")
+    add(tmp_path, "a")
+    (table,) = (path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name))
+    whole = table.read_bytes()
+    for end in range(len(whole)):
+        table.write_bytes(whole[:end])
+        assert told(reader) == (False, [])
+    table.write_bytes(whole)
+    assert told(reader) == (False, ["a"])
+
+
+@pytest.mark.parametrize("torn", [b'{"file": "x', b"[1]\n", b"\xff\xfe\n", b'{"file": 7}\n', b"\n\n"])
+def test_what_a_killed_writer_left_is_skipped(tmp_path: Path, torn: bytes) -> None:
+    add(tmp_path, "a")
+    (table,) = (path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name))
+    with table.open("ab") as file:
+        file.write(torn)
+    add(tmp_path, "b")
+    assert told(Journal(tmp_path)) == (False, ["a", "b"])
+
+
+def test_a_file_that_is_gone_voids_what_was_known(tmp_path: Path) -> None:
+    reader = Journal(tmp_path, "reader")
+    for name in "abc":
+        add(tmp_path, name)
+    told(reader)
+    (tmp_path / "b").unlink()
+    assert told(reader) == (True, ["a", "c"])
+    assert told(reader) == (False, [])
+    add(tmp_path, "b")
+    assert told(reader) == (False, ["b"])
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert told(reader) == (True, [])
+    add(tmp_path, "d")
+    assert told(reader) == (False, ["d"])
+    assert told(Journal(tmp_path / "nowhere")) == (False, [])
+
+
+def _many(folder: Path, first: str) -> None:
+    for number in range(100):
+        add(folder, f"{first}{number}", filler=10**300)
+
+
+def test_writers_of_one_node_do_not_tear_each_others_lines(tmp_path: Path) -> None:
+    writers = [multiprocessing.get_context("fork").Process(target=_many, args=(tmp_path, name)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    reader, seen = Journal(tmp_path, "reader"), []
+    while any(writer.is_alive() for writer in writers):
+        seen += told(reader)[1]
+    seen += told(reader)[1]
+    assert len(seen) == len(set(seen)) == 300
+
+
+def test_tables_are_for_the_owner_and_name_no_host(tmp_path: Path) -> None:
+    add(tmp_path, "a", node="host-of-the-hospital")
+    (table,) = (path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name))
+    assert stat.S_IMODE(table.stat().st_mode) == 0o600
+    assert "hospital" not in table.name + table.read_text()

@@ -1,0 +1,113 @@
+"""Turns become conversations where all rows of a user have come together, and before anything is bounded."""
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.layout import Layout, finish, prepare
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.shards import _labelled
+from rayprivacy.corpus.users import clean
+
+KEY = Key.for_tests()
+JOIN = {"by": "talk", "order": "turn", "prefix": "USR: ", "words": ["slots"]}
+ROWS = [  # user, text, domain, slots, by, order
+    ("ann", "hi", "air", "O", "1", 1),
+    ("ann", "i am raja", "air", "O O name", "1", 2),
+    ("ann", "ok", "air", "O", "1", 10),
+    ("ann", "ok", "air", "O", "1", 9),
+    ("ann", "other talk", "media", "O O", "2", 1),
+    ("bob", "to rome", "air", "O city", "1", 1),
+    ("bob", "three labels here", "air", "O O", "1", 2),
+]
+
+
+def _config(**more):
+    return CorpusConfig.parse({"user": "who", "labels": ["domain"], "holdout": 0.0, "join": JOIN, **more})
+
+
+def _table(rows):
+    names = ("user", "text", "domain", "slots", "by", "order")
+    return pa.table({name: pa.array(list(column)) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+
+
+def _documents(blocks, **more):
+    layout = Layout(_config(**more), shards=1, per_part=1)
+    ready = [prepare(clean(_table(rows), layout.config.max_chars)[0], KEY, layout)[0] for rows in blocks]
+    rows = finish(pa.concat_tables(ready), 0, KEY, layout)[0].to_pylist()
+    return {(row["user"], row["domain"]): (row["text"], row["slots"]) for row in rows}, len(rows)
+
+
+def test_turns_in_any_order_and_blocks_make_one_document():
+    expected = {
+        ("ann", "air"): ("USR: hi\nUSR: i am raja\nUSR: ok\nUSR: ok", "O O O O O name O O O O"),
+        ("ann", "media"): ("USR: other talk", "O O O"),
+        ("bob", "air"): ("USR: to rome\nUSR: three labels here", "O O city O ? ? ?"),
+    }
+    assert _documents([ROWS]) == (expected, 3)
+    for seed in range(5):
+        rows = random.Random(seed).sample(ROWS, len(ROWS))
+        assert _documents([rows[:3], rows[3:]]) == (expected, 3)
+
+
+def test_the_bound_and_the_cut_see_documents():
+    documents, count = _documents([ROWS], max_records_per_user=1, max_chars=9)
+    assert count == 2
+    assert documents["bob", "air"][0] == "USR: to r"
+    assert len([user for user, _ in documents if user == "ann"]) == 1
+
+
+def test_a_user_who_joins_changes_no_other_document():
+    before, _ = _documents([ROWS])
+    after, _ = _documents([[*ROWS, ("cat", "hello", "air", "O", "1", 1)]])
+    assert {name: document for name, document in after.items() if name[0] != "cat"} == before
+
+
+def test_a_row_without_a_place_is_a_document_of_its_own_as_it_is():
+    documents, count = _documents([[*ROWS, ("cat", "my secret", None, None, None, None)]])
+    assert count == 4
+    assert documents["cat", None] == ("my secret", None)
+
+
+def test_a_place_that_is_no_number_is_refused_without_quoting_it():
+    rows = [("ann", "hi", "air", "O", "1", "first")]
+    with pytest.raises(CorpusError, match=r"corpus.join.order names a column .* numbers") as refused:
+        _documents([rows])
+    assert "first" not in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+@pytest.mark.parametrize("unit", ["record", "phrase"])
+def test_units_that_look_at_rows_are_refused(unit):
+    with pytest.raises(ConfigError, match=r"corpus.join is set, but privacy.unit is"):
+        Layout(_config(max_records_per_user=None if unit == "record" else 1), 4, 1, PrivacyUnit(unit))
+
+
+def test_settings_that_cannot_be_joined_are_refused():
+    for words in (["domain"], ["text"], ["user"], ["by"], ["slots", "slots"]):
+        with pytest.raises(ConfigError, match=r"corpus.join.words are distinct"):
+            _config(join=JOIN | {"words": words})
+    with pytest.raises(ConfigError, match="without line breaks"):
+        _config(join=JOIN | {"prefix": "USR:\n"})
+    with pytest.raises(ConfigError, match=r"corpus.user is null"):
+        Layout(_config(user=None), 4, 1)
+
+
+def test_without_a_join_the_settings_are_written_as_before():
+    assert "join" not in CorpusConfig().model_dump()
+    assert CorpusConfig(labels=("a",)).columns == ["user", "text", "a"]
+    assert _config(user="talk").columns == ["talk", "text", "domain", "slots", "turn"]
+
+
+@pytest.mark.parametrize("turns", [pa.array([1, 2]), pa.array(["1", "2"]), pa.array([1.0, 2.0])])
+def test_planted_rows_go_with_turns_of_any_type(turns):
+    """They have no labels, and no place in an order that may be counted in numbers."""
+    text = pa.array(["a", "b"], pa.large_string())
+    rows = pa.table({"user": ["ann", "bob"], "text": text, "by": ["c", "d"], "order": turns})
+    planted = _labelled(pa.table({"user": ["eve"], "text": text[:1]}), Layout(_config(), 1, 1))
+    every = pa.concat_tables([rows, planted], promote_options="permissive")
+    assert clean(every, None)[0]["order"].to_pylist() == ["1", "2", None]

@@ -1,0 +1,221 @@
+"""A corpus in pieces of bounded size: stretches of the source, ranges of a part, and files that follow each other."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ShardError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus import readers, sources, spill
+from rayprivacy.corpus.bounding import Dropped, bound
+from rayprivacy.corpus.framing import framed, marked
+from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, finish, prepare
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.parts import first_holdout, part_tables, read_holdout, read_part, write_part
+from rayprivacy.corpus.piecework import Bench
+from rayprivacy.corpus.ranges import cut
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.sources import check_source, read_share, shares_of
+from rayprivacy.corpus.spill import Range, Spill
+from rayprivacy.corpus.users import clean
+from rayprivacy.corpus.verify import verify_shards
+
+KEY = Key.for_tests()
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+
+
+@given(st.lists(st.tuples(TEXTS, st.none() | TEXTS), max_size=8), st.integers(0, 3))
+def test_framed_rows_are_what_the_keyed_function_reads(rows: list[tuple[str, str | None]], ahead: int) -> None:
+    users, labels = (pa.chunked_array([column], pa.string()) for column in list(zip(*rows, strict=True)) or [(), ()])
+    users, labels = users[ahead:], labels[ahead:]  # a slice begins somewhere in its buffers
+    found = [digest.hex() for digest in KEY.digests("use", framed([users, marked(labels)]).rows())]
+    expected = [KEY.digest("use", user, "" if label is None else f"={label}") for user, label in rows[ahead:]]
+    assert found == expected
+
+
+def test_rows_of_one_order_are_told_apart_by_their_labels() -> None:
+    rows = [("a", "t", label) for label in ("y", None, "x", "y", "x")] + [("b", "t", None), ("a", "u", None)]
+    users, texts, labels = zip(*rows, strict=True)
+    table = pa.table({"user": users, "text": pa.array(texts, pa.large_string()), "topic": labels})
+    kept, dropped = bound(table, KEY, 9)
+    of_a = [(row["topic"], row["record"]) for row in kept.to_pylist() if (row["user"], row["text"]) == ("a", "t")]
+    assert [topic for topic, _ in of_a] == ["x", "y", None]
+    assert dropped == Dropped(duplicates=2)
+
+
+@pytest.mark.parametrize("stripes", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_stretches_of_a_jsonl_file_are_all_of_it(stripes: int, start: str) -> None:
+    texts = [f"zeile {n} \u2028 ä" * (n % 4) for n in range(30)] + ["", "the last"]
+    lines = start + "\n".join(json.dumps({"user": str(n), "text": t}, ensure_ascii=False) for n, t in enumerate(texts))
+    read: list[str] = []
+    for stripe in range(stripes):
+        stream = pa.BufferReader(lines.encode())
+        for piece in readers.read_pieces(stream, "jsonl", ["user", "text"], (stripe, stripes)):
+            read += piece["text"].to_pylist()
+    assert read == texts
+
+
+def test_one_large_file_feeds_many_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"user": [str(n % 9) for n in range(400)], "text": [f"text {n}" for n in range(400)]})
+    pq.write_table(table, tmp_path / "all.parquet", row_group_size=20)
+    config = CorpusConfig(source=str(tmp_path / "all.parquet"))
+    assert shares_of(config) == 1
+    monkeypatch.setattr(sources, "SHARE_BYTES", 1000)
+    stamp, shares = check_source(config), shares_of(config)
+    read = [list(read_share(config, share, shares, stamp)) for share in range(shares)]
+    assert shares > 5
+    assert sum(map(len, (row for pieces in read for row in pieces))) == 400
+    assert sum(bool(pieces) for pieces in read) > 5
+
+
+def test_rows_without_users_keep_their_names_whatever_a_share_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"text": [f"text {n}" for n in range(90)]}), tmp_path / "all.parquet", row_group_size=10)
+    config = CorpusConfig(source=str(tmp_path / "all.parquet"), user=None)
+
+    def named() -> dict[str, str]:
+        shares = shares_of(config)
+        tables = [piece for share in range(shares) for piece in read_share(config, share, shares, check_source(config))]
+        return {row["text"]: row["user"] for table in tables for row in table.to_pylist()}
+
+    before = named()
+    assert before["text 0"] == "row 0-0"
+    assert before["text 85"] == "row 0-15"  # the second row group of the first of eight stripes
+    monkeypatch.setattr(sources, "SHARE_BYTES", 100)
+    assert named() == before
+
+
+LAYOUTS = {
+    PrivacyUnit.USER: Layout(CorpusConfig(labels=("topic",), max_records_per_user=4, holdout=0.3), 5, 2),
+    PrivacyUnit.RECORD: Layout(
+        CorpusConfig(labels=("topic",), max_records_per_user=None, holdout=0.3), 5, 2, PrivacyUnit.RECORD
+    ),
+}
+
+
+def blocks(rows: int, users: int, count: int, seed: int = 0) -> list[pa.Table]:
+    draw = random.Random(seed)
+    drawn = [(f"user-{draw.randrange(users)}", f"text {draw.randrange(rows)}", draw.choice("ab")) for _ in range(rows)]
+    tables = [list(zip(*drawn[start::count], strict=True)) for start in range(count)]
+    return [clean(pa.table(dict(zip(("user", "text", "topic"), t, strict=True))), 99)[0] for t in tables]
+
+
+def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.MonkeyPatch) -> ShardManifest:
+    """What `shard_corpus` does, without Ray, from marks and stretches of a few rows."""
+    monkeypatch.setattr(spill, "MARK_BYTES", 2000)
+    monkeypatch.setattr("rayprivacy.corpus.ranges.MARK_BYTES", 2000)
+    monkeypatch.setattr(spill, "_STRETCH_ROWS", 16)
+    kept = Spill(out / ".rows")
+    kept.prepare()
+    for number, block in enumerate(blocks(900, 60, 3)):
+        kept.write(number, 0, prepare(block, KEY, layout)[0])
+    files = [kept.file(number, 0) for number in range(3)]
+    entries = []
+    numbers: dict[int, int] = {}
+    for wanted in cut(range(HOLDOUT, layout.parts), kept.marks(files), range_bytes):
+        rows = pa.concat_tables([layout.shuffle_schema.empty_table(), *kept.read(files, wanted)])
+        number = numbers[wanted.part] = numbers.get(wanted.part, -1) + 1
+        made = finish(rows, wanted.part, KEY, layout)[0]
+        entries.append(write_part(made, wanted.part, KEY, out, layout.unit, number))
+    kept.remove()
+    first = {entry.part: entry for entry in reversed(entries)}
+    parts, config = tuple(first[part] for part in range(layout.parts)), layout.config
+    more = tuple(entry for entry in entries if entry is not first[entry.part])
+    made_of: dict[str, Any] = {"unit": layout.unit, "more": more}
+    found = ShardManifest("", layout.shards, layout.per_part, config.max_records_per_user, config.holdout, parts,
+                          first[HOLDOUT], Dropped(), **made_of)  # fmt: skip
+    found.write(out)
+    return found
+
+
+def _places(table: pa.Table) -> set[tuple[int, str]]:
+    return set(zip(table["shard"].to_pylist(), table["user"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("unit", LAYOUTS, ids=str)
+def test_the_files_of_a_part_are_its_rows_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: PrivacyUnit
+) -> None:
+    layout, made = LAYOUTS[unit], {}
+    for name, size in (("whole", 10**9), ("split", 6000)):
+        (tmp_path / name).mkdir()
+        made[name] = sharded(tmp_path / name, layout, size, monkeypatch)
+        verify_shards(tmp_path / name, KEY, unit)
+    assert not made["whole"].more
+    assert len(made["split"].more) > 4
+    assert {entry.part for entry in made["split"].more} == {HOLDOUT, 0, 1, 2}
+    assert made["split"].corpus_digest(KEY) == made["whole"].corpus_digest(KEY)
+    assert made["split"].rows == made["whole"].rows
+    assert len(made["split"].parts) == len(made["whole"].parts) == layout.parts
+    for part in range(HOLDOUT, layout.parts):
+        assert read_part(tmp_path / "split", part).equals(read_part(tmp_path / "whole", part))
+        places = [_places(table) for table in part_tables(tmp_path / "split", part)]
+        assert sum(map(len, places)) == len(set().union(*places)), "of the users of a shard none is in two files"
+    contents = [entry.content for entry in made["split"].training_files]
+    assert add_digests(contents) == add_digests([entry.content for entry in made["whole"].parts])
+
+
+def test_files_that_do_not_follow_each_other_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 6000, monkeypatch)
+    one, other = [entry for entry in made.training_files if entry.part == 0][:2]
+    last = pq.read_table(tmp_path / one.file)
+    user = last["user"][-1].as_py()
+    twice = last.filter(pa.compute.equal(last["user"], user))
+    rows = pa.concat_tables([twice, pq.read_table(tmp_path / other.file)])
+    changed = write_part(rows, 0, KEY, tmp_path, number=1)
+    more = tuple(changed if entry is other else entry for entry in made.more)
+    ShardManifest(**{**vars(made), "more": more}).write(tmp_path)
+    with pytest.raises(
+        ShardError, match=r"part-00000-00001\.parquet begins before the file in front of it ends"
+    ) as caught:
+        verify_shards(tmp_path, KEY)
+    assert user not in str(caught.value)
+
+
+def test_the_first_held_out_users_are_read_and_no_file_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = sharded(tmp_path, LAYOUTS[PrivacyUnit.USER], 2000, monkeypatch)
+    rows = read_holdout(tmp_path).to_pylist()
+    users = list(dict.fromkeys(row["user"] for row in rows))
+    files = [entry.file for entry in made.files if entry.part == HOLDOUT]
+    assert len(files) > 2
+    for most in (1, 2, len(users), 99):
+        expected = [row for row in rows if row["user"] in users[:most]]
+        assert first_holdout(tmp_path, most).to_pylist() == expected
+    (tmp_path / files[-1]).write_bytes(b"not to be read")
+    assert first_holdout(tmp_path, 1).num_rows
+
+
+def test_ranges_are_of_about_one_size_and_read_what_lies_between() -> None:
+    marks = [(0, 3, f"u{n:03d}") for n in range(100)] + [(2, 9, "x")] * 40
+    found = cut(range(-1, 3), marks, 10 * spill.MARK_BYTES)
+    assert [wanted.part for wanted in found] == [-1, *[0] * 10, 1, 2, 2]
+    assert found[1] == Range(0, None, (3, "u010"))
+    assert found[-1] == Range(2, (9, "x"), None), "one user is never cut"
+
+
+def test_a_piece_is_claimed_once_and_offered_again_until_it_is_done(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "bench")
+    bench.offer(7)
+    slow, quick = bench.take(0, 2), bench.take(1, 2)
+    assert [next(slow), next(quick), next(slow)] == [0, 3, 1]
+    assert sorted([*quick, *slow]) == [2, 4, 5, 6]
+    for piece in (0, 2, 3):
+        bench.report(piece, {"rows": piece})
+    assert bench.reopen() == [1, 4, 5, 6]
+    assert list(bench.take(1, 2)) == [4, 5, 6, 1]
+    bench.stop()
+    assert bench.reopen() == [1, 4, 5, 6]
+    assert list(bench.take(0, 2)) == []
+    assert {path.stat().st_mode & 0o777 for path in bench.folder.iterdir()} == {0o600}

@@ -1,0 +1,88 @@
+"""Names and literals of structures, in both notations; and a corpus whose structures are JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.grammar import Grammar, read_rules
+from rayprivacy.corpus.structures import LITERAL, constants_of, names, without_literals
+from rayprivacy.evaluation.trees import tree_figures
+
+ROOT = Path(__file__).parents[2]
+REQUEST = '{"intent": "Play", "slots": {"artist": "Play it", "years": [1999, true, null, {"of": "Play"}]}}'
+JSON = st.recursive(
+    st.one_of(st.text(max_size=4), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=8,
+)
+
+
+def test_names_of_json_are_its_keys_and_the_constants_of_its_schema() -> None:
+    assert names(REQUEST) == ["intent", "slots", "artist", "years", "of"]
+    assert names(REQUEST, frozenset({"Play"})) == ["intent", "Play", "slots", "artist", "years", "of", "Play"]
+    assert names('(Yield (Find "Play"))', frozenset({"Play"})) == ["Yield", "Find"]
+
+
+def test_literals_are_forgotten_and_the_order_of_keys_too() -> None:
+    other = '{"slots":{"years":[2001.5,true,null,{"of":"Play"}],"artist":"x"},"intent":"Play"}'
+    assert without_literals(other, frozenset({"Play"})) == without_literals(REQUEST, frozenset({"Play"}))
+    assert without_literals(other) != without_literals(other, frozenset({"Play"}))
+    assert without_literals('{"a": true}') != without_literals('{"a": false}')
+    assert without_literals('(f x7 (x7 "a") 3)') == without_literals('(f x1 (x1 "b") 4L)') == '(f x0 (x0 "_") 0)'
+
+
+@given(JSON)
+def test_whatever_is_json_has_no_literal_afterwards(value: object) -> None:
+    text = json.dumps([value])
+    found = without_literals(text)
+    assert found is not None
+    assert without_literals(found) == found
+    assert set(_leaves(json.loads(found))) <= {LITERAL, True, False, None}
+    assert names(text) == names(found) or len(names(text) or []) == len(names(found) or [])
+
+
+def _leaves(value: object) -> list[object]:
+    if isinstance(value, dict | list):
+        return [leaf for part in (value.values() if isinstance(value, dict) else value) for leaf in _leaves(part)]
+    return [value]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": }', "[1, 2", "(a", "null", '"a"', "{'a': 1}", "[" * 100_000])
+def test_what_is_no_structure_has_no_names(text: str) -> None:
+    assert names(text) is None
+    assert without_literals(text) is None
+
+
+def test_figures_of_json_by_hand() -> None:
+    real = ['{"intent": "A", "slots": {"x": "1"}}', '{"intent": "B", "slots": {}}']
+    synthetic = ['{"intent": "A", "slots": {}}', "no structure"]
+    assert tree_figures(real, synthetic)["function_recall"] == 2 / 3  # intent, slots; not x
+    assert tree_figures(real, synthetic, frozenset("AB"))["function_recall"] == 3 / 5  # and A; not B
+
+
+def test_constants_are_found_at_any_depth() -> None:
+    schema = {"anyOf": [{"properties": {"enum": {"const": "a"}}}, {"enum": ["b", 3, None]}], "const": 4}
+    assert constants_of(schema) == {"a", "b"}
+    assert Grammar('root ::= "a"').constants == frozenset()
+
+
+def test_rules_are_read_or_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "rules"
+    with pytest.raises(ConfigError, match=r"parses\.rules is .*cannot be read"):
+        read_rules(str(path), "ebnf", "parses.rules")
+    path.write_text('root ::= "a"')
+    assert read_rules(str(path), "ebnf", "parses.rules") == Grammar('root ::= "a"')
+    for text in ("root", "[1]"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="which holds no JSON object: give a JSON Schema"):
+            read_rules(str(path), "json", "parses.rules")
+
+
+def test_the_packaged_schema_lists_seven_intents() -> None:
+    grammar = read_rules(str(ROOT / "jobs" / "two_stage" / "snips.schema.json"), "json", "parses.rules")
+    assert len(grammar.constants) == 7
+    assert "PlayMusic" in grammar.constants

@@ -1,0 +1,153 @@
+"""Scales of layers: where they come from, what clipping and noise make of them, on every engine."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_cases import BATCH, PAD, RATE, Case, before, losses, made, refused, taken, tiny_model, units
+from rank_processes import Ranks
+from scipy import stats
+
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd.batches import packed
+from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.dpsgd.engines.engine import StepNoise
+from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.layer_scale import LEAST, scales_of_gradients, scales_of_weights
+from rayprivacy.dpsgd.microbatches import MicroBatchGradients
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.release.step_mechanism import SampledGaussian
+
+NORM, SIGMA = 2.0, 0.7
+KINDS: tuple[ClippingKind, ...] = ("flat", "per_layer", "automatic")
+
+
+def _scales(kind: str = "gpt2") -> tuple[tuple[str, float], ...]:
+    """A scale for each parameter, from 0.01 to 1."""
+    names = list(before(kind))
+    return tuple((name, float(f"{10.0 ** (-2 * at / (len(names) - 1)):.3g}")) for at, name in enumerate(names))
+
+
+def _moved(after: dict[str, Any], kind: str = "gpt2") -> dict[str, np.ndarray]:
+    return {name: (start.astype(float) - after[name]) * BATCH / RATE for name, start in before(kind).items()}
+
+
+def _fits(noise: np.ndarray, std: float) -> bool:
+    square = float((noise**2).sum()) / std**2
+    return bool(2 * min(stats.chi2.cdf(square, noise.size), stats.chi2.sf(square, noise.size)) > 1e-6)
+
+
+@pytest.mark.parametrize("zero", [None, 1, 2, 3, pytest.param(0, marks=pytest.mark.exhaustive)])
+def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None) -> None:
+    """Without users, noise is all: by layer, on two ranks, and rejected where it is 30% off."""
+    case = Case("gpt2", zero, splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=_scales())
+    first, second = (_moved(after) for after in pair.run(taken, case))
+    flat = []
+    for name, scale in _scales():
+        noise, std = first[name].ravel(), SIGMA * NORM * scale
+        assert np.array_equal(first[name], second[name])
+        assert _fits(noise, std)
+        assert noise.size < 500 or not any(_fits(noise, wrong * std) for wrong in (0.7, 1.3))
+        flat.append(noise / std)
+    largest = sorted(flat, key=len)[-3:]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        size = min(len(largest[one]), len(largest[other]))
+        correlation = np.corrcoef(largest[one][:size], largest[other][:size])[0, 1]
+        assert abs(correlation) < 4 / math.sqrt(size)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("zero", [None, 2])
+def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair: Ranks, zero: int | None, step: int) -> None:
+    """All three parts of eDP-SGD at once: noise of z_t 2C alpha_k / N on the mean over micro-batches."""
+    case = Case("gpt2", zero, splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=_scales(), micro=True, first=step)
+    moved = _moved(pair.run(taken, case)[0])  # times N
+    noise = np.concatenate([moved[name].ravel() / scale for name, scale in _scales()])
+    std = SIGMA / (1 + step) * 2 * NORM
+    assert _fits(noise, std)
+    assert not any(_fits(noise, wrong * std) for wrong in (0.5, 0.7, 1.3, 2.0))
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("micro", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, micro: bool) -> None:
+    model = tiny_model("gpt2")
+    scales = [scale for _, scale in _scales()]
+    make = MicroBatchGradients if micro else BookKeeping
+    gradients: Any = make(model, Clipping(NORM, kind, scales=tuple(scales)))
+    lengths, largest = [], 0.0
+    for unit in units():
+        for factor in (1e-9, 1.0, -30.0, 1e9):
+            (batch,) = packed([unit], 10_000, PAD)
+
+            def scaled(batch: Any = batch, factor: float = factor) -> Any:
+                values = losses(model, batch) * factor
+                return iter([values.sum()]) if micro else values
+
+            lazy = gradients(scaled, len(batch.ids))
+            parts = [lazy[each]().double().norm().item() for each in gradients.parameters]
+            lengths.append(math.hypot(*(part / scale for part, scale in zip(parts, scales, strict=True))))
+            largest = max(largest, math.hypot(*parts))
+    assert NORM * 0.5 < max(lengths) <= NORM
+    assert largest < NORM  # un-scaled it is shorter, since no scale is above 1
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_clipping_and_noise_take_their_scales_from_one_place() -> None:
+    """The sum of clipped gradients of an engine is that of the same division, by hand."""
+    case = Case("gpt2", splits=((9,),), tokens=(10_000,), norm=NORM, scales=_scales())
+    found, scales, total = _moved(taken(case)), dict(_scales()), {}
+    model = tiny_model("gpt2")
+    named = dict(model.named_parameters())
+    for unit in units():
+        (batch,) = packed([unit], 10_000, PAD)
+        grads = torch.autograd.grad(losses(model, batch).sum(), list(named.values()))
+        length = math.hypot(*(float(g.norm()) / scales[name] for name, g in zip(named, grads, strict=True)))
+        for name, gradient in zip(named, grads, strict=True):
+            total[name] = total.get(name, 0) + gradient.numpy() * min(1.0, NORM / length)
+    for name, each in total.items():
+        assert np.allclose(found[name], each, rtol=0, atol=2e-5 * max(1e-3, np.abs(each).max()))
+
+
+def test_scales_of_public_gradients_reach_every_matrix_of_lora() -> None:
+    model = tiny_model("llama_lora")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.zero_()  # as a training begins
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    scales = scales_of_gradients(model, packed(units(), 200, PAD), losses)
+    assert set(scales) == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert max(scales.values()) == 1.0
+    assert max(scale for name, scale in scales.items() if "lora_A" in name) > 2 * LEAST  # not as after one step
+    assert all(torch.equal(parameter, start[name]) for name, parameter in model.named_parameters())
+    assert scales == scales_of_gradients(model, packed(units(), 200, PAD), losses)
+
+
+def test_scales_of_weights_are_their_norms() -> None:
+    scales, named = scales_of_weights(tiny_model("gpt2")), dict(tiny_model("gpt2").named_parameters())
+    most = max(float(parameter.norm()) for parameter in named.values())
+    for name, scale in scales.items():
+        assert scale == pytest.approx(max(LEAST, float(named[name].norm()) / most), rel=1e-2)
+    with pytest.raises(ConfigError, match="no scale that is positive"):
+        scales_of_weights(torch.nn.Linear(2, 2).requires_grad_(False))
+
+
+def test_what_has_no_scale_or_a_bad_one_is_refused() -> None:
+    mechanism, noise = SampledGaussian(0.5, 1.0, 1.0, 10), KeyedNoise(Key.for_tests(), "run")
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ReleaseError, match="is not positive and finite"):
+            StepNoise(noise, mechanism, 4.0, {"weight": bad})
+        with pytest.raises(ConfigError, match="is not positive and finite"):
+            Clipping(1.0, scales=(1.0, bad))
+    assert "has no layer scale" in refused(Case("gpt2", scales=_scales()[:-1]))
+    assert made(Case("gpt2", scales=_scales()))
+
+
+def test_ranks_that_differ_in_their_scales_are_refused(pair: Ranks) -> None:
+    said = pair.run(refused, Case("gpt2", splits=((0, 0),), scales=_scales(), differ=True))
+    assert all("ranks differ in the noise" in sentence for sentence in said)

@@ -1,0 +1,99 @@
+"""A generator's training on 64 part files: eight workers sample whom one samples, and train the model that one trains.
+
+The sums of float32 are added in another order, so that the weights agree to a tolerance, which docs/scaling.md states.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from many_workers import trained
+from rank_processes import Ranks
+
+from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.parts import write_part
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.dpsgd.worker import Job
+from rayprivacy.ledger.service import Address
+from rayprivacy.models.settings import AdapterConfig, ModelConfig
+from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.steps import StepRelease
+
+PARTS, OF_PART, STEPS = 64, 3, 12
+TOLERANCE = 1e-5  # of the way that training went, in L2; docs/scaling.md has what was measured
+WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
+
+
+def _nothing(row: object) -> str:
+    return ""
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_base: Path) -> Job:
+    """64 part files of 3 users each."""
+    create_key(tmp_path / "key")
+    (tmp_path / "shards").mkdir()
+    schema = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
+    for part in range(PARTS):
+        rows = [
+            {"shard": part, "user": f"user-{part}-{n}", "record": record, "text": _text(OF_PART * part + n, record)}
+            for n in range(OF_PART)
+            for record in range(2)
+        ]
+        write_part(pa.Table.from_pylist(rows, pa.schema(schema)), part, load_key(tmp_path / "key"), tmp_path / "shards")
+    mechanism = SampledGaussian(0.25, 1.0, 1.0, STEPS)
+    return Job(
+        model=ModelConfig(base=str(tiny_base), dtype="float32"),
+        adapter=AdapterConfig(),
+        training=DpSgdConfig(
+            sampling_rate=0.25,
+            expected_batch=48,
+            steps=STEPS,
+            chunk=STEPS,
+            max_records=2,
+            max_tokens=12,
+            optimizer=OptimizerConfig(learning_rate=1e-3),
+        ),
+        engine=EngineConfig(cpus=1),
+        reading=Reading(PrivacyUnit.USER, (), _nothing, 12),
+        shards=tmp_path / "shards",
+        parts=PARTS,
+        key_path=tmp_path / "key",
+        folder=tmp_path,
+        ledger=Address(f"sqlite:///{tmp_path}/unused.db"),
+        release=StepRelease("talk", "run", "book", "inputs", mechanism, STEPS),
+    )
+
+
+def _text(user: int, record: int) -> str:
+    return " ".join(WORDS[(user * 7 + record * 3 + at) % len(WORDS)] for at in range(5 + user % 7))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("workers", [2, 8])
+def test_any_number_of_workers_trains_the_same_model(job: Job, tmp_path: Path, workers: int, one_thread: None) -> None:
+    seen, start, alone = trained(job, tmp_path)
+    ranks = Ranks(workers)
+    try:
+        answers = ranks.run(trained, job, tmp_path)
+    finally:
+        ranks.close()
+    for step in range(STEPS):
+        parts = [answer[0][step] for answer in answers]
+        assert set().union(*parts) == seen[step], "who is sampled does not depend on who holds whom"
+        assert sum(map(len, parts)) == len(seen[step]) > 20
+    assert all(any(answer[0]) for answer in answers), "every worker had users to read"
+    first = answers[0][2]
+    for _, _, weights in answers[1:]:
+        assert all(np.array_equal(weights[name], first[name]) for name in first), "workers end with one model"
+    way, gap = _distance(alone, start), _distance(alone, first)
+    print(f"{workers} workers: {gap / way:.1e} of the way, digests {'equal' if gap == 0 else 'differ'}")
+    assert way > 0
+    assert gap < TOLERANCE * way
+
+
+def _distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(((one[name].astype(float) - other[name]) ** 2).sum() for name in one)))

@@ -1,0 +1,195 @@
+"""Micro-batches on the way from coins to clipped sums: who is in which, and how far one user moves what comes out."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from engine_cases import BATCH, GROUPS, RATE, Case, before, exact_means, refused, taken, units
+from rank_processes import Ranks
+from scipy import stats
+from torch import Tensor, nn
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd.batches import Batch, Document
+from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.dpsgd.microbatches import MicroBatchGradients, mean_losses, micro_batches
+from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
+
+KEY, PARTS, OF_PART, NORM, WIDTH = Key.for_tests(), 4, 3, 0.7, 8
+POWERS = range(-9, 10)
+
+
+def _unit(user: int, tokens: tuple[int, ...] = (), more: tuple[int, ...] = ()) -> Unit:
+    """A user of one text that begins with its number, or of the given tokens; its part depends on its number."""
+    texts = [np.array([0, *(tokens or (user,))], dtype=np.int32), np.array([0, *more], dtype=np.int32)]
+    documents = tuple(Document(text, 1) for text in texts[: 1 + bool(more)])
+    return Unit(unit_tag(KEY, "user", user), documents, part=7 * user % PARTS)
+
+
+def _sampler(held: list[Unit], q: float = 1.0) -> PoissonSampler:
+    return PoissonSampler(KEY, "run", q, held, 2)
+
+
+def _members(held: list[Unit], step: int = 0, q: float = 1.0) -> list[list[int]]:
+    groups = _sampler(held, q).micro_batches(step, OF_PART)
+    return [sorted(int(documents[0].ids[1]) for documents in group) for group in groups]
+
+
+USERS = [_unit(user) for user in range(400)]
+
+
+@pytest.mark.parametrize("q", [1.0, 0.1, 0.002])
+def test_an_inserted_user_moves_nobody_else(q: float) -> None:
+    for step in range(3):
+        for position in (0, 200, 399):
+            less = [unit for at, unit in enumerate(USERS) if at != position]
+            with_it = [[user for user in group if user != position] for group in _members(USERS, step, q)]
+            assert [group for group in with_it if group] == _members(less, step, q)
+    assert _members([]) == []
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_the_assignment_is_the_same_for_any_number_of_workers(workers: int) -> None:
+    """Each worker reads every so-many-th part file, as `worker.build` does."""
+    alone = {tuple(group) for group in _members(USERS, 1, 0.2)}
+    ranks = [[unit for unit in USERS if unit.part % workers == rank] for rank in range(workers)]
+    together = [tuple(group) for held in ranks for group in _members(held, 1, 0.2)]
+    assert len(together) == len(alone)
+    assert set(together) == alone
+
+
+def test_users_are_spread_evenly_over_the_micro_batches_of_their_part_and_anew_at_every_step() -> None:
+    first, second = _members(USERS, 0), _members(USERS, 1)
+    assert len(first) == PARTS * OF_PART
+    assert first != second
+    for groups in (first, second):
+        sizes = [len(group) for group in groups]
+        assert sum(sizes) == len(USERS)
+        assert stats.chisquare(sizes).pvalue > 1e-4
+        assert all(len({7 * user % PARTS for user in group}) == 1 for group in groups)
+    taken_part = sorted(user for group in _members(USERS, 2, 0.3) for user in group)
+    assert taken_part == [int(documents[0].ids[1]) for documents in _sampler(USERS, 0.3).sample(2)]
+
+
+class _Linear(nn.Module):
+    """The loss of a token is the product of its public vector and the weights, so that users choose their gradients.
+
+    Tokens 1 to 19 are ordinary, and their gradients have about the clipping norm; the rest are 10^-9 to 10^9 times a
+    direction or its opposite, NaN and infinite.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(5)
+        table = [torch.randn(20, WIDTH, generator=random) * NORM / math.sqrt(WIDTH)]
+        direction = torch.randn(WIDTH, generator=random)
+        table += [sign * 10.0**power * direction[None] for power in POWERS for sign in (1, -1)]
+        table += [torch.full((1, WIDTH), math.nan), torch.full((1, WIDTH), math.inf)]
+        self.table = torch.cat(table)
+        self.first, self.second = nn.Parameter(torch.zeros(WIDTH // 2)), nn.Parameter(torch.zeros(WIDTH // 2))
+        self.unused = nn.Parameter(torch.zeros(2))
+
+    def losses(self, batch: Batch) -> Tensor:
+        return (self.table[batch.ids] @ torch.cat([self.first, self.second]) * batch.weights).sum(1)
+
+
+MODEL = _Linear()
+NAN = 20 + 2 * len(POWERS)
+TAME = [_unit(user, (1 + user % 7, 1 + user % 3)) for user in range(12)]
+
+
+def _aggregate(held: list[Unit], kind: ClippingKind = "flat", workers: int = 1, tokens: int = 64) -> Tensor:
+    """The sum over the micro-batches of all workers, divided by N; coins all fall."""
+    clipped = MicroBatchGradients(MODEL, Clipping(NORM, kind))
+    total = torch.zeros(WIDTH, dtype=torch.float64)
+    for rank in range(workers):
+        mine = [unit for unit in held if unit.part % workers == rank]
+        for batch in micro_batches(_sampler(mine).micro_batches(0, OF_PART), tokens, pad=0):
+            lazy = clipped(lambda batch=batch: mean_losses(MODEL, batch, lambda model, piece: model.losses(piece)), 1)
+            first, second, unused = (lazy[parameter]().double() for parameter in clipped.parameters)
+            assert not unused.any()
+            total += torch.cat([first, second])
+    return total / (PARTS * OF_PART)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKind, workers: int) -> None:
+    bound, without = 2 * NORM / (PARTS * OF_PART), _aggregate(TAME, kind, workers)
+    moves = []
+    for position in (0, len(TAME)):
+        for token in range(1, len(MODEL.table)):
+            for more in ((), (token, 1), (1,)):
+                user = _unit(100, (token, token), more)
+                moved = _aggregate([*TAME[:position], user, *TAME[position:]], kind, workers) - without
+                moves.append(moved.norm().item())
+    assert max(moves) <= bound * (1 + 1e-6)  # NaN would fail here
+    assert max(moves) > 0.5 * bound
+
+
+def test_a_user_who_reverses_a_mean_reaches_the_bound() -> None:
+    other = next(user for user in range(1, 500) if len(_members([_unit(0), _unit(user)])) == 1)  # of one micro-batch
+    ten, against = 20 + 2 * POWERS.index(1), 21 + 2 * POWERS.index(9)
+    alone = [_unit(0, (ten,))]
+    moved = _aggregate([*alone, _unit(other, (against,))]) - _aggregate(alone)
+    assert 1.99 * NORM <= moved.norm() * PARTS * OF_PART <= 2 * NORM * (1 + 1e-6)
+
+
+def test_a_mean_that_is_not_finite_gives_nothing_and_leaves_the_others_alone() -> None:
+    found = _aggregate([*TAME, _unit(100, (NAN,))])
+    assert found.isfinite().all()
+    same = next(group for group in _members([*USERS[:12], _unit(100)]) if 100 in group)
+    assert torch.allclose(found, _aggregate([unit for user, unit in enumerate(TAME) if user not in same]))
+
+
+@pytest.mark.parametrize("tokens", [8, 16, 10_000])
+def test_a_micro_batch_that_does_not_fit_into_memory_is_clipped_once(tokens: int) -> None:
+    """To the length of the whole, not of a piece: `automatic` scales all, so that a wrong length shows."""
+    whole = _aggregate(TAME, "automatic")
+    assert torch.allclose(_aggregate(TAME, "automatic", tokens=tokens), whole, rtol=0, atol=1e-7)
+
+
+def test_a_model_that_remembers_what_it_read_is_refused() -> None:
+    with pytest.raises(ConfigError, match="BatchNorm1d, which keeps statistics"):
+        MicroBatchGradients(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), Clipping(1.0))
+
+
+KINDS = ["gpt2", "llama_lora", "bert"]
+
+
+def _error(kind: str, norm: float, after: dict[str, np.ndarray]) -> float:
+    start, truth = before(kind), exact_means(kind, norm)
+    wrong = [(start[name].astype(float) - after[name]) * int(BATCH) / RATE - truth[name] for name in truth]
+    return float(np.sqrt(sum((e**2).sum() for e in wrong) / sum((t**2).sum() for t in truth.values())))
+
+
+def _norm(kind: str) -> float:
+    """A clipping norm that some means exceed."""
+    whole = exact_means(kind, 1e9)
+    return float(np.sqrt(sum((each**2).sum() for each in whole.values()))) / len(GROUPS)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_is_the_sum_of_clipped_means(kind: str) -> None:
+    for tokens in (10_000, 16):
+        case = Case(kind, splits=((4,),), tokens=(tokens,), norm=_norm(kind), micro=True)
+        assert _error(kind, _norm(kind), taken(case)) < 1e-5
+    assert len(units()) == 9
+
+
+@pytest.mark.parametrize("zero", [None, 1, 2, pytest.param(0, marks=pytest.mark.exhaustive)])
+def test_two_ranks_agree_with_one(pair: Ranks, zero: int | None) -> None:
+    for kind, split in (("gpt2", (2, 2)), ("llama_lora", (1, 3)), ("gpt2", (4, 0))):
+        case = Case(kind, zero, splits=(split,), tokens=(10_000, 16), norm=_norm(kind), micro=True)
+        first, second = pair.run(taken, case)
+        assert _error(kind, _norm(kind), first) < 1e-5
+        assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_engines_that_cannot_are_refused(pair: Ranks) -> None:
+    said = pair.run(refused, Case("gpt2", 3, micro=True))
+    assert all("use zero 2, or null" in sentence for sentence in said)
+    assert "so leave it out" in refused(Case("gpt2", gradients="opacus", micro=True))

@@ -1,0 +1,99 @@
+"""Steps without noise read redacted copies alone, on every engine, also when a run goes on from a saved state."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_cases import ADAM, BATCH, RATE, SGD, Case, before, refused, taken
+from rank_processes import Ranks
+
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.dpsgd.batches import Document, physical_batches
+from rayprivacy.dpsgd.units import Reading
+from rayprivacy.release.scheduled import ScheduledGaussian, redacted_steps
+from rayprivacy.release.step_mechanism import SampledGaussian
+
+LISTED = (True, False, True, False)
+SPLITS = ((5, 4), (4, 5), (9, 0), (3, 2))
+EXHAUSTIVE = pytest.mark.exhaustive
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def _case(zero: int | None, **more: object) -> Case:
+    return replace(Case("gpt2", zero, splits=SPLITS, sigma=1.0, optimizer=ADAM, redacted=LISTED), **more)
+
+
+@pytest.mark.parametrize("zero", [None, *(pytest.param(stage, marks=EXHAUSTIVE) for stage in (0, 2, 3))])
+def test_full_text_in_a_step_without_noise_is_refused(pair: Ranks, zero: int | None) -> None:
+    """Both ranks are, where one alone holds units in that step."""
+    case = _case(zero, full=(1, 2, 3))
+    told = pair.run(refused, replace(case, splits=SPLITS[:3]))
+    assert all(each.startswith("ReleaseError: step 2 is a redacted one and was given full text") for each in told)
+    assert pair.run(refused, replace(case, splits=SPLITS[:2])) == ["", ""]
+
+
+def test_one_full_document_among_redacted_ones_is_enough() -> None:
+    full, hidden = (Document(np.array([0, 5, 6], dtype=np.int32), 1, redacted) for redacted in (False, True))
+    for units, redacted in (([[hidden], [hidden]], True), ([[full], [hidden]], False), ([[full, hidden]], False)):
+        assert [batch.redacted for batch in physical_batches(units, 64, 0)] == [redacted]
+
+
+def test_an_empty_step_has_read_nothing() -> None:
+    assert refused(_case(None, splits=((9,),), full=(0,)))
+    assert not refused(_case(None, splits=((9,),)))
+    assert not refused(_case(None, splits=((0,),), full=(0,)))
+
+
+def test_other_mechanisms_leave_noise_out_of_no_step() -> None:
+    assert redacted_steps(SampledGaussian(0.5, 1.0, 1.0, 4)) == frozenset()
+    assert redacted_steps(ScheduledGaussian(SampledGaussian(0.5, 1.0, 1.0, 4), LISTED, "p")) == {0, 2}
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(2, None), pytest.param(None, 3, marks=EXHAUSTIVE)])
+def test_a_schedule_goes_on_with_other_ranks_and_another_stage(
+    pair: Ranks, tmp_path: Path, saved: int | None, loaded: int | None
+) -> None:
+    undisturbed, start = pair.run(taken, _case(None))[0], before("gpt2")
+    pair.run(taken, _case(saved, splits=SPLITS[:2], save_at=tmp_path))
+    after = pair.run(taken, _case(loaded, splits=SPLITS[2:], first=2, load_from=tmp_path))[0]
+    way = np.sqrt(sum(((undisturbed[name] - start[name]) ** 2).sum() for name in start))
+    gap = np.sqrt(sum(((undisturbed[name] - after[name]) ** 2).sum() for name in start))
+    assert gap < 1e-4 * way
+
+
+def _version(step: int) -> int:
+    return 0 if LISTED[step] else 1
+
+
+def _full(step: int) -> int:
+    return 1
+
+
+READING = Reading(PrivacyUnit.USER, (), str, 8, versions=2, version_of=_version, redacted=frozenset({0}))
+
+
+def test_a_reading_that_does_not_follow_the_charged_schedule_is_refused() -> None:
+    READING.check(4, frozenset({0, 2}))
+    with pytest.raises(ReleaseError, match="step 0 is a redacted one and would read full text"):
+        replace(READING, version_of=_full).check(4, frozenset({0, 2}))
+    with pytest.raises(ReleaseError, match="step 2 is charged and reads redacted text"):
+        READING.check(4, frozenset({0}))
+    with pytest.raises(ReleaseError, match="step 0 is charged and reads redacted text"):
+        READING.check(4)
+    with pytest.raises(ReleaseError, match="step 0 is a redacted one and would read full text"):
+        replace(READING, redacted=frozenset()).check(4, frozenset({0, 2}))
+
+
+@pytest.mark.parametrize("zero", [None, pytest.param(0, marks=EXHAUSTIVE), 3, pytest.param(2, marks=EXHAUSTIVE)])
+@pytest.mark.parametrize("half", [False, pytest.param(True, marks=EXHAUSTIVE)])
+def test_a_unit_that_is_absent_from_a_noisy_step_moves_it_by_the_norm(
+    pair: Ranks, zero: int | None, half: bool
+) -> None:
+    """Step 0 reads the redacted copies of all nine, and step 1 the full text of nine or of eight."""
+    with_it, without = (
+        pair.run(taken, _case(zero, optimizer=SGD, splits=((5, 4), (5, held)), half=half))[0] for held in (4, 3)
+    )
+    moved = sum(((with_it[name].astype(float) - without[name]) ** 2).sum() for name in with_it)
+    assert 0.1 < np.sqrt(moved) * BATCH / RATE <= 1 + 1e-3

@@ -1,0 +1,38 @@
+"""Figures of a parser against their definitions, by hand and on random trees."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayprivacy.evaluation.parsing import parsing_figures
+
+TREES = st.lists(st.sampled_from("ABC"), min_size=1, max_size=4).map(
+    lambda names: f"({' ('.join(names)}{')' * len(names)}"
+)
+
+
+def test_by_hand() -> None:
+    gold = ['(A (B "lunch") (B 1))', "(A)", '{"intent": "Play", "slots": {"track": "x"}}', "(A (x3 (B)))"]
+    read = ['(A (B "dinner"))', "no tree", '{"slots": {"track": "y"}, "intent": "Play"}', "(A (x7 (B)))"]
+    found = parsing_figures(gold, read, frozenset({"Play"}))
+    assert found["match"] == 2 / 4
+    assert found["precision"] == (1 + 0 + 1 + 1) / 4
+    assert found["recall"] == pytest.approx((2 / 3 + 0 + 1 + 1) / 4)
+    assert parsing_figures([], []) == {"match": 0, "precision": 0, "recall": 0}
+    other = ['{"intent": "Stop", "slots": {"track": "y"}}']
+    assert parsing_figures(gold[2:3], other, frozenset({"Play", "Stop"}))["match"] == 0
+
+
+def test_each_tree_belongs_to_its_own_utterance() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        parsing_figures(["(A)", "(B)"], ["(A)"])
+    assert parsing_figures(["(A)", "(B)"], ["(B)", "(A)"])["match"] == 0
+
+
+@given(st.lists(TREES, min_size=1, max_size=5), st.lists(TREES, min_size=1, max_size=5))
+def test_precision_of_one_side_is_the_recall_of_the_other(gold: list[str], read: list[str]) -> None:
+    size = min(len(gold), len(read))
+    one, other = parsing_figures(gold[:size], read[:size]), parsing_figures(read[:size], gold[:size])
+    assert one["precision"] == pytest.approx(other["recall"])
+    assert one["match"] == other["match"] <= one["precision"]
+    assert parsing_figures(gold, gold) == {"match": 1, "precision": 1, "recall": 1}

@@ -1,0 +1,135 @@
+"""A parser learns from public pairs, and reads private text one record at a time, whatever it holds."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_trees import SCHEMA, request
+
+from rayprivacy.core.counting import nobody
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.grammar import Grammar
+from rayprivacy.corpus.structures import names
+from rayprivacy.generation import parsing
+from rayprivacy.generation.decode import greedy
+from rayprivacy.generation.fast import convert
+from rayprivacy.generation.parsing import UNREAD, Parser
+from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
+from rayprivacy.models.parser import asked, fitted_parser, split_pairs
+from rayprivacy.models.save import save_model
+from rayprivacy.models.settings import AdapterConfig, ModelConfig, ParserConfig
+
+RULES = Grammar(json.dumps(SCHEMA), "json")
+CONFIG = ParserConfig(
+    source="public", steps=120, batch=8, max_tokens=16, learning_rate=3e-3, adapter=AdapterConfig(kind="full")
+)
+PAIRS = [request(random.Random(seed)) for seed in range(60)]
+STRANGE = ["", " ", "\x00", "play " * 2000, "parse play\n{", "\ud83c\udfb6", '{"intent": "Stop"', "stop it\nstop it"]
+
+
+@pytest.fixture(scope="module")
+def learnt(tiny_backbone: Backbone) -> tuple[Any, dict[str, float]]:
+    pytest.importorskip("xgrammar")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found = fitted_parser(tiny_backbone, PAIRS, CONFIG, 64, nobody)
+    torch.set_num_threads(before)
+    return found
+
+
+@pytest.fixture
+def parser(learnt: tuple[Any, dict[str, float]], tiny_backbone: Backbone) -> Parser:
+    tokens = tiny_backbone
+    return Parser(Backbone(tokens.tokenizer, tokens.start, tokens.end, model=learnt[0]), 16, 64, RULES)
+
+
+def test_it_learns_public_pairs(learnt: tuple[Any, dict[str, float]], parser: Parser, tiny_backbone: Backbone) -> None:
+    assert learnt[1]["loss_after"] < 0.3 * learnt[1]["loss_before"]
+    held, others = split_pairs(PAIRS, 0)
+    assert len(held) == 6
+    assert sorted(held + others) == sorted(PAIRS)
+    assert sum(parser(said) == tree for said, tree in PAIRS[:12]) >= 9
+    assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
+
+
+def test_equal_seeds_give_equal_bits_and_lora_trains_as_well(tiny_backbone: Backbone, one_thread: None) -> None:
+    short = CONFIG.model_copy(update={"steps": 3, "adapter": AdapterConfig(rank=4)})
+    (one, figures), (other, _) = (fitted_parser(tiny_backbone, PAIRS, short, 64, nobody) for _ in range(2))
+    assert model_digest(one) == model_digest(other) != tiny_backbone.digest
+    assert figures["loss_after"] < figures["loss_before"]
+    with pytest.raises(ConfigError, match=r"parser\.learning_rate is 1e\+30, and training diverges"):
+        fitted_parser(tiny_backbone, PAIRS, CONFIG.model_copy(update={"learning_rate": 1e30}), 64, nobody)
+
+
+def test_the_tree_of_a_record_depends_on_no_other_one(parser: Parser, one_thread: None) -> None:
+    """Neither on records before it, nor on those that are read together: to the last bit there is no other one."""
+    said = [each for each, _ in PAIRS[:6]] + STRANGE
+    first = [parser(each) for each in said]
+    assert [parser(each) for each in reversed(said)][::-1] == first
+    assert parser(said[3]) == first[3]
+
+
+def test_whatever_a_record_holds_the_answer_is_a_tree_or_the_public_constant(parser: Parser) -> None:
+    for said in STRANGE:
+        tree = parser(said)
+        assert tree == UNREAD or names(tree) is not None
+    shorter = Parser(parser.backbone, 16, 3, RULES)
+    assert {shorter(said) for said, _ in PAIRS[:3]} == {UNREAD}, "no tree is complete in three tokens"
+    free = Parser(parser.backbone, 16, 64)
+    assert {names(free(said)) is not None or free(said) == UNREAD for said in STRANGE[:3]} == {True}
+
+
+def test_a_record_that_breaks_the_model_shows_nowhere(
+    parser: Parser, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("my secret pin is 1234")
+
+    monkeypatch.setattr(parsing, "greedy", broken)
+    assert parser("my secret pin is 1234") == UNREAD
+    said = capfd.readouterr()
+    assert "1234" not in said.out + said.err + caplog.text
+    with pytest.raises(RuntimeError):
+        parser.read("public text")  # where nothing is private, a fault is told
+
+
+def test_only_the_first_tokens_of_an_utterance_are_read(parser: Parser) -> None:
+    tokens = parser.backbone
+    assert asked("play home", tokens, 16) == "parse play home\n"
+    long = "play home " * 50
+    assert len(tokens.tokenizer.encode(asked(long, tokens, 16))) < 28
+    assert parser(long) == parser(long + "by the band")
+
+
+@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=pytest.mark.exhaustive), "ctranslate2_float32"])
+def test_the_fast_engine_reads_each_record_alone_and_leaves_the_rest_to_masks(
+    parser: Parser, tmp_path: Path, engine: str, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2")
+    folder = convert(engine, parser.backbone.model, parser.backbone, tmp_path)
+    fast = Parser(parser.backbone, 16, 64, RULES, folder)
+    said = [each for each, _ in PAIRS[:8]] + STRANGE
+    found = [fast(each) for each in said]
+    assert [Parser(parser.backbone, 16, 64, RULES, folder)(each) for each in reversed(said)][::-1] == found
+    slow = [parser(each) for each in said]
+    same = sum(one == other for one, other in zip(found, slow, strict=True))
+    assert same >= (0.7 if engine == "ctranslate2" else 0.9) * len(said)  # int8 is another model
+    asked_slowly: list[Any] = []
+
+    def counted(*words: Any) -> Any:
+        asked_slowly.append(words)
+        return greedy(*words)
+
+    monkeypatch.setattr(parsing, "greedy", counted)
+    assert [fast(each) for each in said[:8]] == found[:8]
+    assert len(asked_slowly) < 5
+    assert UNREAD not in [tree for tree, (_, gold) in zip(found, PAIRS[:8], strict=False) if len(gold) < 60]
+
+
+def test_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:
+    save_model(parser.backbone.model, parser.backbone.tokenizer, tmp_path / "parser", "release", "A test.")
+    again = Parser(load_backbone(ModelConfig(base=str(tmp_path / "parser"), dtype="float32")), 16, 64, RULES)
+    assert [again(said) for said, _ in PAIRS[:4]] == [parser(said) for said, _ in PAIRS[:4]]

@@ -1,0 +1,230 @@
+"""The recipe of domain-private training: what is refused, noise for noisy steps alone, and what names the release."""
+
+import json
+import pickle
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import command
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.accounting.events import leaves
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LedgerError
+from rayprivacy.core.units import AccountKind
+from rayprivacy.methods.domain_private.method import reading_of
+from rayprivacy.methods.domain_private.plan import check_inputs, plan_run, planned_steps, policy_name
+from rayprivacy.methods.domain_private.reading import redacting
+from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
+from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.policies.make import make_policy
+from rayprivacy.release.scheduled import redacted_steps
+from rayprivacy.runs.account import open_account
+from rayprivacy.runs.files import dump_recipe
+from rayprivacy.runs.outline import Outline
+from rayprivacy.tuning.trial_recipes import _on_one_account
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"steps": 200, "sampling_rate": 0.012, "expected_batch": 60, "clipping_norm": 0.1}
+PRIVACY = {"epsilon": 8.0, "delta": 1e-6, "composition": "pld"}
+
+
+def _recipe(**blocks: Any) -> DomainPrivateRecipe:
+    return DomainPrivateRecipe.parse({"training": SIZES, "privacy": PRIVACY} | blocks)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ({"privacy": {"unit": "record"}}, r"'privacy\.unit' is 'record'"),
+        ({"privacy": {"composition": "gdp"}}, r"'privacy\.composition' is 'gdp'"),
+        ({"privacy": {"corpus": ""}}, r"'privacy\.corpus' is ''"),
+        ({"training": {"bands": 5, "steps": 100}}, "training.bands is 5, and noise that is shared"),
+        ({"training": {"layer_scale": {"from": "weights"}}}, "whose second matrices begin at 0"),
+        ({"training": {"steps": 4}}, r"redacted.schedule 'expconcave' with redacted.seed 0 has no noisy step among 4"),
+        ({"redacted": {"schedule": "linear", "scale": 2}}, "redacted.scale means nothing"),
+        ({"redacted": {"noise_multiplier": 0.5}}, "is 0.5 without redacted.central: name the plain account"),
+        (
+            {"redacted": {"schedule": "none", "central": {"account": "all", "epsilon": 9}}},
+            "all steps are noisy already",
+        ),
+        ({"redacted": {"central": {"account": "default", "epsilon": 9}}}, "the selective account of the run"),
+        ({"pretrain": {"source": "private.parquet"}, "corpus": {"source": "private.parquet"}}, "is the private corpus"),
+        ({"redacted": {"schedule": "jft"}}, r"'redacted\.schedule' is 'jft'"),
+        ({"policy": {"kind": "slots", "column": "slots"}}, "is 'slots', which is none of corpus.join.words"),
+        ({"codes": {"histogram": True}}, "is not a key of the recipe"),
+        ({"codes": {"values": {"topic": ["a"]}}}, "none of corpus.labels"),
+        ({"corpus": {"max_records_per_user": None}}, "max_records_per_user is null"),
+    ],
+)
+def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _recipe(**blocks)
+
+
+@pytest.mark.parametrize("key", ["file", "train"])
+@pytest.mark.parametrize("inside", ["", "public.yaml", "deeper/public.yaml"])
+def test_a_policy_made_from_the_private_corpus_is_refused(tmp_path: Path, key: str, inside: str) -> None:
+    kind = {"file": "keywords", "train": "classifier"}[key]
+    corpus, beside = tmp_path / "corpus", tmp_path / "public.yaml"
+    beside.write_text("- seat\n")
+    policy = {"kind": kind, key: str(corpus / inside), "digest": "d"}
+    with pytest.raises(ConfigError, match=rf"policy\.{key} is the private corpus, or a part of it"):
+        _recipe(corpus={"source": str(corpus)}, policy=policy)
+    assert _recipe(corpus={"source": str(corpus)}, policy={"kind": kind, key: str(beside)}).policy.digest
+
+
+def test_noise_is_calibrated_for_the_noisy_steps_alone() -> None:
+    recipe = _recipe()
+    steps, every = planned_steps(recipe), planned_steps(_recipe(redacted={"schedule": "none"}))
+    assert steps == planned_steps(recipe)
+    assert 5 <= steps.event.count <= 25
+    assert every.event.count == 200
+    assert steps.full.noise_multiplier < every.full.noise_multiplier
+    budget = recipe.privacy.budget
+    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "pld") <= budget.epsilon
+    assert epsilon([every.event], budget.delta, "pld") <= budget.epsilon
+    assert _recipe(training=SIZES | {"noise_multiplier": 2.0}).training.noise_multiplier == 2.0
+
+
+def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -> None:
+    """Of 40 levels of 5 steps, 16 are told apart; the nine noisy steps are among the last of them."""
+    falling = SIZES | {"chunk": 5, "noise_schedule": {"kind": "linear", "tau": 0.01}}
+    recipe = _recipe(training=falling)
+    steps = planned_steps(recipe)
+    budget = recipe.privacy.budget
+    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "pld") <= budget.epsilon
+    assert steps.noisy == planned_steps(_recipe()).noisy
+    charged = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(steps.event)]  # type: ignore[attr-defined]
+    assert len(charged) > 1
+    assert sum(times for _, times in charged) == 9
+    assert sorted((steps.noise_std(step) / 0.1 for step in steps.noisy), reverse=True) == pytest.approx(
+        [sigma for sigma, times in charged for _ in range(times)]
+    )
+    named = plan_run(recipe).figures["Noise multipliers of noisy steps"]
+    assert named == ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in charged)
+
+
+def test_micro_batches_are_clipped_where_that_is_charged() -> None:
+    recipe = _recipe(training=SIZES | {"microbatches": 16})
+    steps, plain = planned_steps(recipe), planned_steps(_recipe())
+    assert steps.event == plain.event
+    assert steps.noise_std(steps.noisy[0]) == 2 * plain.noise_std(steps.noisy[0])
+    assert any("16 micro-batches" in sentence for sentence in plan_run(recipe).assumptions)
+    with pytest.raises(ConfigError, match=r"training\.microbatches is 10: give a multiple of 16"):
+        plan_run(_recipe(training=SIZES | {"microbatches": 10}))
+
+
+def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) -> None:
+    privacy = PRIVACY | {"ledger": f"sqlite:///{tmp_path}/ledger.db", "composition": "rdp"}
+    central = {"account": "users", "epsilon": 40.0}
+    recipe = _recipe(privacy=privacy, redacted={"central": central})
+    steps, plan = planned_steps(recipe), plan_run(recipe)
+    assert steps.full == planned_steps(_recipe(privacy=privacy)).full
+    assert plan.second is not None
+    assert plan.second.event == steps.central_event_of(range(200))
+    assert 0.9 * 40 < epsilon([plan.second.event], 1e-6, "rdp") <= 40
+    assert "account 'users' pays for all 200 steps" in plan.figures["For plain differential privacy"]
+    given = _recipe(privacy=privacy, redacted={"central": central, "noise_multiplier": 2.0})
+    assert planned_steps(given).light == 2.0 > steps.light
+    assert len({each.release_id for each in (recipe, given, _recipe(privacy=privacy))}) == 3
+    with closing(open_account(recipe, plan)) as ledger:
+        account = ledger.account("users")
+        assert (account.kind, account.epsilon, account.corpus) == (AccountKind.CENTRAL, 40.0, "private text")
+    with pytest.raises(ConfigError, match="charges account 'users' besides its own, and a search charges one"):
+        _on_one_account(plan)
+    little = _recipe(privacy=privacy, redacted={"central": central, "noise_multiplier": 0.3})
+    with pytest.raises(BudgetRefusedError, match="account 'users' has 40 of 40 left"):
+        open_account(little, plan_run(little))
+
+
+def test_public_text_may_come_first() -> None:
+    plan = plan_run(_recipe(pretrain={"source": "chitchat"}, corpus={"source": "talk.parquet"}))
+    assert [stage.name for stage in plan.stages] == ["pretraining", "scheduled DP-SGD", "synthetic text"]
+    assert plan.charges == plan_run(_recipe()).charges
+    assert any("pretrain.source" in sentence for sentence in plan.assumptions)
+
+
+def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
+    recipe = _recipe()
+    plan, text = plan_run(recipe), " ".join(str(Outline(recipe, plan_run(recipe))).split())
+    assert plan.protection.kind is AccountKind.SELECTIVE
+    assert plan.policy == policy_name(recipe) == f"patterns {recipe.policy.digest}"
+    assert sum(event.count for event in plan.charges) == planned_steps(recipe).event.count
+    for said in (plan.policy, "9 of 200", "central: non-private run", "noise multiplier 0.4341", "selective"):
+        assert said in text
+    published = list(plan.as_published.values())
+    assert published[0] > planned_steps(recipe).full.noise_multiplier
+    assert published[1] == 8.0
+    assert published[2] < 8.0, "the paper's small epsilon of a schedule is bookkeeping"
+    two_stages = list(plan_run(_recipe(redacted={"schedule": "step"})).as_published.values())
+    assert two_stages[2] == pytest.approx(8.0, rel=0.3)
+    assert two_stages[2] > published[2]
+
+
+def test_the_reading_of_a_run_follows_what_is_charged() -> None:
+    recipe = _recipe(corpus={"labels": ["domain"]}, codes={"values": {"domain": ["air", "media"]}})
+    steps, policy = planned_steps(recipe), make_policy(recipe.policy)
+    reading = redacting(recipe.privacy.unit, ("domain",), recipe.control_codes.prefix, 64, policy, steps.redacted)
+    reading.check(steps.steps, redacted_steps(steps))
+    row = {"text": "call 555 123 4567 now", "domain": "air"}
+    assert reading.text(row, 0) == "call <REDACTED> now"
+    assert reading.text(row, 1) == row["text"]
+    assert reading.context(row) == "domain: air\n"
+    assert pickle.loads(pickle.dumps(reading)).text(row, 0) == "call <REDACTED> now"
+    whole = reading_of(recipe)
+    assert (whole.text(row, 0), whole.versions) == (row["text"], 1)
+
+
+def test_policy_schedule_and_seed_are_part_of_the_release(tmp_path: Path) -> None:
+    words = tmp_path / "words.yaml"
+    words.write_text("- seat\n")
+    keywords = {"kind": "keywords", "file": str(words)}
+    first = _recipe(policy=keywords)
+    others = [
+        _recipe(),
+        _recipe(policy=keywords, redacted={"seed": 1}),
+        _recipe(policy=keywords, redacted={"form": "code"}),
+    ]
+    words.write_text("- seat\n- flight\n")
+    others.append(_recipe(policy=keywords))
+    assert len({each.release_id for each in (first, *others)}) == 5
+    assert first.release_id == parse_recipe(first.model_dump(mode="json")).release_id
+    with pytest.raises(ConfigError, match="put its public file back"):
+        check_inputs(first)
+
+
+def test_a_resolved_recipe_is_read_without_its_public_file(tmp_path: Path) -> None:
+    words, resolved = tmp_path / "words.yaml", tmp_path / "recipe.yaml"
+    words.write_text("- seat\n")
+    recipe = _recipe(policy={"kind": "keywords", "file": str(words)})
+    resolved.write_text(dump_recipe(recipe))
+    words.unlink()
+    assert load_recipe(resolved).release_id == recipe.release_id
+
+
+def test_an_account_is_of_one_policy(tmp_path: Path) -> None:
+    privacy = PRIVACY | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
+    for kinds, refused in ((["email"], False), (["email"], False), (["date"], True)):
+        recipe = _recipe(privacy=privacy, policy={"kinds": kinds})
+        if refused:
+            with pytest.raises(LedgerError, match="protects other text"):
+                open_account(recipe, plan_run(recipe))
+            continue
+        with closing(open_account(recipe, plan_run(recipe))) as ledger:
+            account = ledger.terms("default").account
+            assert account.kind is AccountKind.SELECTIVE
+            assert account.parameters["policy"] == policy_name(recipe)
+
+
+def test_the_job_is_planned_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    ours = load_recipe(ROOT / "jobs" / "domain_private" / "dialog.yaml")
+    assert ours.policy.kind == "keywords"  # type: ignore[attr-defined]
+    done = command(["plan", "jobs/domain_private/dialog.yaml"], ROOT)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "central: non-private run" in said
+    assert f"keywords {ours.policy.digest}" in said  # type: ignore[attr-defined]
+    assert json.dumps(ours.model_dump(mode="json"))

@@ -1,0 +1,232 @@
+"""Domain-private training as its users run it: a recipe in, a model, text, selective charges and a certificate out."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+import yaml
+from commands import command
+from small_jobs import Job, sentence
+
+from rayprivacy.core.units import AccountKind, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Steps 0 to 3 are redacted and 4 to 7 noisy, in chunks of 2: steps 0 to 5 are charged at once, and saved three times.
+# Functions of a script travel by value, so this runs where the steps do.
+HOOK = """
+from rayprivacy.dpsgd import train
+FLAG, DRIVER, REAL = os.path.abspath("died at "), os.getpid(), train.train_worker
+def watched(given):
+    import os, pathlib, signal
+    rename, replace = pathlib.Path.rename, pathlib.Path.replace
+    def die(point, *victims):
+        if not os.path.exists(FLAG + point):
+            pathlib.Path(FLAG + point).touch()
+            for process in victims:
+                os.kill(process, signal.SIGKILL)
+    def renaming(path, target):
+        result = rename(path, target)
+        if target.name in ("step-00000002", "step-00000008"):
+            die(target.name, DRIVER, os.getpid())
+        return result
+    def replacing(path, target):
+        steps = path.read_text() if target.name == "progress" else ""
+        result = replace(path, target)
+        if steps == "5":
+            die("progress 5", os.getpid())
+        return result
+    pathlib.Path.rename, pathlib.Path.replace = renaming, replacing
+    REAL(given)
+train.train_worker = watched
+"""
+CHARGED = ["create", *["reserve", "start", "commit"] * 2]
+FILES = ("model/model.safetensors", "synthetic.parquet")
+
+
+def _rows() -> list[tuple[str, int, str, str]]:
+    turns = [(f"talk-{c}", t, sentence(c, t)) for c in range(30) for t in range(3)]
+    return [
+        (talk, t, f"{said} call 555 {1000 + 7 * t} 4567", ("air", "media")[len(talk) % 2]) for talk, t, said in turns
+    ]
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
+    """30 conversations of 3 turns, with telephone numbers; a plain account of the same corpus is open already."""
+    names = ("conversation", "turn", "said", "domain")
+    columns = dict(zip(names, map(list, zip(*_rows(), strict=True)), strict=True))
+    pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
+    recipe = {
+        "method": "domain_private",
+        "corpus": {
+            "source": str(tmp_path / "talk.parquet"),
+            "text": "said",
+            "user": "conversation",
+            "labels": ["domain"],
+            "join": {"by": "conversation", "order": "turn", "prefix": "USR: "},
+            "max_records_per_user": 1,
+            "holdout": 0.2,
+        },
+        "privacy": {
+            "ledger": f"sqlite:///{tmp_path}/ledger.db",
+            "key": str(tmp_path / "secret.key"),
+            "account": "talk",
+            "corpus": "talks",
+            "epsilon": 8.0,
+        },
+        "model": {"base": str(tiny_base), "dtype": "float32"},
+        "codes": {"values": {"domain": ["air", "media"]}},
+        "redacted": {"schedule": "step"},
+        "training": {"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24},
+        "generation": {"texts": 12, "max_tokens": 10},
+        "resources": {"cpus": 1, "actors": 1},
+    }
+    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
+    return Job(tmp_path, tmp_path / "talk.yaml")
+
+
+def _kinds(job: Job, account: str = "talk") -> list[str]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
+    ledger.close()
+    return kinds
+
+
+def _open_plain_account(job: Job) -> None:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    protection = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
+    from rayprivacy.core.units import Budget
+
+    ledger.ensure_account("plain", *protection, Budget(3.0, 1e-6), "gdp", corpus="talks", kind=AccountKind.CENTRAL)
+    ledger.close()
+
+
+def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: Job) -> None:
+    """It is killed where a chunk without a charge of its own has been saved, and resumed."""
+    _open_plain_account(job)
+    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
+    (job.folder / "died at progress 5").touch()  # those points are left to the exhaustive test
+    (job.folder / "died at step-00000008").touch()
+    killed = job.killed("out", HOOK, *cluster)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert _kinds(job) == ["create", "reserve", "start"]
+    finished = job.run("out", "--resume")
+    assert finished.returncode == 0, finished.stderr
+    assert _kinds(job) == CHARGED
+    assert _kinds(job, "plain") == ["create", "exposure", "exposure"]
+    _check_certificate(job, job.certificate("out"))
+    _check_outputs(job.folder / "out")
+    for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
+        assert "talk-" not in (job.folder / "out" / name).read_text(), name
+
+
+def _check_certificate(job: Job, certificate: dict[str, Any]) -> None:
+    assert certificate["kind"] == "selective"
+    policy = yaml.safe_load((job.folder / "out" / "recipe.yaml").read_text())["policy"]
+    assert certificate["parameters"]["policy"] == f"patterns {policy['digest']}"
+    assert sum(row["count"] for row in certificate["events"]) == 4
+    assert {row["q"] for row in certificate["events"]} == {0.4}
+    assert certificate["figures"]["Noisy steps"] == "4 of 8"
+    assert certificate["figures"]["For plain differential privacy"] == "central: non-private run"
+    assert len(certificate["as_published"]) == 3
+    assert any(sentence.startswith("Protected is what the public policy") for sentence in certificate["assumptions"])
+    assert not certificate["warnings"]
+    page = (job.folder / "out" / "certificate.md").read_text()
+    assert "selectively differentially private (what its policy calls sensitive, and nothing else)" in page
+    assert policy["digest"] in page
+    url = f"sqlite:///{job.folder}/ledger.db"
+    assert command(["ledger", "verify", "--ledger", url], job.folder).returncode == 0
+    shown = command(["ledger", "show", "--ledger", url], job.folder).stdout
+    assert "plain: 2 runs of its corpus are non-private for it." in shown
+
+
+def _check_outputs(out: Path) -> None:
+    table = pq.read_table(out / "synthetic.parquet")
+    assert table.column_names == ["text", "domain"]
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert set(metrics["heldout"]["perplexity"]) == {"base", "domain_private"}
+    assert metrics["heldout"]["releasable"] is False
+    assert "What the policy does not find is not protected" in (out / "model" / "README.md").read_text()
+    assert "selectively" in (out / "report.html").read_text()
+
+
+@pytest.mark.exhaustive
+def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job) -> None:
+    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
+    for _ in range(
+        2
+    ):  # the job, in a chunk without a charge; then a worker in a noisy step, and the job at the last save
+        assert job.killed("out", HOOK, "--resume", *cluster).returncode == -signal.SIGKILL
+    assert len(list(job.folder.glob("died at *"))) == 3
+    assert job.run("out", "--resume").returncode == 0
+    assert _kinds(job) == CHARGED
+    undisturbed = job.run("undisturbed")
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert job.certificate("undisturbed") == job.certificate("out")
+    for name in FILES:
+        assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / "out" / name).read_bytes()
+    assert _kinds(job) == CHARGED
+
+
+@pytest.mark.exhaustive
+def test_two_workers_with_zero_pay_the_same(job: Job) -> None:
+    pytest.importorskip("deepspeed")
+    done = job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2")
+    assert done.returncode == 0, done.stderr
+    assert _kinds(job) == CHARGED
+
+
+@pytest.mark.exhaustive
+def test_two_accounts_pay_for_a_run_with_light_and_falling_noise_on_a_pretrained_base(
+    job: Job, public_sentences: list[str]
+) -> None:
+    """The plain account of the corpus learns of no non-private run, since an account like it pays for all steps."""
+    _open_plain_account(job)
+    recipe, public = yaml.safe_load(job.recipe.read_text()), job.folder / "public.jsonl"
+    public.write_text("".join(json.dumps({"text": text}) + "\n" for text in public_sentences * 8))
+    recipe["pretrain"] = {"source": str(public), "steps": 4, "batch": 4, "max_tokens": 16}
+    recipe["redacted"]["central"] = {"account": "users", "epsilon": 30.0}
+    recipe["training"] |= {"noise_schedule": {"kind": "linear", "tau": 0.2}, "microbatches": 16}
+    job.recipe.write_text(yaml.safe_dump(recipe))
+    done = job.run("out")
+    assert done.returncode == 0, done.stderr
+    assert _kinds(job) == _kinds(job, "users") == CHARGED
+    assert _kinds(job, "plain") == ["create"]
+    certificate = job.certificate("out")
+    assert certificate["kind"] == "selective"
+    assert [row["count"] for row in certificate["events"]] == [2, 2]
+    assert certificate["events"][0]["sigma_eff"] > certificate["events"][1]["sigma_eff"]
+    assert "account 'users' pays for all 8 steps" in certificate["figures"]["For plain differential privacy"]
+    assert {"users", "plain"} == {each["account"] for each in certificate["other_accounts"]}
+    assert not certificate["exposures"]
+    assert not certificate["warnings"]
+    metrics = json.loads((job.folder / "out" / "metrics.json").read_text())
+    assert set(metrics["heldout"]["perplexity"]) == {"base", "pretrained", "domain_private"}
+    audited = job.call("audit", str(job.folder / "out"), "--users", "8")
+    assert audited.returncode == 0, audited.stderr
+
+
+@pytest.mark.exhaustive
+def test_audits_and_shadow_models_read_full_conversations(job: Job) -> None:
+    """Shadow models learn documents that are joined already, and a planted secret is a document of its own."""
+    recipe = yaml.safe_load(job.recipe.read_text())
+    recipe["audit"] = {"canaries": {"kinds": ["phone"], "repetitions": [6], "candidates": 50}}
+    job.recipe.write_text(yaml.safe_dump(recipe))
+    ran = job.run("out")
+    assert ran.returncode == 0, ran.stderr
+    done = job.call("audit", str(job.folder / "out"), "--shadows", "4", "--users", "6")
+    assert done.returncode == 0, done.stderr
+    audit = json.loads((job.folder / "out" / "audit.json").read_text())
+    assert audit["membership"]
+    assert audit["canaries"][0]["trained_users"] > 0
+    shadow = next((job.folder / "out" / "private" / "shadows").glob("*/000/corpus.parquet"))
+    texts = pq.read_table(shadow)["text"].to_pylist()
+    assert all(text.count("USR: ") == 3 and "555" in text for text in texts)

@@ -1,0 +1,245 @@
+"""eDP-SGD as its users run it: labelled rows in, a tagger with charges and a certificate out, and no text."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+import yaml
+from commands import command
+from small_jobs import Job, sentence
+from small_tagger import INTENTS, SLOTS, labelled
+
+import rayprivacy as rp
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.store import Ledger
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Functions of a script travel by value, so this runs where the steps do. Steps 0 to 5, in chunks of 2.
+HOOK = """
+from rayprivacy.dpsgd import train
+FLAG, DRIVER, REAL = os.path.abspath("died at "), os.getpid(), train.train_worker
+def watched(given):
+    import os, pathlib, signal
+    rename, replace = pathlib.Path.rename, pathlib.Path.replace
+    def die(point, *victims):
+        if not os.path.exists(FLAG + point):
+            pathlib.Path(FLAG + point).touch()
+            for process in victims:
+                os.kill(process, signal.SIGKILL)
+    def renaming(path, target):
+        result = rename(path, target)
+        if target.name in ("step-00000002", "step-00000006"):
+            die(target.name, DRIVER, os.getpid())
+        return result
+    def replacing(path, target):
+        steps = path.read_text() if target.name == "progress" else ""
+        result = replace(path, target)
+        if steps == "3":
+            die("progress 3", os.getpid())
+        return result
+    pathlib.Path.rename, pathlib.Path.replace = renaming, replacing
+    REAL(given)
+train.train_worker = watched
+"""
+CHARGED = ["create", *["reserve", "start", "commit"] * 3]
+MICRO = ("-o", "training.microbatches=16")
+SECRET = "zebrafish"  # of the corpus alone: a word, an intent and a slot that are on no public list
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
+    """30 users with 4 requests each; some have an intent and a slot that are on no list, and too few labels."""
+    rows = []
+    for user in range(30):
+        for number in range(4):
+            text = sentence(user, number)
+            intent, slots = labelled(text)
+            odd = number == 3
+            rows.append(
+                (
+                    f"person-{user}",
+                    f"{text} {SECRET}",
+                    SECRET if odd else intent,
+                    f"{slots} B-{SECRET}" if odd else slots,
+                )
+            )
+    columns = dict(zip(("who", "said", "intent", "slots"), map(list, zip(*rows, strict=True)), strict=True))
+    pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
+    recipe = {
+        "method": "edp_sgd",
+        "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
+        "privacy": {
+            "ledger": f"sqlite:///{tmp_path}/ledger.db",
+            "key": str(tmp_path / "secret.key"),
+            "account": "talk",
+            "epsilon": 8.0,
+            "composition": "weighted",
+        },
+        "model": {
+            "base": str(tiny_bert),
+            "dtype": "float32",
+            "layers": 1,
+            "crf": True,
+            "intents": INTENTS,
+            "slots": SLOTS,
+        },
+        "training": {"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
+        "evaluation": {"nonprivate_steps": 80},
+        "resources": {"cpus": 1},
+    }
+    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(recipe))))
+    return Job(tmp_path, tmp_path / "talk.yaml")
+
+
+def _kinds(job: Job) -> list[str]:
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    ledger.verify()
+    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
+    ledger.close()
+    return kinds
+
+
+def _open_rich_account(job: Job) -> None:
+    """An account that can pay for two releases: another list of labels is not refused for want of budget."""
+    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
+    meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, 1e-6))
+    ledger.create_account("talk", *meaning, "weighted")
+    ledger.close()
+
+
+def _cluster() -> tuple[str, str]:
+    return "-o", f"resources.address={ray.get_runtime_context().gcs_address}"
+
+
+def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
+    """It is killed after its first chunk of micro-batches. Other labels are refused, and the same are resumed."""
+    _open_rich_account(job)
+    for name in ("step-00000006", "progress 3"):
+        (job.folder / f"died at {name}").touch()  # those points are left to the exhaustive test
+    killed = job.killed("out", HOOK, *MICRO, *_cluster())
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    changed = job.run("out", "--resume", *MICRO, "-o", "model.intents=[eat]")
+    assert changed.returncode != 0
+    assert "holds a run of another recipe: resume it with its own" in changed.stderr
+    finished = job.run("out", "--resume", *MICRO)
+    assert finished.returncode == 0, finished.stderr
+    assert _kinds(job) == CHARGED
+    out = job.folder / "out"
+    _check_claim(job.certificate("out"))
+    _check_metrics(out)
+    _check_model(out)
+    assert not (out / "synthetic.parquet").exists()
+    for path in out.rglob("*"):
+        if path.is_file() and "private" not in path.relative_to(out).parts:
+            told = path.read_bytes()
+            assert SECRET.encode() not in told, path
+            assert b"person-" not in told, path
+    audited = job.call("audit", str(out), "--json")
+    assert audited.returncode == 0, audited.stderr
+    _check_audit(json.loads((out / "audit.json").read_text()), {"loss", "calibrated"})
+
+
+def _check_audit(found: dict[str, Any], attacks: set[str]) -> None:
+    assert set(found["membership"]) == attacks
+    assert found["overlap"] is None, "no text was released"
+    assert found["sample"]["members"] > found["sample"]["others"] > 0
+    assert not found["verdict"]["flagged"], "six noisy steps at epsilon 8"
+
+
+def _check_claim(certificate: dict[str, Any]) -> None:
+    assert sum(row["count"] for row in certificate["events"]) == 6
+    assert {row["q"] for row in certificate["events"]} == {0.4}
+    ((label, epsilon),) = certificate["as_published"].items()
+    assert label.startswith("eDP-SGD, as published")
+    assert epsilon < certificate["stages"][0]["epsilon"] < 8.2, "by the rule of the account"
+    assert any("twice the clipping norm" in assumption for assumption in certificate["assumptions"])
+
+
+def _check_metrics(out: Path) -> None:
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert "synthetic" not in metrics
+    assert metrics["heldout"]["releasable"] is False
+    rates = metrics["heldout"]["semantic_error_rate"]
+    assert set(rates) == {"base", "edp_sgd", "nonprivate"}
+    assert rates["nonprivate"] < rates["base"], "a few steps without noise learn the rule"
+    assert "Errors on held-out users" in (out / "report.html").read_text()
+    assert command(["report", str(out), "--public"], out).returncode == 0
+    assert "Errors on held-out users" not in (out / "report-public.html").read_text()
+
+
+def _check_model(out: Path) -> None:
+    """The code of the card runs, as it stands there."""
+    card = (out / "model" / "README.md").read_text()
+    assert "A tagger: it says the intent of a text" in card
+    assert "`synthetic.parquet`" not in card
+    code = "\n".join(line[4:] for line in card.splitlines() if line.startswith("    "))
+    done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    intent, labels = done.stdout.splitlines()
+    assert intent in ("other", *INTENTS)
+    assert len(yaml.safe_load(labels)) == 5
+    result = rp.Result(out)
+    assert result.model().config.num_hidden_layers == 1
+    with pytest.raises(rp.ConfigError, match="holds no text"):
+        result.texts()
+
+
+def _causal(base: Path) -> tuple[str, ...]:
+    """A Llama in bfloat16 with LoRA."""
+    return "-o", f"model.base={base}", "-o", "adapter.kind=lora", "-o", "model.dtype=bfloat16"
+
+
+LSTM = ("-o", "model.base=bilstm", "-o", "model.layers=null", "-o", "training.max_tokens=60", *MICRO)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", ["users", "micro-batches", "causal", "lstm"])
+def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, tiny_base: Path, kind: str) -> None:
+    how = {"users": (), "micro-batches": MICRO, "causal": _causal(tiny_base), "lstm": LSTM}[kind]
+    for _ in range(2):  # the job after its first chunk; then a worker in a step, and the job at the last save
+        assert job.killed("out", HOOK, "--resume", *how, *_cluster()).returncode == -signal.SIGKILL
+    assert len(list(job.folder.glob("died at *"))) == 3
+    assert job.run("out", "--resume", *how).returncode == 0
+    assert _kinds(job) == CHARGED
+    undisturbed = job.run("undisturbed", *how)
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    assert job.certificate("undisturbed") == job.certificate("out")
+    model = Path("model") / "model.safetensors"
+    assert (job.folder / "undisturbed" / model).read_bytes() == (job.folder / "out" / model).read_bytes()
+    assert _kinds(job) == CHARGED
+
+
+@pytest.mark.exhaustive
+def test_shadow_models_are_taggers_of_halves_of_the_users(job: Job) -> None:
+    assert job.run("out").returncode == 0
+    audited = job.call("audit", str(job.folder / "out"), "--shadows", "4")
+    assert audited.returncode == 0, audited.stderr
+    stronger = {"LiRA", "LiRA, offline", "shadow attack"}
+    _check_audit(json.loads((job.folder / "out" / "audit.json").read_text()), {"loss", "calibrated", *stronger})
+    assert len(list((job.folder / "out").glob("private/shadows/*/*/run/model"))) == 4
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(kind, zero) for kind in ("encoder", "causal") for zero in ("zero=2", "zero=3", "zero=null")]
+    + [("lstm", "zero=2")],
+)
+def test_two_workers_pay_the_same(job: Job, tiny_base: Path, kind: str, options: str) -> None:
+    pytest.importorskip("deepspeed")
+    how = {"encoder": ("-o", "training.layer_scale={from: weights}"), "causal": _causal(tiny_base), "lstm": LSTM}[kind]
+    falling = ("-o", "training.noise_schedule={kind: linear, tau: 0.1, steps_per_epoch: 2}")
+    done = job.run("out", "-o", "resources.workers=2", "-o", f"resources.{options}", *falling, *how)
+    assert done.returncode == 0, done.stderr
+    assert _kinds(job) == CHARGED
+    intent, labels = rp.Tagger.load(job.folder / "out" / "model")("you like soup")
+    assert intent in ("other", *INTENTS)
+    assert len(labels) == 3

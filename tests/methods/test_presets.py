@@ -1,0 +1,85 @@
+"""Presets of the generator: named public defaults, which own keys override, and of which no name is left."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.generator.presets import PRESETS
+from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.runs.files import dump_recipe
+
+JOBS = Path(__file__).parents[2] / "jobs"
+USERS = 2500
+
+
+def _training(**training: Any) -> dict[str, Any]:
+    written: dict[str, Any] = parse_recipe({"method": "generator", "training": training}).model_dump(mode="json")
+    return dict(written["training"])
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_written_as_its_values_and_is_the_same_release(name: str, tmp_path: Path) -> None:
+    recipe = parse_recipe({"method": "generator", "training": {"preset": name, "users": USERS}})
+    values = {**PRESETS[name], "sampling_rate": PRESETS[name]["expected_batch"] / USERS}
+    assert _training(preset=name, users=USERS).items() >= values.items()
+    (tmp_path / "written.yaml").write_text(dump_recipe(recipe))
+    assert "preset" not in (tmp_path / "written.yaml").read_text()
+    assert load_recipe(tmp_path / "written.yaml") == recipe
+    spelt = parse_recipe({"method": "generator", "training": values})
+    assert spelt.release_id == recipe.release_id
+
+
+def test_own_keys_stand_and_the_other_size_follows_from_the_users() -> None:
+    assert _training(preset="good", users=USERS, steps=30)["steps"] == 30
+    assert _training(preset="good", users=USERS, expected_batch=50)["sampling_rate"] == 0.02
+    assert _training(preset="good", users=USERS, sampling_rate=0.1)["expected_batch"] == 250
+    both = _training(preset="quick", sampling_rate=0.1, expected_batch=70)
+    assert (both["sampling_rate"], both["expected_batch"], both["steps"]) == (0.1, 70, 40)
+    rate = _training(preset="good", users=USERS, optimizer={"learning_rate": 1e-3})["optimizer"]["learning_rate"]
+    assert rate == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("training", "says"),
+    [
+        ({"preset": "fast", "users": 9}, "'training.preset' is 'fast': Input should be 'quick', 'good' or 'best'"),
+        ({"preset": "good"}, "preset is 'good' without users: add users"),
+        ({"preset": "good", "sampling_rate": 0.1}, "preset is 'good' without users: add users"),
+        ({"preset": "good", "users": 0}, "'training.users' is 0"),
+        ({"preset": "best", "users": 31}, "users is 31, fewer than the 32 that a step expects"),
+        ({"preset": "good", "users": USERS, "sampling_rate": "much"}, "'training.sampling_rate' is 'much'"),
+        ({"users": 9}, "users is 9 without a preset"),
+    ],
+)
+def test_a_preset_that_says_nothing_is_refused_in_one_sentence(training: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as refused:
+        parse_recipe({"method": "generator", "training": training})
+    assert "\n" not in str(refused.value)
+
+
+def test_quick_is_what_the_packaged_chat_does() -> None:
+    chat = load_recipe(JOBS / "generator" / "chat.yaml")
+    assert isinstance(chat, GeneratorRecipe)
+    assert chat.training.model_dump().items() >= PRESETS["quick"].items()
+
+
+def test_good_is_what_the_packaged_europarl_does() -> None:
+    europarl = load_recipe(JOBS / "generator" / "europarl.yaml")
+    assert isinstance(europarl, GeneratorRecipe)
+    assert europarl.training.model_dump().items() >= PRESETS["good"].items()
+
+
+def test_best_has_the_values_that_the_table_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(JOBS.parent / "benchmarks"))
+    from dpsgd_table import ROWS
+
+    changed = {**PRESETS["good"], **(dict(each.split("=") for each in ROWS["noisy_sgd"]))}
+    assert {key: float(changed[key]) for key in PRESETS["best"]} == PRESETS["best"]
+
+
+def test_other_methods_have_no_presets() -> None:
+    with pytest.raises(ConfigError, match=r"'training\.preset' is not a key of the recipe"):
+        parse_recipe({"method": "edp_sgd", "training": {"preset": "good"}})

@@ -1,0 +1,141 @@
+"""Two-stage generation of requests whose structure is JSON, which a public parser reads off them, up to the release."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from jsonschema import validate
+from small_jobs import Job
+from small_trees import SCHEMA, small_recipe, write_requests
+
+from rayprivacy.corpus.structures import names
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
+    pytest.importorskip("xgrammar")
+    pytest.importorskip("ctranslate2")
+    folder = tmp_path_factory.mktemp("requests")
+    write_requests(folder, users=14, turns=2)
+    recipe = small_recipe(folder, tiny_base)
+    recipe["corpus"] |= {"source": str(folder / "requests.parquet"), "labels": [], "holdout": 0.4}
+    recipe["parses"] = {
+        "column": "structure",
+        "max_tokens": 48,
+        "grammar": "json",
+        "rules": str(folder / "schema.json"),
+    }
+    recipe["parser"] = {
+        "source": str(folder / "pairs.parquet"),
+        "text": "said",
+        "steps": 120,
+        "batch": 8,
+        "learning_rate": 0.003,
+        "adapter": {"kind": "full"},
+        "engine": "ctranslate2_float32",
+    }
+    recipe["stages"] = {"trees": {"steps": 2}, "utterances": {"steps": 2}}
+    path = folder / "requests.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    job = Job(folder, path)
+    finished = job.run("out")
+    assert finished.returncode == 0, finished.stderr
+    return job
+
+
+def test_every_structure_that_is_released_follows_the_schema(done: Job) -> None:
+    rows = pq.read_table(done.folder / "out" / "synthetic.parquet").to_pylist()
+    figures = _metrics(done)["synthetic"]["trees"]
+    assert len(rows) == figures["written"] > 6
+    assert figures["free_draws_accepted"] == 0, "a model without training writes none by itself"
+    for row in rows:
+        validate(json.loads(row["parse"]), SCHEMA)
+        assert row["functions"] == " ".join(names(row["parse"], frozenset({"Play", "Stop"})) or ())
+
+
+def test_private_trees_are_what_the_parser_reads_and_stay_inside(done: Job) -> None:
+    out = done.folder / "out"
+    gold = {row["said"]: row["structure"] for row in pq.read_table(done.folder / "requests.parquet").to_pylist()}
+    parts = sorted((out / "private" / "shards").glob("*.parquet"))
+    rows = [row for path in parts for row in pq.read_table(path, partitioning=None).to_pylist()]
+    assert len(rows) > 15
+    right = sum(row["structure"] == gold[row["text"]] for row in rows) / len(rows)
+    assert right > 0.6
+    figures, public = _metrics(done), _metrics(done)["synthetic"]["parser"]
+    assert public["exact"] > 0.5
+    assert public["loss_after"] < public["loss_before"]
+    heldout = [row["structure"] for row in rows if row["shard"] == -1]
+    assert figures["trees"]["tree_share"] == round(sum(names(tree) is not None for tree in heldout) / len(heldout), 4)
+    certificate = done.certificate("out")
+    assert any("one record at a time" in sentence for sentence in certificate["assumptions"])
+    assert sum(row["count"] for row in certificate["events"]) == 2 + 2
+    assert not list(out.glob("private/parsing/*"))
+
+
+def test_called_again_it_reads_no_private_text_with_the_parser_again(done: Job) -> None:
+    shards = done.folder / "out" / "private" / "shards"
+    before = {path: path.stat().st_mtime_ns for path in shards.iterdir()}
+    assert done.run("out", "--resume").returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in shards.iterdir()} == before
+
+
+def test_figures_count_keys_and_intents_of_json(done: Job) -> None:
+    trees = _metrics(done)["trees"]
+    assert not trees["releasable"]
+    written = {
+        name
+        for row in pq.read_table(done.folder / "out" / "synthetic.parquet")["functions"].to_pylist()
+        for name in row.split()
+    }
+    heldout = pq.read_table(done.folder / "out" / "private" / "shards" / "holdout.parquet")["structure"].to_pylist()
+    real = {name for tree in heldout for name in names(tree, frozenset({"Play", "Stop"})) or ()}
+    assert real >= {"intent", "slots"}
+    assert trees["function_recall"] == round(len(real & written) / len(real), 4)
+    shares = trees["function_shares"]
+    assert len(shares) == len(real), "a point for each function of held-out text"
+    assert sum(share for share, _ in shares) == pytest.approx(1)
+    assert [share for share, _ in shares] == sorted((share for share, _ in shares), reverse=True)
+    out = done.folder / "out"
+    page = (out / "report.html").read_text()
+    assert "How parse trees were drawn" in page
+    assert "Share of each function" in page
+    assert done.call("report", str(out), "--public").returncode == 0
+    assert "Share of each function" not in (out / "report-public.html").read_text()
+
+
+def test_the_corpus_of_the_packaged_job_follows_its_schema(
+    tmp_path: Path, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import snips
+
+    from rayprivacy.corpus.grammar import read_rules
+    from rayprivacy.generation.grammars import matcher_of
+
+    tags = {"play the song imagine": "O O O B-track", "stop the film now": "O O B-track I-track"}
+    rows = [
+        {"split": split, "intent": "PlayMusic", "tokens": text.split(), "bio": bio.split(), "text": text}
+        for split in ("train", "valid")
+        for text, bio in tags.items()
+        for _ in range(5)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "snips_intents_slots.parquet")
+    snips.prepare(tmp_path, tmp_path / "out")
+    tables = {name: pq.read_table(tmp_path / "out" / f"{name}.parquet").to_pylist() for name in snips.PARTS}
+    assert {name: len(table) for name, table in tables.items()} == {"private": 9, "public": 1, "dev": 10}
+    everybody = [row["request"] for table in tables.values() for row in table]
+    assert len(set(everybody)) == 20
+    matcher = matcher_of(read_rules(str(snips.SCHEMA), "json", "rules"), tiny_backbone, tiny_backbone.head.shape[0])
+    assert all(matcher.accepts(row["structure"]) for table in tables.values() for row in table)
+    assert tables["dev"][-1]["structure"] == '{"intent": "PlayMusic", "slots": {"track": "film now"}}'
+
+
+def _metrics(job: Job) -> dict[str, Any]:
+    return dict(json.loads((job.folder / "out" / "metrics.json").read_text()))

@@ -1,0 +1,188 @@
+"""A redaction schedule at the gate: its noisy steps are charged, each once, to an account of its own kind."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.accounting.events import leaves
+from rayprivacy.accounting.schedule import NoiseSchedule
+from rayprivacy.core.errors import LedgerError, ReleaseError
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.dpsgd.schedules import draw
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.falling import FallingGaussian
+from rayprivacy.release.microbatch import MicroBatchGaussian
+from rayprivacy.release.scheduled import ScheduledGaussian, charged_chunks, noiseless_steps, redacted_steps
+from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.steps import StepGate, StepRelease
+from rayprivacy.runs.plan import training_stage
+
+LISTED = (True, True, True, False, True, False, False, True, True)
+FULL = SampledGaussian(0.1, 2.0, 0.5, len(LISTED))
+STEPS = ScheduledGaussian(FULL, LISTED, "a digest")
+ONE, LIGHT = (PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)) for sigma in (2.0, 0.5))
+
+
+def _ledger(path: Path, kind: AccountKind = AccountKind.SELECTIVE) -> Ledger:
+    ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
+    more = {"policy": "a digest"} if kind is AccountKind.SELECTIVE else {}
+    for name, its, terms in (("plain", AccountKind.CENTRAL, {}), ("chat", kind, more)):
+        ledger.ensure_account(
+            name,
+            PrivacyUnit.USER,
+            NeighbouringRelation.ADD_OR_REMOVE,
+            Budget(8.0, 1e-6),
+            "rdp",
+            plan=[STEPS.event],
+            corpus="chats",
+            kind=its,
+            **terms,
+        )
+    return ledger
+
+
+def _release(ledger: Ledger, chunk: int, steps: ScheduledGaussian = STEPS, central: str = "") -> StepRelease:
+    return StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, chunk, "corpus", "base", central=central)
+
+
+def test_noise_and_event_are_those_of_the_noisy_steps() -> None:
+    assert [STEPS.noise_std(step) for step in range(9)] == [0.0 if each else 1.0 for each in LISTED]
+    assert STEPS.event == SelfComposedDpEvent(ONE, 3)
+    assert STEPS.event_of(range(3, 6)) == SelfComposedDpEvent(ONE, 2)
+    assert STEPS.protection.kind is AccountKind.SELECTIVE
+
+
+@pytest.mark.parametrize(
+    ("chunk", "ends"), [(1, [4, 6, 9]), (2, [4, 6, 9]), (3, [6, 9]), (4, [4, 9]), (5, [5, 9]), (9, [9]), (99, [9])]
+)
+def test_chunks_without_a_noisy_step_ride_on_others(chunk: int, ends: list[int]) -> None:
+    chunks = charged_chunks(STEPS, chunk)
+    assert [each.stop for each in chunks] == ends
+    assert [step for each in chunks for step in each] == list(range(9))
+    assert sum(STEPS.event_of(each).count for each in chunks) == STEPS.event.count
+    assert training_stage("t", "", STEPS, chunk).charges == tuple(map(STEPS.event_of, chunks))
+
+
+def test_each_level_of_falling_noise_is_an_event_of_its_own() -> None:
+    """A noisy step has the noise of its own number, redacted steps counted: levels of 3 steps, 1 + 2 of them noisy."""
+    falling = FallingGaussian(0.1, 2.0, 0.5, 9, schedule=NoiseSchedule("linear", tau=0.5), chunk=3)
+    steps = replace(STEPS, full=falling)
+    factors = {step: 1 / (1 + 0.5 * (3 * (step // 3) + 2)) for step in (3, 5, 6)}
+    assert [steps.noise_std(step) for step in range(9)] == pytest.approx(
+        [0.0 if LISTED[step] else 2.0 * factors[step] * 0.5 for step in range(9)]
+    )
+    by_hand = [PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0 * factors[step])) for step in (3, 5, 6)]
+    assert {event.count for event in steps.event.events} == {1, 2}
+    for rule in ("rdp", "pld"):
+        assert epsilon([steps.event], 1e-6, rule) == pytest.approx(epsilon(by_hand, 1e-6, rule), rel=1e-6)
+    assert replace(steps, full=FULL).parameters != steps.parameters
+
+
+def test_noise_on_micro_batches_is_on_twice_the_norm() -> None:
+    shape = {"schedule": NoiseSchedule(), "chunk": 3, "microbatches": 16}
+    steps = replace(STEPS, full=MicroBatchGaussian(0.1, 2.0, 0.5, 9, **shape), light=0.5)
+    assert [steps.noise_std(step) for step in range(9)] == [0.5 if each else 2.0 for each in LISTED]
+    assert steps.event == STEPS.event
+
+
+def test_correlated_noise_cannot_be_left_out_of_some_steps() -> None:
+    with pytest.raises(ReleaseError, match="the noise of the steps is correlated"):
+        ScheduledGaussian(BandedGaussian(0.4, 2.0, 0.5, 8, bands=2), LISTED[:8], "a digest")
+
+
+def test_light_noise_gives_all_steps_an_event_for_users() -> None:
+    steps = replace(STEPS, light=0.5)
+    assert [steps.noise_std(step) for step in range(9)] == [0.25 if each else 1.0 for each in LISTED]
+    assert steps.event == STEPS.event
+    assert steps.central_event_of(range(9)) == ComposedDpEvent(
+        [SelfComposedDpEvent(LIGHT, 6), SelfComposedDpEvent(ONE, 3)]
+    )
+    assert noiseless_steps(steps) == frozenset()
+    assert noiseless_steps(STEPS) == redacted_steps(STEPS) == redacted_steps(steps)
+    with pytest.raises(ReleaseError, match="redacted steps take no noise, and have no epsilon for users"):
+        STEPS.central_event_of(range(9))
+
+
+def test_a_central_account_that_pays_for_all_steps_is_not_exposed(tmp_path: Path) -> None:
+    ledger, steps = _ledger(tmp_path), replace(STEPS, light=0.5)
+    protection = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(1e3, 1e-6), "rdp")
+    terms = {"corpus": "chats", "plan": [steps.central_event_of(range(9))]}
+    ledger.ensure_account("users", *protection, **terms)
+    gate = StepGate(ledger, _release(ledger, 2, steps, "users"))
+    for rung in (1, 2, 2, 3):  # the second is repeated after a crash
+        gate.begin(rung)
+        gate.end(rung, f"model after {rung}")
+    counts = {name: [charge.event for charge in ledger.charges_of(name, "run")] for name in ("chat", "users")}
+    assert counts["chat"] == [SelfComposedDpEvent(ONE, 1)] * 3
+    paid = [dict(leaves(event)) for event in counts["users"]]
+    assert paid == [{LIGHT: 3, ONE: 1}, {LIGHT: 1, ONE: 1}, {LIGHT: 2, ONE: 1}]
+    ledger.ensure_account("later", *protection, **terms)
+    assert not [entry for name in ("plain", "users", "later") for entry in ledger.entries(name) if _exposes(entry)]
+    assert gate.released("model", "model after 3").value == "model"
+    ledger.verify()
+
+
+def _exposes(entry: Any) -> bool:
+    return bool(entry.kind == "exposure")
+
+
+def test_light_noise_and_a_central_account_come_together(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    for steps, central in ((STEPS, "plain"), (replace(STEPS, light=0.5), "")):
+        with pytest.raises(ReleaseError, match="exactly where they take noise"):
+            _release(ledger, 2, steps, central)
+
+
+def test_chunks_of_other_mechanisms_are_what_they_were() -> None:
+    assert charged_chunks(SampledGaussian(0.1, 2.0, 0.5, 10), 4) == [range(4), range(4, 8), range(8, 10)]
+
+
+def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path)
+    release = _release(ledger, 2)
+    gate = StepGate(ledger, release)
+    for rung in (1, 2, 2, 3):  # the second is repeated after a crash
+        gate.begin(rung)
+        gate.end(rung, f"model after {rung}")
+    charged = [charge.event for charge in ledger.charges_of("chat", "run")]
+    assert charged == [SelfComposedDpEvent(ONE, count) for count in (1, 1, 1)]
+    assert [entry.kind for entry in ledger.entries("plain")].count("exposure") == 3
+    assert gate.released("model", "model after 3").value == "model"
+    ledger.verify()
+    assert [release.rung_of(done) for done in (0, 2, 4, 5, 6, 8, 9)] == [1, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_plain_account_does_not_pay_for_it(tmp_path: Path) -> None:
+    ledger = _ledger(tmp_path, AccountKind.CENTRAL)
+    with pytest.raises(LedgerError, match="selective"):
+        StepGate(ledger, _release(ledger, 2)).begin(1)
+
+
+def test_another_draw_or_policy_is_another_input(tmp_path: Path) -> None:
+    ledger, seen = _ledger(tmp_path), set()
+    for steps in (STEPS, replace(STEPS, policy="another"), replace(STEPS, redacted=draw("linear", "code", 9, 1))):
+        release = StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, 2, "corpus", "base")
+        seen |= {release.inputs, release.stream}
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"redacted": LISTED[:-1]}, "8 entries for 9 steps"),
+        ({"redacted": (True,) * 9}, "no step of the schedule is noisy"),
+        ({"policy": ""}, "names no policy"),
+        ({"light": -1.0}, "the light noise is -1.0"),
+    ],
+)
+def test_a_schedule_without_a_claim_cannot_be_made(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ReleaseError, match=said):
+        replace(STEPS, **fields)
+    with pytest.raises(ReleaseError, match="none of steps 0 to 3 is noisy"):
+        STEPS.event_of(range(3))

@@ -1,0 +1,80 @@
+"""Advice from the measured frontier: the nearest rows, best first, and a plain word where there are none."""
+
+from pathlib import Path
+
+import pytest
+from commands import command
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.registry import method_named
+from rayprivacy.runs import machine
+from rayprivacy.runs.advice import Evidence, advice, advice_for, measured_frontier
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: object) -> Evidence:
+    shape = {"corpus": "talk", "settings": f"settings of {over_base}", "seeds": 1, "minutes": 10.0} | given
+    return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape)  # type: ignore[arg-type]
+
+
+ROWS = [
+    _row("seqpate", 0.7),
+    _row("generator", 0.5, minutes=40.0),
+    _row("generator", 0.6, minutes=None),
+    _row("seqpate", 0.4, epsilon=5.0),
+    _row("seqpate", 0.9, users=3500, corpus="other"),
+]
+
+
+def test_the_best_of_the_nearest_rows_is_advised_and_the_others_are_shown() -> None:
+    said = advice(900, 3.2, None, ROWS)
+    assert said.startswith("for about 900 users at epsilon 3.2, generator with settings of 0.5.")
+    assert "on talk with 1,000 users at epsilon 3" in said
+    places = [said.index(f"{method} {over:.2f}") for method, over in [("generator", 0.5), ("seqpate", 0.7)]]
+    assert places == sorted(places)
+    assert "0.40" not in said, "a larger epsilon is no evidence where a nearer one was measured"
+    assert "on talk with" in advice(3000, 3, None, ROWS), "a corpus where methods were compared says which to choose"
+    alone = advice(3900, 3, None, [ROWS[-1], ROWS[3]])
+    assert "on other with 3,500 users" in alone
+    assert alone.endswith("no other method than seqpate was measured there")
+
+
+def test_minutes_leave_out_what_takes_longer_or_was_not_timed() -> None:
+    said = advice(1000, 3, 30, ROWS)
+    assert said.startswith("for about 1,000 users at epsilon 3, seqpate with settings of 0.7.")
+    assert "generator 0.50" not in said
+    assert "none is known to take at most 5 min" in advice(1000, 3, 5, ROWS)
+
+
+@pytest.mark.parametrize(("users", "epsilon"), [(249, 3), (14_001, 3), (1000, 0.9), (1000, 10.1)])
+def test_far_from_all_rows_it_says_so(users: float, epsilon: float) -> None:
+    assert advice(users, epsilon, None, ROWS).startswith("no row of the measured frontier is near")
+
+
+def test_the_packaged_rows_are_of_methods_that_there_are() -> None:
+    rows = measured_frontier()
+    assert {"seqpate", "generator"} <= {row.method for row in rows}
+    for row in rows:
+        method_named(row.method)
+        assert 0 < row.over_base < 1.5
+        assert row.seeds >= 1
+    assert advice_for("santext", 1000, 3) is None
+    assert advice_for("generator", 2696, 3) == advice_for("seqpate", 2696, 3)
+
+
+def test_the_plan_says_it_and_bad_minutes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "this_machine", lambda say: None)  # a machine that cannot be measured
+    shown = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--users", "2700"], tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "for about 2,700 users at epsilon 3, generator with training.preset best" in " ".join(shown.stdout.split())
+    refused = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--minutes", "0"], tmp_path)
+    assert refused.returncode == 2
+    assert "minutes is 0: give a number of at least 1" in " ".join(refused.stderr.split())
+
+
+def test_no_minutes_are_refused_from_python_too() -> None:
+    import rayprivacy as rp
+
+    with pytest.raises(ConfigError, match=r"minutes is 0\.5: give a number of at least 1"):
+        rp.plan(rp.load_recipe(JOBS / "seqpate" / "chat.yaml"), minutes=0.5)

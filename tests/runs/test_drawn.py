@@ -1,0 +1,61 @@
+"""Figures and samples of many released texts: bounded in memory, of all texts where they are few."""
+
+import tracemalloc
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayprivacy.evaluation.language import synthetic_metrics
+from rayprivacy.reporting.samples import draw_samples
+from rayprivacy.runs import drive
+from rayprivacy.runs.method import Output
+
+
+def _texts(path: Path, count: int, width: int = 0) -> list[str]:
+    texts = [f"{number} is so nice".ljust(width) for number in range(count)]
+    pq.write_table(pa.table({"text": texts, "topic": ["a"] * count}), path, row_group_size=1000)
+    return texts
+
+
+def test_few_texts_are_measured_whole_and_many_by_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "MEASURED", 5000)
+    output = Output(figures={"degenerate": {}})
+    texts = _texts(tmp_path / "few", 5000)
+    whole = {"releasable": True, **synthetic_metrics(texts), "degenerate": {}}
+    assert drive._of_text(tmp_path / "few", output) == whole
+    _texts(tmp_path / "many", 5001)
+    found = drive._of_text(tmp_path / "many", output)
+    assert (found["texts"], found["texts_measured"]) == (5001, 5000)
+    assert found["words"]["mean"] == 4
+    assert found == drive._of_text(tmp_path / "many", output), "the seed is public"
+
+
+def test_samples_are_those_of_the_whole_column(tmp_path: Path) -> None:
+    texts = _texts(tmp_path / "many", 12_345)
+    found = draw_samples(tmp_path / "many")
+    places = [texts.index(text) for text in found]
+    assert len(found) == 20
+    assert places == sorted(places)
+    assert places[0] < 3000
+    assert places[-1] > 9000
+
+
+def test_a_large_file_is_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "MEASURED", 1000)
+    _texts(tmp_path / "large", 200_000, width=1000)
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        drive._of_text(tmp_path / "large", Output(figures={}))
+        draw_samples(tmp_path / "large")
+        python = tracemalloc.get_traced_memory()[1]
+        assert pool.max_memory() + python < 40 * 2**20, "the file holds 200 MB of text"
+        pq.read_table(tmp_path / "large")
+        assert pool.max_memory() > 150 * 2**20, "the pool sees what is read"
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)

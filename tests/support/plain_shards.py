@@ -1,0 +1,43 @@
+"""Shards of a corpus, as `shard_corpus` writes them, without Ray."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rayprivacy.core.keys import Key
+from rayprivacy.corpus.bounding import Dropped
+from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.manifest import ShardManifest
+from rayprivacy.corpus.parts import write_part
+
+
+def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
+    """Write them into a folder that is not there yet.
+
+    Args:
+        table: `user`, `text` and labels.
+        key: of the run.
+        recipe: of the run.
+        out: the folder.
+        parts: how many part files there are.
+    """
+    out.mkdir(parents=True)
+    layout = Layout(recipe.corpus, parts, 1, recipe.privacy.unit)
+    prepared, dropped = prepare(table, key, layout)
+    entries = {}
+    for part in (HOLDOUT, *range(parts)):
+        rows, _ = finish(prepared.filter(pc.equal(prepared["part"], part)), part, key, layout)
+        entries[part] = write_part(rows, part, key, out, layout.unit)
+    ShardManifest(
+        config="",
+        shards=parts,
+        per_part=1,
+        max_records_per_user=recipe.corpus.max_records_per_user,
+        holdout_share=recipe.corpus.holdout,
+        parts=tuple(entries[part] for part in range(parts)),
+        holdout=entries[HOLDOUT],
+        dropped=dropped + Dropped(),
+        unit=recipe.privacy.unit,
+    ).write(out)

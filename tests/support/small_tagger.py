@@ -1,0 +1,58 @@
+"""Tiny random bases with real tokenizers, and requests with intents and word labels that a small job learns from."""
+
+from pathlib import Path
+
+INTENTS, SLOTS = ("eat", "go"), ("food", "place")
+WORDS = {"soup": "B-food", "bread": "B-food", "home": "B-place", "mat": "B-place"}
+
+
+def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
+    """Save two layers of width 32 and a WordPiece tokenizer of the sentences."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    pieces.normalizer, pieces.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces.train_from_iterator(sentences, trainers.WordPieceTrainer(vocab_size=160, special_tokens=special))
+    marks = [(mark, pieces.token_to_id(mark)) for mark in ("[SEP]", "[CLS]")]
+    pieces.post_processor = processors.BertProcessing(*marks)
+    tokenizer = BertTokenizerFast(tokenizer_object=pieces)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        initializer_range=0.1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20240607)
+        BertModel(config).eval().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def save_tiny_gpt2(out: Path, llama: Path) -> Path:
+    """Save two layers of width 32 with the tokenizer of a tiny Llama."""
+    import torch
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    tokenizer = AutoTokenizer.from_pretrained(llama)
+    marks = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = GPT2Config(
+        vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.1, **marks
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20240607)
+        GPT2LMHeadModel(config).eval().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
+def labelled(sentence: str) -> tuple[str, str]:
+    """The intent of a sentence and the labels of its words: public rules, so that there is something to learn."""
+    words = sentence.split()
+    return ("eat" if "soup" in words else "go"), " ".join(WORDS.get(word, "O") for word in words)
