@@ -175,7 +175,7 @@ def predicted(model: Any, tags: Tags, documents: Sequence[Document]) -> Iterator
     """The likeliest intent and word labels of some documents, in their order; of words whose label was asked for.
 
     Args:
-        model: a tagger.
+        model: a tagger, in one number format: a trained one is merged first.
         tags: what it can say.
         documents: of a tagger.
     """

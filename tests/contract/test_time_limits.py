@@ -1,16 +1,21 @@
 """What the suite promises of itself: a slow machine has more time, and a test that hangs or is killed is named."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from timeouts import MOST, patience
 
 SUPPORT = Path(__file__).parents[1] / "support"
+PROCESSES = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "--max-worker-restart=0")
 SLEEPERS = f"""
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -30,13 +35,22 @@ def test_hangs():
 def test_is_killed():
     Path("begun").touch()
     time.sleep(600)
+
+
+def test_dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_number(number):
+    pass
 """
 
 
-def _begin(folder: Path, *names: str) -> subprocess.Popen[str]:
+def _begin(folder: Path, *names: str, options: Sequence[str] = ()) -> subprocess.Popen[str]:
     (folder / "test_sleepers.py").write_text(SLEEPERS)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "timeouts", "-p", "running", "-p", "no:cacheprovider"]
-    command += [f"test_sleepers.py::{name}" for name in names]
+    command += [*options, *(f"test_sleepers.py::{name}" for name in names)]
     env = os.environ | {"PYTHONPATH": str(SUPPORT), "RAYPRIVACY_TEST_SLOWNESS": "4"}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
 
@@ -55,3 +69,10 @@ def test_a_session_that_is_killed_says_what_was_running(tmp_path: Path) -> None:
     shown, _ = session.communicate(timeout=patience(60))
     assert "killed while running: test_sleepers.py::test_is_killed (for " in shown
     assert session.returncode == 128 + signal.SIGTERM
+
+
+def test_a_process_of_tests_that_dies_says_how_and_ends_the_session(tmp_path: Path) -> None:
+    others = [f"test_number[{number}]" for number in range(8)]
+    shown, _ = _begin(tmp_path, "test_dies", *others, options=PROCESSES).communicate(timeout=patience(60))
+    assert re.search(r"gw\d, process \d+: exit code -9; \d+ MB of memory are left", shown)
+    assert "crashed while running 'test_sleepers.py::test_dies'" in shown

@@ -258,6 +258,7 @@ def test_a_word_of_which_the_tokenizer_makes_nothing_moves_no_label(bert: Backbo
 @EACH
 def test_every_word_of_any_text_has_one_label(taggers: dict[str, Tagger], kind: str) -> None:
     tagger = taggers[kind]
+    plain = merged(tagger.model(), tagger.base)
     texts = [
         "",
         " ",
@@ -270,7 +271,7 @@ def test_every_word_of_any_text_has_one_label(taggers: dict[str, Tagger], kind: 
     rows = [{"text": text, "intent": None, "slots": None} for text in texts]
     for most in (1, 5, 40):
         reading = TaggedRows(TAGS, ("intent", "slots"), most)
-        said = reading.by_word(rows, tagger.base, predicted(tagger.model(), TAGS, reading(rows, tagger.base, 0)))
+        said = reading.by_word(rows, tagger.base, predicted(plain, TAGS, reading(rows, tagger.base, 0)))
         assert [len(labels) for _, labels in said] == [len(text.split()) for text in texts]
 
 

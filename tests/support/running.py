@@ -1,13 +1,19 @@
-"""Tests that name themselves: those that were running when the session was told to end, and those that took long."""
+"""Tests that name themselves: those that were running when the session was told to end, and those that took long.
+
+A process of tests that dies says by what, and with how much memory left: what a crash leaves behind is gone with it.
+"""
 
 import signal
+import subprocess
 import time
 from types import FrameType
 from typing import Any
 
+import psutil
 import pytest
 
 LONG_SECONDS = 60.0  # make test is meant to have no such test
+ENDING_SECONDS = 10.0  # a process that only closed its connection would be waited for without an end
 
 _begun: dict[str, float] = {}
 _long: dict[str, float] = {}
@@ -35,6 +41,20 @@ def pytest_runtest_logfinish(nodeid: str) -> None:
     took = time.monotonic() - _begun.pop(nodeid, time.monotonic())
     if took > LONG_SECONDS:
         _long[nodeid] = took
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """One of xdist's processes is gone, in order or not."""
+    if error:
+        popen = node.gateway._io.popen
+        try:
+            how = f"exit code {popen.wait(ENDING_SECONDS)}"
+        except subprocess.TimeoutExpired:
+            how = "closed its connection and runs on"
+        left = psutil.virtual_memory().available >> 20
+        reporter = node.config.pluginmanager.getplugin("terminalreporter")
+        reporter.write_line(f"\n{node.gateway.id}, process {popen.pid}: {how}; {left} MB of memory are left")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
