@@ -103,10 +103,11 @@ def _raise_refusal(path: Path) -> None:
 
 @contextmanager
 def _progress(path: Path, told: Callable[[int], None]) -> Iterator[None]:
-    """Tell the steps that rank 0 has written down, while the main thread waits."""
+    """Tell the steps that rank 0 has written down, while the main thread waits; nothing before it has a model."""
 
     def look() -> None:
-        told(int(path.read_text()) if path.exists() else 0)
+        if path.exists():
+            told(int(path.read_text()))
 
     try:
         with repeating(POLL_SECONDS, look):

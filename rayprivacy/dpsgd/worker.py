@@ -253,6 +253,7 @@ class _Worker:
     def train(self) -> None:
         """Run what is left, chunk by chunk."""
         release, done = self._job.release, self._training.done
+        self._tell(done)  # from here on time is that of steps
         first = release.rung_of(done)  # a chunk that was saved may not have been committed
         for rung in range(first, self._job.last + 1):
             self._pay(partial(_begin, rung))
@@ -270,7 +271,11 @@ class _Worker:
         training.engine.step(step, batches)
         if training.paying:
             training.paying.gate.keep()
-            write_atomic(self._job.folder / PROGRESS, str(step + 1).encode())
+        self._tell(step + 1)
+
+    def _tell(self, done: int) -> None:
+        if self._training.paying:
+            write_atomic(self._job.folder / PROGRESS, str(done).encode())
 
     def _batches(self, step: int) -> Sequence[Batch | MicroBatch]:
         """What was sampled on this rank: as physical batches, or as micro-batches where these are clipped."""

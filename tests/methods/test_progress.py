@@ -14,7 +14,9 @@ import ray
 from ray.util.metrics import Gauge
 from rich.console import Console
 
+from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd import train
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate
@@ -26,6 +28,7 @@ from rayprivacy.runs.progress import RATES, ProgressGauges, progress_gauges, tot
 
 pytestmark = pytest.mark.usefixtures("local_ray")  # gauges would start a Ray of their own
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId"}  # the tags of every metric, beside otel_*
+STEPS_OF = ("rayprivacy_progress", "steps_done")
 OURS = ("ray_rayprivacy_progress", "ray_rayprivacy_rate")
 RUNS = {
     "job": {
@@ -108,8 +111,9 @@ def _last(told: list[tuple[str, str, float]]) -> dict[tuple[str, str], float]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("which", ["job", pytest.param("generator", marks=pytest.mark.exhaustive)])
 def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
-    which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]]
+    which: str, request: pytest.FixtureRequest, told: list[tuple[str, str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(train, "POLL_SECONDS", 0.005)  # no step is missed
     job, counts = request.getfixturevalue(which), RUNS[which]
     release = _run(job, "out", "talk")
     gauges = ("ray_rayprivacy_progress", "ray_rayprivacy_progress_total")
@@ -120,6 +124,8 @@ def test_prometheus_sees_public_counts_of_a_run_and_nothing_else(
         assert {tag for tag in tags if not tag.startswith("otel_scope_")} - OF_RAY == {"release", "what"}
         assert tags["release"] == release
     first = _last(told)
+    if "steps_done" in counts:  # before the first of them, when the workers can begin it
+        assert next(value for gauge, what, value in told if (gauge, what) == STEPS_OF) == 0
     told.clear()
     # Three users of thirty, and empty shards: whoever watches the gauges sees the same.
     table = pq.read_table(job.folder / "talk.parquet")
@@ -151,6 +157,19 @@ def test_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]],
         0, 1, 4, 7,
     ]  # fmt: skip
     assert _last(told)["rayprivacy_progress_total", "teachers_trained"] == 7
+
+
+def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "POLL_SECONDS", 0.01)
+    written, said = tmp_path / "progress", list[int]()
+    with train._progress(written, said.append):
+        time.sleep(0.1)
+        assert said == []
+        write_atomic(written, b"4")
+        while not said:
+            time.sleep(0.01)
+        write_atomic(written, b"6")
+    assert (said[0], said[-1], {*said}) == (4, 6, {4, 6})
 
 
 def test_each_training_of_a_run_has_a_total_of_its_own(told: list[tuple[str, str, float]]) -> None:
