@@ -27,9 +27,9 @@ from rayprivacy.evaluation.embeddings import (
 )
 from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows
 from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, Row, paired
-from rayprivacy.evaluation.fluency import BLEU_TEXTS, SCORED
+from rayprivacy.evaluation.fluency import BLEU_TEXTS
 from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
-from rayprivacy.evaluation.settings import EvaluationConfig
+from rayprivacy.evaluation.settings import SCORED, EvaluationConfig
 from rayprivacy.evaluation.texts import MAX_CHARS, Drawn, Indexes, Texts, draw, halves, sample
 from rayprivacy.evaluation.trees import tree_rows
 from rayprivacy.evaluation.words import word_rows

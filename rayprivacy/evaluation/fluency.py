@@ -10,12 +10,12 @@ from functools import partial
 import torch
 
 from rayprivacy.evaluation.language import distinct_n, perplexity, pool_bleu
+from rayprivacy.evaluation.settings import SCORED
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.side_by_side import driver_threads, side_by_side
 
-SCORED = 150
 ROW_TOKENS = 64
 BLEU_TEXTS = 100
 _ROWS = 512

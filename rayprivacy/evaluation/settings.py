@@ -13,6 +13,7 @@ from rayprivacy.core.errors import ConfigError
 
 LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40
+SCORED = 150  # texts whose perplexity under the base model is measured, at most
 PACKAGES = ("sklearn", "sacrebleu")
 
 

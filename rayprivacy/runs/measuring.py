@@ -1,5 +1,6 @@
 """The stages in which figures are measured after a run, which no method declares: the comparison with private text."""
 
+from rayprivacy.evaluation.settings import MINILM, SCORED
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.effort import Effort
 from rayprivacy.runs.plan import Plan, Stage, Work
@@ -25,7 +26,10 @@ def all_stages(plan: Plan, recipe: Recipe, measured: bool = True) -> tuple[Stage
 
 
 def _comparison(recipe: Recipe) -> Stage:
-    size, texts = size_of(recipe.model.base), recipe.evaluation.compare
-    efforts = (Effort("encode", size.forward(SIDES * texts * TEXT_TOKENS)),) if size else None
+    texts, base, encoder = recipe.evaluation.compare, size_of(recipe.model.base), size_of(MINILM)
+    efforts = None
+    if base and encoder:
+        flops = base.forward(SIDES * min(texts, SCORED) * TEXT_TOKENS) + encoder.forward(SIDES * texts * TEXT_TOKENS)
+        efforts = (Effort("encode", flops),)
     work = (Work(GROUPS_MEASURED, GROUPS),)
     return Stage(COMPARISON, f"{texts} private texts of each side", work=work, efforts=efforts)
