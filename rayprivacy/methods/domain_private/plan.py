@@ -9,23 +9,13 @@ from dataclasses import replace
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves
 from rayprivacy.dpsgd.settings import NoiseScheduleConfig
-from rayprivacy.generation.settings import BATCH
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.policies.make import make_policy
 from rayprivacy.release.scheduled import ScheduledGaussian
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
-from rayprivacy.runs.effort import FULL, Effort, sampling_kernel
-from rayprivacy.runs.plan import (
-    EVALUATION,
-    MODELS_MEASURED,
-    TEXTS_WRITTEN,
-    Plan,
-    SecondAccount,
-    Stage,
-    Work,
-    training_stage,
-)
+from rayprivacy.runs.model_stages import measuring_stage, writing_stage
+from rayprivacy.runs.plan import Plan, SecondAccount, training_stage
 from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
@@ -99,12 +89,13 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
     noisy, second = len(mechanism.noisy), _central(recipe, mechanism)
     published = _as_published(recipe, noisy)
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {noisy} of them noisy, {recipe.adapter.kind}"
-    efforts = steps_efforts(size_of(recipe.model.base), recipe.training, recipe.resources)
+    size = size_of(recipe.model.base)
+    efforts = steps_efforts(size, recipe.training, recipe.resources)
     return Plan(
         stages=(
             *pretrain_stages(recipe.pretrain, recipe.model.base),
             training_stage(STEPS, detail, mechanism, recipe.training.chunk, efforts),
-            _writing(recipe),
+            writing_stage(WRITING, recipe.model.base, recipe.generation, recipe.resources.actors),
         ),
         protection=mechanism.protection,
         noise=noise_line(mechanism.full, recipe.training),
@@ -120,7 +111,7 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
         },
         as_published=published,
         users=guessed_users(recipe.training),
-        measuring=_measuring(recipe),
+        measuring=measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
         second=second,
     )
 
@@ -154,25 +145,6 @@ def _as_published(recipe: DomainPrivateRecipe, noisy: int) -> dict[str, float]:
         "epsilon that it was calibrated for": recipe.privacy.epsilon,
         f"epsilon of {noisy} noisy steps with it, by Renyi DP, called differential privacy": spent,
     }
-
-
-def _writing(recipe: DomainPrivateRecipe) -> Stage:
-    size, config = size_of(recipe.model.base), recipe.generation
-    blocks = -(-config.texts // BATCH)
-    processes = min(recipe.resources.actors or blocks, blocks)
-    flops = size.forward(config.texts * config.max_tokens) if size else 0.0
-    known = size is not None and config.engine != "vllm"
-    efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),) if known else None
-    work = (Work(TEXTS_WRITTEN, config.texts),)
-    return Stage(WRITING, "the released model", f"{config.texts} texts", work=work, efforts=efforts)
-
-
-def _measuring(recipe: DomainPrivateRecipe) -> Stage:
-    """The base, what it became by pretraining, and the released model."""
-    size, config, models = size_of(recipe.model.base), recipe.training, 2 + bool(recipe.pretrain)
-    read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * config.max_tokens * FULL
-    efforts = (Effort("encode", size.forward(models * read)),) if size else None
-    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
 
 
 def _assumptions(recipe: DomainPrivateRecipe) -> tuple[str, ...]:

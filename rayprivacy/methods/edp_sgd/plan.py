@@ -14,8 +14,9 @@ from rayprivacy.models.tagger_size import tagger_size
 from rayprivacy.release.microbatch import MicroBatchGaussian
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
-from rayprivacy.runs.effort import FULL, Effort
-from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, Plan, Stage, Work, training_stage
+from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.model_stages import measuring_stage
+from rayprivacy.runs.plan import Plan, Stage, training_stage
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
     guessed_users,
@@ -68,12 +69,9 @@ def as_published(mechanism: SampledGaussian, delta: float) -> dict[str, float]:
 
 def _measuring(recipe: EdpSgdRecipe) -> Stage:
     """The untrained tagger, the released one, and the non-private reference, which is trained first."""
-    size, config, steps = _size(recipe), recipe.training, recipe.evaluation.nonprivate_steps
-    models = 2 + bool(steps)
-    read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * config.max_tokens * FULL
-    trained = REFERENCE_BATCH * steps * config.max_tokens
-    efforts = (Effort("encode", size.forward(models * read)), Effort("train", size.trained(trained))) if size else None
-    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
+    size, tokens, steps = _size(recipe), recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
+    training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),) if size else ()
+    return measuring_stage(recipe, size, tokens, 2 + bool(steps), training)
 
 
 def _assumptions(recipe: EdpSgdRecipe) -> tuple[str, ...]:

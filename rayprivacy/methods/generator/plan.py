@@ -1,24 +1,14 @@
 """The plan of the generator: the label histogram, and the steps of DP-SGD with the least noise that fits the budget."""
 
 from rayprivacy.generation.codes import Codes
-from rayprivacy.generation.settings import BATCH
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING, of_training
-from rayprivacy.runs.effort import FULL, Effort, sampling_kernel
 from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
-from rayprivacy.runs.plan import (
-    EVALUATION,
-    MODELS_MEASURED,
-    TEXTS_WRITTEN,
-    Plan,
-    Stage,
-    Work,
-    composed,
-    training_stage,
-)
+from rayprivacy.runs.model_stages import measuring_stage, writing_stage
+from rayprivacy.runs.plan import Plan, Stage, composed, training_stage
 from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
@@ -69,13 +59,15 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
     Raises:
         ConfigError: no noise is enough for the budget.
     """
-    mechanism = planned_steps(recipe)
+    mechanism, size = planned_steps(recipe), size_of(recipe.model.base)
+    texts = candidates_of(recipe.match, recipe.generation.texts)
+    written = recipe.generation.model_copy(update={"texts": texts})
     return Plan(
         stages=(
             *pretrain_stages(recipe.pretrain, recipe.model.base),
             _codes(recipe),
             _steps(recipe, mechanism),
-            _writing(recipe),
+            writing_stage(WRITING, recipe.model.base, written, recipe.resources.actors),
             *match_stages(recipe, recipe.generation.texts, PART_FILES),
         ),
         protection=mechanism.protection,
@@ -84,7 +76,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
         figures=noise_figures(steps=mechanism),
         shards=PART_FILES,
         users=guessed_users(recipe.training),
-        measuring=_measuring(recipe),
+        measuring=measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
     )
 
 
@@ -100,26 +92,6 @@ def _steps(recipe: GeneratorRecipe, mechanism: SampledGaussian) -> Stage:
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
     efforts = steps_efforts(size_of(recipe.model.base), recipe.training, recipe.resources)
     return training_stage(STEPS, detail, mechanism, recipe.training.chunk, efforts)
-
-
-def _writing(recipe: GeneratorRecipe) -> Stage:
-    size, config = size_of(recipe.model.base), recipe.generation
-    texts = candidates_of(recipe.match, config.texts)
-    blocks = -(-texts // BATCH)
-    processes = min(recipe.resources.actors or blocks, blocks)
-    known = size is not None and config.engine != "vllm"
-    flops = size.forward(texts * config.max_tokens) if size else 0.0
-    efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),) if known else None
-    work = (Work(TEXTS_WRITTEN, texts),)
-    return Stage(WRITING, "the released model", f"{texts} texts", work=work, efforts=efforts)
-
-
-def _measuring(recipe: GeneratorRecipe) -> Stage:
-    """The base, what it became by pretraining, and the released model."""
-    size, config, models = size_of(recipe.model.base), recipe.training, 2 + bool(recipe.pretrain)
-    read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * config.max_tokens * FULL
-    efforts = (Effort("encode", size.forward(models * read)),) if size else None
-    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
 
 
 def _assumptions(recipe: GeneratorRecipe) -> tuple[str, ...]:

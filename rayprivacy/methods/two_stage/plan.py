@@ -1,21 +1,13 @@
 """The plan of two-stage generation: two trainings with DP-SGD on the same users, calibrated together, then writing."""
 
 from rayprivacy.accounting import published
-from rayprivacy.generation.settings import BATCH
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
-from rayprivacy.runs.effort import FULL, Effort, sampling_kernel
-from rayprivacy.runs.plan import (
-    EVALUATION,
-    MODELS_MEASURED,
-    TEXTS_WRITTEN,
-    Plan,
-    Stage,
-    Work,
-    training_stage,
-)
+from rayprivacy.runs.effort import FULL, Effort
+from rayprivacy.runs.model_stages import measuring_stage, writing_stage
+from rayprivacy.runs.plan import Plan, Stage, Work, training_stage
 from rayprivacy.runs.pretrain_plan import pretrain_assumptions, pretrain_stages
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
@@ -52,6 +44,7 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
     """
     mechanisms = planned_trainings(recipe)
     parse, utterance = recipe.training_of("trees"), recipe.training_of("utterances")
+    base, trees = recipe.model.base, recipe.generation.model_copy(update={"max_tokens": recipe.parses.max_tokens})
     noise = [noise_line(mechanisms[PARSES], parse), noise_line(mechanisms[UTTERANCES], utterance)]
     return Plan(
         stages=(
@@ -59,8 +52,8 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
             *_parser_stages(recipe),
             _training(recipe, "trees", PARSES, mechanisms[PARSES]),
             _training(recipe, "utterances", UTTERANCES, mechanisms[UTTERANCES]),
-            _writing(recipe, TREES, TREES_WRITTEN, recipe.parses.max_tokens),
-            _writing(recipe, WRITING, TEXTS_WRITTEN, recipe.generation.max_tokens),
+            writing_stage(TREES, base, trees, recipe.resources.actors, TREES_WRITTEN, "the released models"),
+            writing_stage(WRITING, base, recipe.generation, recipe.resources.actors, reads="the released models"),
         ),
         protection=mechanisms[PARSES].protection,
         noise=f"trees: {noise[0]}; utterances: {noise[1]}",
@@ -107,24 +100,10 @@ def _training(recipe: TwoStageRecipe, stage: str, name: str, mechanism: SampledG
     return training_stage(name, detail, mechanism, training.chunk, efforts)
 
 
-def _writing(recipe: TwoStageRecipe, name: str, what: str, tokens: int) -> Stage:
-    size, config = size_of(recipe.model.base), recipe.generation
-    blocks = -(-config.texts // BATCH)
-    processes = min(recipe.resources.actors or blocks, blocks)
-    known = size is not None and config.engine != "vllm"
-    flops = size.forward(config.texts * tokens) if size else 0.0
-    efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),) if known else None
-    detail = f"{config.texts} texts of {tokens} tokens at most"
-    return Stage(name, "the released models", detail, work=(Work(what, config.texts),), efforts=efforts)
-
-
 def _measuring(recipe: TwoStageRecipe) -> Stage:
     """Trees and utterances under the base, what it became by pretraining, and the released models."""
-    size, models = size_of(recipe.model.base), 2 + bool(recipe.pretrain)
     tokens = 2 * recipe.parses.max_tokens + recipe.training.max_tokens
-    read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * tokens * FULL
-    efforts = (Effort("encode", size.forward(models * read)),) if size else None
-    return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
+    return measuring_stage(recipe, size_of(recipe.model.base), tokens, 2 + bool(recipe.pretrain))
 
 
 def _as_published(recipe: TwoStageRecipe, mechanisms: dict[str, SampledGaussian]) -> dict[str, float]:
