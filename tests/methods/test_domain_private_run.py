@@ -11,6 +11,7 @@ import pytest
 import ray
 import yaml
 from commands import command
+from dying import dying
 from small_jobs import Job, sentence
 
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, PrivacyUnit
@@ -19,33 +20,7 @@ from rayprivacy.ledger.store import Ledger
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # Steps 0 to 3 are redacted and 4 to 7 noisy, in chunks of 2: steps 0 to 5 are charged at once, and saved three times.
-# Functions of a script travel by value, so this runs where the steps do.
-HOOK = """
-from rayprivacy.dpsgd import train
-FLAG, DRIVER, REAL = os.path.abspath("died at "), os.getpid(), train.train_worker
-def watched(given):
-    import os, pathlib, signal
-    rename, replace = pathlib.Path.rename, pathlib.Path.replace
-    def die(point, *victims):
-        if not os.path.exists(FLAG + point):
-            pathlib.Path(FLAG + point).touch()
-            for process in victims:
-                os.kill(process, signal.SIGKILL)
-    def renaming(path, target):
-        result = rename(path, target)
-        if target.name in ("step-00000002", "step-00000008"):
-            die(target.name, DRIVER, os.getpid())
-        return result
-    def replacing(path, target):
-        steps = path.read_text() if target.name == "progress" else ""
-        result = replace(path, target)
-        if steps == "5":
-            die("progress 5", os.getpid())
-        return result
-    pathlib.Path.rename, pathlib.Path.replace = renaming, replacing
-    REAL(given)
-train.train_worker = watched
-"""
+FIRST, NOISY, LAST = "step-00000002", "progress 5", "step-00000008"
 CHARGED = ["create", *["reserve", "start", "commit"] * 2]
 FILES = ("model/model.safetensors", "synthetic.parquet")
 
@@ -92,14 +67,6 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     return Job(tmp_path, tmp_path / "talk.yaml")
 
 
-def _kinds(job: Job, account: str = "talk") -> list[str]:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    ledger.verify()
-    kinds = [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
-    ledger.close()
-    return kinds
-
-
 def _open_plain_account(job: Job) -> None:
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     protection = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
@@ -113,15 +80,13 @@ def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: J
     """It is killed where a chunk without a charge of its own has been saved, and resumed."""
     _open_plain_account(job)
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    (job.folder / "died at progress 5").touch()  # those points are left to the exhaustive test
-    (job.folder / "died at step-00000008").touch()
-    killed = job.killed("out", HOOK, *cluster)
+    killed = job.killed("out", dying(job=[FIRST]), *cluster)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert _kinds(job) == ["create", "reserve", "start"]
+    assert job.kinds() == ["create", "reserve", "start"]
     finished = job.run("out", "--resume")
     assert finished.returncode == 0, finished.stderr
-    assert _kinds(job) == CHARGED
-    assert _kinds(job, "plain") == ["create", "exposure", "exposure"]
+    assert job.kinds() == CHARGED
+    assert job.kinds("plain") == ["create", "exposure", "exposure"]
     _check_certificate(job, job.certificate("out"))
     _check_outputs(job.folder / "out")
     for name in ("run.log", "certificate.json", "certificate.md", "report.html", "recipe.yaml"):
@@ -161,19 +126,18 @@ def _check_outputs(out: Path) -> None:
 @pytest.mark.exhaustive
 def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job) -> None:
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    for _ in range(
-        2
-    ):  # the job, in a chunk without a charge; then a worker in a noisy step, and the job at the last save
-        assert job.killed("out", HOOK, "--resume", *cluster).returncode == -signal.SIGKILL
+    for _ in range(2):  # in a chunk without a charge; then a worker in a noisy step, and the job at the last save
+        patch = dying(job=[FIRST, LAST], worker=[NOISY])
+        assert job.killed("out", patch, "--resume", *cluster).returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume").returncode == 0
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
     undisturbed = job.run("undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert job.certificate("undisturbed") == job.certificate("out")
     for name in FILES:
         assert (job.folder / "undisturbed" / name).read_bytes() == (job.folder / "out" / name).read_bytes()
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
 
 
 @pytest.mark.exhaustive
@@ -181,7 +145,7 @@ def test_two_workers_with_zero_pay_the_same(job: Job) -> None:
     pytest.importorskip("deepspeed")
     done = job.run("out", "-o", "resources.workers=2", "-o", "resources.zero=2")
     assert done.returncode == 0, done.stderr
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
 
 
 @pytest.mark.exhaustive
@@ -198,8 +162,8 @@ def test_two_accounts_pay_for_a_run_with_light_and_falling_noise_on_a_pretrained
     job.recipe.write_text(yaml.safe_dump(recipe))
     done = job.run("out")
     assert done.returncode == 0, done.stderr
-    assert _kinds(job) == _kinds(job, "users") == CHARGED
-    assert _kinds(job, "plain") == ["create"]
+    assert job.kinds() == job.kinds("users") == CHARGED
+    assert job.kinds("plain") == ["create"]
     certificate = job.certificate("out")
     assert certificate["kind"] == "selective"
     assert [row["count"] for row in certificate["events"]] == [2, 2]

@@ -13,6 +13,7 @@ import pytest
 import ray
 import yaml
 from commands import command
+from dying import dying
 from small_jobs import Job, sentence
 from small_tagger import INTENTS, SLOTS, labelled
 
@@ -22,33 +23,7 @@ from rayprivacy.ledger.store import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Functions of a script travel by value, so this runs where the steps do. Steps 0 to 5, in chunks of 2.
-HOOK = """
-from rayprivacy.dpsgd import train
-FLAG, DRIVER, REAL = os.path.abspath("died at "), os.getpid(), train.train_worker
-def watched(given):
-    import os, pathlib, signal
-    rename, replace = pathlib.Path.rename, pathlib.Path.replace
-    def die(point, *victims):
-        if not os.path.exists(FLAG + point):
-            pathlib.Path(FLAG + point).touch()
-            for process in victims:
-                os.kill(process, signal.SIGKILL)
-    def renaming(path, target):
-        result = rename(path, target)
-        if target.name in ("step-00000002", "step-00000006"):
-            die(target.name, DRIVER, os.getpid())
-        return result
-    def replacing(path, target):
-        steps = path.read_text() if target.name == "progress" else ""
-        result = replace(path, target)
-        if steps == "3":
-            die("progress 3", os.getpid())
-        return result
-    pathlib.Path.rename, pathlib.Path.replace = renaming, replacing
-    REAL(given)
-train.train_worker = watched
-"""
+FIRST, THIRD, LAST = "step-00000002", "progress 3", "step-00000006"  # steps 0 to 5, in chunks of 2
 CHARGED = ["create", *["reserve", "start", "commit"] * 3]
 MICRO = ("-o", "training.microbatches=16")
 SECRET = "zebrafish"  # of the corpus alone: a word, an intent and a slot that are on no public list
@@ -99,14 +74,6 @@ def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
     return Job(tmp_path, tmp_path / "talk.yaml")
 
 
-def _kinds(job: Job) -> list[str]:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    ledger.verify()
-    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
-    ledger.close()
-    return kinds
-
-
 def _open_rich_account(job: Job) -> None:
     """An account that can pay for two releases: another list of labels is not refused for want of budget."""
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
@@ -122,16 +89,14 @@ def _cluster() -> tuple[str, str]:
 def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
     """It is killed after its first chunk of micro-batches. Other labels are refused, and the same are resumed."""
     _open_rich_account(job)
-    for name in ("step-00000006", "progress 3"):
-        (job.folder / f"died at {name}").touch()  # those points are left to the exhaustive test
-    killed = job.killed("out", HOOK, *MICRO, *_cluster())
+    killed = job.killed("out", dying(job=[FIRST]), *MICRO, *_cluster())
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     changed = job.run("out", "--resume", *MICRO, "-o", "model.intents=[eat]")
     assert changed.returncode != 0
     assert "holds a run of another recipe: resume it with its own" in changed.stderr
     finished = job.run("out", "--resume", *MICRO)
     assert finished.returncode == 0, finished.stderr
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
     out = job.folder / "out"
     _check_claim(job.certificate("out"))
     _check_metrics(out)
@@ -205,16 +170,17 @@ LSTM = ("-o", "model.base=bilstm", "-o", "model.layers=null", "-o", "training.ma
 def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, tiny_base: Path, kind: str) -> None:
     how = {"users": (), "micro-batches": MICRO, "causal": _causal(tiny_base), "lstm": LSTM}[kind]
     for _ in range(2):  # the job after its first chunk; then a worker in a step, and the job at the last save
-        assert job.killed("out", HOOK, "--resume", *how, *_cluster()).returncode == -signal.SIGKILL
+        patch = dying(job=[FIRST, LAST], worker=[THIRD])
+        assert job.killed("out", patch, "--resume", *how, *_cluster()).returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume", *how).returncode == 0
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
     undisturbed = job.run("undisturbed", *how)
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert job.certificate("undisturbed") == job.certificate("out")
     model = Path("model") / "model.safetensors"
     assert (job.folder / "undisturbed" / model).read_bytes() == (job.folder / "out" / model).read_bytes()
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
 
 
 @pytest.mark.exhaustive
@@ -239,7 +205,7 @@ def test_two_workers_pay_the_same(job: Job, tiny_base: Path, kind: str, options:
     falling = ("-o", "training.noise_schedule={kind: linear, tau: 0.1, steps_per_epoch: 2}")
     done = job.run("out", "-o", "resources.workers=2", "-o", f"resources.{options}", *falling, *how)
     assert done.returncode == 0, done.stderr
-    assert _kinds(job) == CHARGED
+    assert job.kinds() == CHARGED
     intent, labels = rp.Tagger.load(job.folder / "out" / "model")("you like soup")
     assert intent in ("other", *INTENTS)
     assert len(labels) == 3

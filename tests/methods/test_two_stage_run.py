@@ -10,45 +10,18 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 from commands import command
+from dying import dying
 from small_jobs import Job
 from small_trees import FUNCTIONS, small_job, warm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rayprivacy.corpus.trees import functions, parse
-from rayprivacy.ledger.store import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Functions of a script travel by value, so this runs where the steps do. A worker dies in the third step on trees,
-# once, and the whole job in the fifth step on utterances: the stages have 4 and 6, in chunks of 2.
-HOOK = """
-from rayprivacy.dpsgd import train
-FLAG, DRIVER, REAL = os.path.abspath("died"), os.getpid(), train.train_worker
-def watched(given):
-    import os, pathlib, signal
-    replace = pathlib.Path.replace
-    def replacing(path, target):
-        steps = path.read_text() if target.name == "progress" else ""
-        result = replace(path, target)
-        if steps == "5":
-            os.kill(DRIVER, signal.SIGKILL)
-        if steps == "5" or steps == "3" and not os.path.exists(FLAG):
-            pathlib.Path(FLAG).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    pathlib.Path.replace = replacing
-    REAL(given)
-train.train_worker = watched
-"""
+# The stages have 4 and 6 steps, in chunks of 2.
+FIRST_STAGE, SECOND_STAGE = "progress 3", "progress 5"
 FILES = ("model/model.safetensors", "model/parses/model.safetensors", "synthetic.parquet")
-
-
-def _kinds(job: Job) -> list[str]:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    ledger.verify()
-    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind not in ("takeover", "renew")]
-    ledger.close()
-    return kinds
 
 
 @pytest.fixture(scope="module")
@@ -58,17 +31,17 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
     folder = tmp_path_factory.mktemp("two_stage")
     job = small_job(folder, tiny_base, **warm(folder))
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = job.killed("out", HOOK, *cluster)
+    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]), *cluster)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (folder / "died").exists()
-    assert _kinds(job) == ["create", *["reserve", "start", "commit"] * 4, "reserve", "start"]
+    assert (folder / f"died at {FIRST_STAGE}").exists()
+    assert job.kinds() == ["create", *["reserve", "start", "commit"] * 4, "reserve", "start"]
     finished = job.run("out", "--resume")
     assert finished.returncode == 0, finished.stderr
     return job
 
 
 def test_both_stages_are_charged_once_under_one_cap(done: Job) -> None:
-    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+    assert done.kinds() == ["create", *["reserve", "start", "commit"] * 5]
     certificate = done.certificate("out")
     assert {(row["kind"], row["q"]) for row in certificate["events"]} == {("poisson-sampled-gaussian", 0.4)}
     assert sum(row["count"] for row in certificate["events"]) == 4 + 6
@@ -89,7 +62,7 @@ def test_called_again_it_charges_nothing_and_changes_nothing(done: Job) -> None:
     before = {name: (done.folder / "out" / name).read_bytes() for name in FILES}
     assert done.run("out", "--resume").returncode == 0
     assert {name: (done.folder / "out" / name).read_bytes() for name in FILES} == before
-    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+    assert done.kinds() == ["create", *["reserve", "start", "commit"] * 5]
 
 
 @pytest.mark.exhaustive
@@ -99,7 +72,7 @@ def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(don
     assert done.certificate("again") == done.certificate("out")
     for name in FILES:
         assert (done.folder / "again" / name).read_bytes() == (done.folder / "out" / name).read_bytes(), name
-    assert _kinds(done) == ["create", *["reserve", "start", "commit"] * 5]
+    assert done.kinds() == ["create", *["reserve", "start", "commit"] * 5]
 
 
 def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from commands import command
 from zygote import fork_command
 
+from rayprivacy.ledger.store import Ledger
+
 WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
 USERS, SENTENCES = 30, 4
 
@@ -63,3 +65,11 @@ class Job:
 
     def certificate(self, out: str) -> dict[str, Any]:
         return dict(json.loads((self.folder / out / "certificate.json").read_text()))
+
+    def kinds(self, account: str = "talk") -> list[str]:
+        """What the verified ledger has of an account, but for leases that others took over or that were renewed."""
+        ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
+        ledger.verify()
+        kinds = [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
+        ledger.close()
+        return kinds
