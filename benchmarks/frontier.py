@@ -115,7 +115,8 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     rows = _kept(arguments.work) if arguments.kept else _run(arguments)
     rows = [found | {"gap_closed": found["gap_closed"] or _gap_to_bound(found, rows)} for found in rows]
-    print(json.dumps({"rows": rows}, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+    told = [found | ({"epsilon": "inf"} if math.isinf(found["epsilon"]) else {}) for found in rows]
+    print(json.dumps({"rows": told}, indent=1, allow_nan=False) if arguments.json else "\n".join(map(_shown, rows)))
 
 
 def _kept(work: Path) -> list[dict[str, Any]]:

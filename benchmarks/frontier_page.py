@@ -43,7 +43,7 @@ def groups(rows: Rows) -> dict[tuple[str, str, str, float], Rows]:
     """Rows by corpus, method, lever and epsilon, in that order; those of a group differ in their seeds."""
     found: dict[tuple[str, str, str, float], Rows] = {}
     for row in sorted(rows, key=lambda row: (row["corpus"], row["method"] != "seqpate", row["lever"] != "shipped")):
-        found.setdefault((row["corpus"], row["method"], row["lever"], row["epsilon"]), []).append(row)
+        found.setdefault((row["corpus"], row["method"], row["lever"], float(row["epsilon"])), []).append(row)
     return dict(sorted(found.items(), key=lambda each: (each[0][0], each[0][1] != "seqpate", each[0][2], each[0][3])))
 
 

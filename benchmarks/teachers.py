@@ -3,8 +3,9 @@
     python benchmarks/europarl.py --data europarl_by_speaker.parquet
     python benchmarks/teachers.py --json
 
-The same corpus is split among 100 and among 2,000 teachers, each ensemble in a process of its own: teachers see all
-their examples four times in both, and answer the same queries. Against it stands what one would do without this
+The same corpus is split among 100 and among 2,000 teachers (`--teachers`), each ensemble in a process of its own:
+teachers see all their examples four times in both, and answer the same queries. Where there are more teachers than
+users, some have no user and vote as the public model does. Against it stands what one would do without this
 project, one adapter of the same shape after the other in plain PyTorch on all cores, with the trunk run on every
 batch (`sequential`), and the same loop on features that were cached (`sequential_cached`).
 """
@@ -41,43 +42,54 @@ from rayprivacy.teachers.pool import teacher_pool
 from rayprivacy.teachers.spec import GroupSpec
 
 RECIPE = Path(__file__).parent.parent / "jobs" / "seqpate" / "europarl.yaml"
-FEW, MANY = 100, 2000
 SEQUENTIAL_TEACHERS = 12
 
 
 def main() -> None:
     arguments = _arguments()
-    found = {count: _in_a_process(_ensemble, arguments, count) for count in (FEW, MANY)}
-    found["sequential"] = _in_a_process(_sequential, arguments, MANY)
+    found = {count: _in_a_process(_ensemble, arguments, count) for count in arguments.teachers}
+    if not arguments.without_sequential:
+        found["sequential"] = _in_a_process(_sequential, arguments, arguments.teachers[1])
     figures = _figures(found, arguments)
     print(json.dumps(figures, indent=1) if arguments.json else _table(figures))
 
 
 def _figures(found: dict[Any, dict[str, float]], arguments: argparse.Namespace) -> dict[str, Any]:
-    few, many, alone = found[FEW], found[MANY], found["sequential"]
-    times = {count: found[count]["train_s"] + found[count]["vote_s"] for count in (FEW, MANY)}
-    train = many["tokens"] / many["train_s"]
+    few, many = arguments.teachers
+    times = {count: found[count]["train_s"] + found[count]["vote_s"] for count in (few, many)}
+    train = found[many]["tokens"] / found[many]["train_s"]
+    of_each = {
+        f"{name}_m{count}{unit}": round(value, 1)
+        for count in (few, many)
+        for name, unit, value in (
+            ("time", "_s", times[count]),
+            ("train", "_s", found[count]["train_s"]),
+            ("vote", "_s", found[count]["vote_s"]),
+            ("driver_growth_mb", "", found[count]["driver_growth_mb"]),
+        )
+    }
     return {
         "train_tokens_per_s": round(train),
-        "sequential_tokens_per_s": round(alone["tokens_per_s"]),
-        "speedup": round(train / alone["tokens_per_s"], 1),
-        "votes_per_s": round(many["pairs_per_s"]),
-        "bytes_per_teacher": round(many["bytes"] / MANY),
-        "time_m100_s": round(times[FEW], 1),
-        "time_m2000_s": round(times[MANY], 1),
-        "flatness": round(times[MANY] / times[FEW], 3),
-        "sequential_cached_tokens_per_s": round(alone["cached_tokens_per_s"]),
-        "speedup_over_cached": round(train / alone["cached_tokens_per_s"], 1),
-        "train_m100_s": round(few["train_s"], 1),
-        "train_m2000_s": round(many["train_s"], 1),
-        "vote_m100_s": round(few["vote_s"], 1),
-        "vote_m2000_s": round(many["vote_s"], 1),
+        "votes_per_s": round(found[many]["pairs_per_s"]),
+        "bytes_per_teacher": round(found[many]["bytes"] / many),
+        **of_each,
+        "flatness": round(times[many] / times[few], 3),
+        **(_against(train, found["sequential"]) if "sequential" in found else {}),
         "queries": arguments.queries,
         "candidates": 50,
-        "driver_growth_mb_m100": round(few["driver_growth_mb"], 1),
-        "driver_growth_mb_m2000": round(many["driver_growth_mb"], 1),
+        "overrides": arguments.override,
         "cores": multiprocessing.cpu_count(),
         "python": platform.python_version(),
+    }
+
+
+def _against(train: float, alone: dict[str, float]) -> dict[str, Any]:
+    """What one adapter after the other reaches, and how much faster `train` tokens a second are."""
+    return {
+        "sequential_tokens_per_s": round(alone["tokens_per_s"]),
+        "speedup": round(train / alone["tokens_per_s"], 1),
+        "sequential_cached_tokens_per_s": round(alone["cached_tokens_per_s"]),
+        "speedup_over_cached": round(train / alone["cached_tokens_per_s"], 1),
     }
 
 
@@ -121,10 +133,11 @@ def _run(arguments: argparse.Namespace, count: int) -> tuple[SeqPateRecipe, Run]
         f"teachers.count={count}", "teachers.max_steps=1000000", "teachers.stack=50",
         f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
         f"privacy.key={work}/bench.key", f"resources.features={work}/features", f"votes.queries={arguments.queries}",
+        *arguments.override,
     ]  # fmt: skip
     recipe, root = load_recipe(RECIPE, overrides), work / f"teachers-{count}"
-    run, first = Run.open(root, recipe, resume=True), work / f"teachers-{FEW}" / "public"
-    if count != FEW:  # the public side does not depend on the number of teachers
+    run, first = Run.open(root, recipe, resume=True), work / f"teachers-{arguments.teachers[0]}" / "public"
+    if count != arguments.teachers[0]:  # the public side does not depend on the number of teachers
         shutil.copytree(first, root / "public", dirs_exist_ok=True)
     return recipe, run
 
@@ -204,6 +217,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/europarl").absolute())
     parser.add_argument("--queries", type=int, default=2000)
+    parser.add_argument("--teachers", type=int, nargs=2, default=[100, 2000], metavar=("FEW", "MANY"))
+    parser.add_argument("--without-sequential", action="store_true", help="leave the plain loop out")
+    parser.add_argument("-o", dest="override", action="append", default=[], help="one more setting of the recipe")
     return parser.parse_args()
 
 

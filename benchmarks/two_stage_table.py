@@ -70,13 +70,14 @@ def row(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, judg
         seconds, watch = watched_run(path, arguments.work / name, arguments.override)
         texts = pq.read_table(arguments.work / name / "synthetic.parquet")["text"].to_pylist()
         metrics = json.loads((arguments.work / name / "metrics.json").read_text())
-        found = {"arm": arm, "epsilon": epsilon, "seed": seed, "settings": arguments.override} | judge.figures(texts)
+        stated = "inf" if math.isinf(epsilon) else epsilon  # JSON has no infinity
+        found = {"arm": arm, "epsilon": stated, "seed": seed, "settings": arguments.override} | judge.figures(texts)
         found |= {"real": judge.figures(judge.real[: found["texts"]])}
         found |= {"trees": metrics["synthetic"].get("trees"), "own_trees": metrics.get("trees")}
         found |= {"heldout_perplexity": metrics["heldout"].get("perplexity"), "samples": texts[:20]}
         found |= {"paper": paper_of(arm, epsilon)}
         found |= {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1]), "stages_s": metrics["timings_s"]}
-        kept.write_text(json.dumps(found))
+        kept.write_text(json.dumps(found, allow_nan=False))
     return dict(json.loads(kept.read_text()))
 
 
@@ -157,7 +158,7 @@ def main(words: list[str] | None = None) -> None:
             for arm in arguments.arms:
                 rows.append(row(arguments, arm, epsilon, seed, judge))
     found = {"rows": rows, "claims": claims(rows)}
-    print(json.dumps(found, indent=1) if arguments.json else "\n".join(map(_shown, rows)))
+    print(json.dumps(found, indent=1, allow_nan=False) if arguments.json else "\n".join(map(_shown, rows)))
 
 
 def _shown(found: dict[str, Any]) -> str:
