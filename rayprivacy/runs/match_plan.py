@@ -6,6 +6,7 @@ Imports neither torch nor Ray: a plan needs it.
 import math
 from importlib.util import find_spec
 
+from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.matching.settings import MatchConfig
@@ -48,6 +49,25 @@ def match_stages(recipe: MatchedRecipe, texts: int, parts: int) -> tuple[Stage, 
 def planned_margins(match: MatchConfig, unit: PrivacyUnit, blocks: tuple[int, ...] = (1,) * _BLOCKS) -> Margins:
     """The mechanism of the votes; its charge does not depend on the number of cells."""
     return Margins(blocks, match.noise_multiplier, unit)
+
+
+def charged_margins(recipe: MatchedRecipe) -> Margins | None:
+    """The votes that are charged beside everything else of a recipe; None where it has no `match` block.
+
+    Raises:
+        ConfigError: they cost more than the budget by themselves.
+    """
+    match, privacy = recipe.match, recipe.privacy
+    if match is None:
+        return None
+    margins = planned_margins(match, privacy.unit)
+    alone = epsilon([margins.event], privacy.delta, "pld")
+    if alone >= privacy.epsilon:
+        raise ConfigError(
+            f"match.noise_multiplier is {match.noise_multiplier:g}: these votes alone cost epsilon {alone:.2g}, and"
+            f" privacy.epsilon is {privacy.epsilon:g}: give them more noise, or remove the block."
+        )
+    return margins
 
 
 def candidates_of(match: MatchConfig | None, texts: int) -> int:

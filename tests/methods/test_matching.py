@@ -89,9 +89,12 @@ def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
     assert 2.9 < epsilon(events, recipe.privacy.delta, accountant) <= 3.0
 
 
-def test_votes_that_take_the_whole_budget_are_refused() -> None:
-    recipe = parse_recipe({"method": "seqpate", "corpus": {"source": "chitchat"}, "match": {"noise_multiplier": 0.2}})
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize("method", ["seqpate", "generator"])
+def test_votes_that_take_the_whole_budget_are_refused(method: str) -> None:
+    said = {"method": method, "corpus": {"source": "chitchat"}, "privacy": {"epsilon": 0.5}, "match": {}}
+    recipe = parse_recipe(said)
+    words = r"match\.noise_multiplier is 5: these votes alone cost epsilon 0\.\d\d, and privacy\.epsilon is 0\.5: give"
+    with pytest.raises(ConfigError, match=words):
         method_of(recipe).planned(recipe)
 
 

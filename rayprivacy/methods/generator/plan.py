@@ -6,7 +6,7 @@ from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING, of_training
-from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
+from rayprivacy.runs.match_plan import candidates_of, charged_margins, check_match, match_stages
 from rayprivacy.runs.model_stages import measuring_stage, writing_stage
 from rayprivacy.runs.plan import Plan, Stage, composed, training_stage
 from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
@@ -38,7 +38,7 @@ def planned_steps(recipe: GeneratorRecipe) -> SampledGaussian:
         ConfigError: no noise is enough.
     """
     histogram = planned_histogram(recipe)
-    margins = planned_margins(recipe.match, recipe.privacy.unit) if recipe.match else None
+    margins = charged_margins(recipe)
     before = [mechanism.event for mechanism in (histogram, margins) if mechanism is not None]
     return sampled_steps(recipe.training, recipe.privacy, composed(before) if before else None)
 

@@ -12,7 +12,7 @@ from rayprivacy.methods.seqpate.noise_target import most_queries, noise_on_mean,
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.release.vote import VoteMechanism
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING
-from rayprivacy.runs.match_plan import candidates_of, check_match, match_stages, planned_margins
+from rayprivacy.runs.match_plan import candidates_of, charged_margins, check_match, match_stages
 from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Plan, Stage, Work
 from rayprivacy.runs.pretrain_plan import check_pretrain, pretrain_assumptions, pretrain_stages
 
@@ -73,7 +73,7 @@ def queries_of_round(recipe: SeqPateRecipe, number: int) -> int:
 def _mechanism(recipe: SeqPateRecipe, queries: int, clip: float | None) -> VoteMechanism:
     votes, privacy = recipe.votes, recipe.privacy
     least = laplace_noise if votes.noise == "laplace" else gaussian_noise
-    margins = planned_margins(recipe.match, privacy.unit) if recipe.match else None
+    margins = charged_margins(recipe)
     return VoteMechanism(
         queries=queries,
         candidates=votes.top_k,
