@@ -20,7 +20,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cpu_time import timed
 
 from rayprivacy.corpus.prompts import load_prompts
 
@@ -119,8 +120,8 @@ def shard(work: Path, cpus: int) -> dict[str, Any]:
     ray.get(ray.remote(lambda: 0).remote())  # a worker is there
     try:
         with _watched() as peaks:
-            sharding = _timed(lambda: shard_corpus(config, key, SHARDS, PER_PART, out))
-            verifying = _timed(lambda: verify_with_ray(out, key, PrivacyUnit.USER))
+            sharding = timed(lambda: shard_corpus(config, key, SHARDS, PER_PART, out))
+            verifying = timed(lambda: verify_with_ray(out, key, PrivacyUnit.USER))
         files = len(list(out.glob("*.parquet")))
     finally:
         ray.shutdown()
@@ -164,23 +165,6 @@ def _peak(process: psutil.Process) -> int:
     status = Path(f"/proc/{process.pid}/status").read_text()
     line = next((line for line in status.splitlines() if line.startswith("VmHWM:")), "VmHWM: 0 kB")
     return int(line.split()[1]) // 1024
-
-
-def _timed(call: Callable[[], Any]) -> tuple[float, float]:
-    """Wall seconds, and CPU seconds of this process and all below it."""
-    began, cpu = time.perf_counter(), _cpu()
-    call()
-    return time.perf_counter() - began, _cpu() - cpu
-
-
-def _cpu() -> float:
-    total, own = 0.0, psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
-        try:
-            total += sum(process.cpu_times()[:4])  # its own, and those of children that it has seen end
-        except psutil.Error:
-            continue
-    return total
 
 
 def _alone(call: Any, *arguments: Any) -> Any:

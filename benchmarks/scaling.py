@@ -25,7 +25,6 @@ import platform
 import shutil
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 import torch
+from cpu_time import timed
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from safetensors.torch import save
@@ -247,29 +246,12 @@ def _arm(work: Path, nodes: tuple[int, ...]) -> dict[str, Any]:
 
 def _timed(name: str, call: Callable[[int], Any], before: Callable[[], Any], between: Any = None) -> dict[str, float]:
     before()
-    first = _measured(lambda: call(0))[0]
+    first = timed(lambda: call(0))[0]
     if between:
         between()
     before()
-    wall, cpu = _measured(lambda: call(1))
+    wall, cpu = timed(lambda: call(1))
     return {f"{name}_s": wall, f"{name}_cpu_s": cpu, f"{name}_first_s": first}
-
-
-def _measured(call: Callable[[], Any]) -> tuple[float, float]:
-    """Wall seconds, and CPU seconds of this process and all below it."""
-    began, cpu = time.perf_counter(), _cpu()
-    call()
-    return time.perf_counter() - began, _cpu() - cpu
-
-
-def _cpu() -> float:
-    total, own = 0.0, psutil.Process()
-    for process in [own, *own.children(recursive=True)]:
-        try:
-            total += sum(process.cpu_times()[:4])  # its own, and those of children that it has seen end
-        except psutil.Error:
-            continue
-    return total
 
 
 @contextmanager

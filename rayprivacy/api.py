@@ -333,7 +333,7 @@ def evaluate(
             texts.get("--holdout"),
             config,
             say=status.update,
-            searched=text_blocks(real, config),
+            searched=text_blocks(real, "--real", config),
         )
     if out is not None:
         write_evaluation(Path(out), found)

@@ -10,9 +10,10 @@ for, and the reference of every figure. Distances of distributions depend on sam
 large.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,8 @@ LEAST_OF_HALF = 10
 _OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
 PARSE = "parse"  # the column of trees that two-stage generation writes
 Indexes = npt.NDArray[np.int64]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -136,18 +139,35 @@ def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
     Raises:
         CorpusError: the file or a column is missing, it cannot be read as UTF-8 text, or it has too few texts.
     """
-    seal = Seal(CorpusError, f"check that {option} is well-formed Parquet, JSONL or CSV, in UTF-8")
     with _named(option):
-        texts = seal.around(f"reading {option}")(_read)(source, option, config)
+        texts = _sealed(option, _read)(source, option, config)
     if len(texts) < LEAST_TEXTS:
         raise CorpusError(f"{option} has {len(texts)} texts that are not empty: give at least {LEAST_TEXTS}.")
     return texts
 
 
-def text_blocks(source: str, config: EvaluationConfig) -> Iterator[list[str]]:
-    """All texts of what `read_texts` has read, in blocks of bounded size; the column is `config.text`."""
-    files = locate(CorpusConfig.parse({"source": source}))
-    return (_kept(piece)["text"].to_pylist() for piece in _pieces(source, files, {"text": config.text}))
+def text_blocks(source: str, option: str, config: EvaluationConfig) -> Iterator[list[str]]:
+    """All texts of what `read_texts` has read, in blocks of bounded size.
+
+    Args:
+        source: where it is.
+        option: how errors name it.
+        config: names the column.
+
+    Raises:
+        CorpusError: the file is not what it was, and cannot be read any more.
+    """
+    with _named(option):
+        pieces = _pieces(source, locate(CorpusConfig.parse({"source": source})), {"text": config.text})
+        read = _sealed(option, lambda: next(pieces, None))
+        while (piece := read()) is not None:
+            yield _kept(piece)["text"].to_pylist()
+
+
+def _sealed(option: str, read: Callable[P, R]) -> Callable[P, R]:
+    """A parser quotes the row that it fails on."""
+    remedy = f"check that {option} is well-formed Parquet, JSONL or CSV, in UTF-8"
+    return Seal(CorpusError, remedy).around(f"reading {option}")(read)
 
 
 @contextmanager

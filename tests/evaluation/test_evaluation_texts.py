@@ -44,6 +44,20 @@ def refused(source: str, option: str = "--real", **config: Any) -> str:
     return message
 
 
+def test_a_file_that_breaks_between_two_readings_is_not_quoted(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", COLUMNS)
+    read_texts(source, "--real", CONFIG)
+    blocks = text_blocks(source, "--real", CONFIG)
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "{SECRET}"}}\n{{"text": "{SECRET}", {SECRET}\n' * 20)
+    with pytest.raises(CorpusError, match=r"^reading --real stopped with JSONDecodeError ") as caught:
+        list(blocks)
+    assert "swordfish" not in str(caught.value)
+    found: BaseException | None = caught.value
+    while found is not None:  # nor in anything that it drags along
+        assert isinstance(found, CorpusError)
+        found = found.__context__
+
+
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_every_format_gives_the_same_texts(tmp_path: Path, kind: str) -> None:
     found = read_texts(write(tmp_path / f"a.{kind}", COLUMNS), "--real", CONFIG)
@@ -69,7 +83,7 @@ def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, mon
     source, config = write(tmp_path / "many.parquet", columns), EvaluationConfig(max_texts=500)
     tracemalloc.start()
     found = read_texts(source, "--real", config)
-    blocks = sum(1 for block in text_blocks(source, config) for _ in block)
+    blocks = sum(1 for block in text_blocks(source, "--real", config) for _ in block)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == 500
