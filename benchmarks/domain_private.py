@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 from dialogs import DOMAINS, prepare
+from frozen_layers import FrozenLayers
 from transformers import NoBadWordsLogitsProcessor
 from without_noise import WithoutNoise
 
@@ -85,7 +86,7 @@ from rayprivacy.sanitize.settings import KINDS
 USR, HOME, AWAY = "USR:", "airline", "media"
 WINDOW, THRESHOLD, NORM = 16, 0.96, 0.1
 TURNS = 4  # of a prompt at most: longer ones cost time to read, and say little more
-AT_ONCE = 512  # tokens, padded
+AT_ONCE = 256  # tokens, padded
 JOIN = JoinConfig(by="conversation_id", order="turn", prefix=f"{USR} ", words=("slots",))
 KEYWORDS = Path("jobs/domain_private/keywords.yml")
 SHARED_BY, SECRETS = 100, 500
@@ -203,6 +204,7 @@ class Bench:
         )
         self.adapter = AdapterConfig(kind="lora", rank=8, layers=given.layers)
         self.training = with_learning_rate(config, self.adapter)
+        self._frozen = FrozenLayers(self.backbone.model.config.num_hidden_layers - given.layers)
 
     def mechanism(self, plan: Plan) -> StepMechanism:
         """The steps of a row, with the least noise that fits the budget for its noisy ones."""
@@ -225,12 +227,13 @@ class Bench:
         )  # fmt: skip
         model = trainable(self.backbone, self.adapter)
         noise = StepNoise(KeyedNoise(self._key, f"seed {self._seed}"), mechanism, self.training.expected_batch)
-        losses = partial(row_losses, low_precision=low)
+        losses = self._frozen.watching(partial(row_losses, low_precision=low))
         engine = make_engine(model, self.training, noise, EngineConfig(), losses, low_precision=low)
         taken = defaultdict(list)
         for step in range(self.training.steps):
             began = time.monotonic()
-            engine.step(step, physical_batches(sampler.sample(step), AT_ONCE, self.backbone.end))
+            with self._frozen.of(model):
+                engine.step(step, physical_batches(sampler.sample(step), AT_ONCE, self.backbone.end))
             taken["redacted" if plan.redacted[step] else "full"].append(time.monotonic() - began)
         model.load_state_dict(engine.state_dict(), strict=False)
         return merged(model, self.backbone), {kind: round(float(np.median(each)), 3) for kind, each in taken.items()}

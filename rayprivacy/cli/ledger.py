@@ -137,6 +137,10 @@ def ledger_verify(
     """
     if (ledger is None) == (export is None):
         raise ConfigError("give either --ledger or --export, and not both.")
+    if certificate and expected_head:
+        raise ConfigError("give either --certificate or --expected-head: each is an entry that must be in the book.")
+    if public_key and export is None:
+        raise ConfigError("--public-key checks the signature of an export: give it with --export.")
     head = _head(certificate) if certificate else expected_head
     if export is not None:
         key = load_key(ledger_key) if ledger_key else None
@@ -145,6 +149,11 @@ def ledger_verify(
         report = _existing(str(ledger), ledger_key).verify(head)
     if ledger_key and report.macs == "none":
         raise LedgerError("the book carries no authentication: it is not kept with this key, or it was written anew.")
+    if ledger_key and head is None and report.macs.startswith("checked from"):
+        raise LedgerError(
+            f"the book's authentication is {report.macs}: it had no key before, or was written anew without it, so give"
+            " --certificate or --expected-head with an entry of that time."
+        )
     typer.echo(f"intact: {report.accounts} accounts, {report.entries} entries, {report.charges} charges")
     typer.echo(f"head {report.head}; authentication {report.macs}")
     for release in report.recalled:

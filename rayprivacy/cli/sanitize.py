@@ -45,7 +45,7 @@ def sanitize(
     data: dict[str, Any] = {
         "method": "santext",
         "corpus": {"source": str(source), **columns},
-        "privacy": {"account": account, "ledger": ledger, "key": key, "epsilon": epsilon or 1e9},
+        "privacy": {"account": account, "ledger": ledger, "key": key, "epsilon": 1e9 if epsilon is None else epsilon},
         "sanitize": {"words": words, "keep": keep, "max_tokens": max_tokens, "plus": {} if plus else None},
     }
     if keep is not None:  # it costs what it costs

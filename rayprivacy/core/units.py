@@ -9,6 +9,8 @@ from enum import StrEnum
 
 from rayprivacy.core.errors import ConfigError
 
+MOST_EPSILON = 1e300  # sums of a few stay finite
+
 
 class PrivacyUnit(StrEnum):
     """Whose presence is hidden: all text of one user, one record, or one phrase."""
@@ -61,14 +63,16 @@ class Budget:
     Budget(epsilon=3.0, delta=1e-06)
 
     Raises:
-        ConfigError: epsilon is not positive and finite, or delta is not inside (0, 1).
+        ConfigError: epsilon is not positive, or above MOST_EPSILON, or delta is not inside (0, 1).
     """
 
     epsilon: float
     delta: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise ConfigError(f"privacy.epsilon is {self.epsilon}: give a positive finite number, e.g. 3.0.")
+        if not 0 < self.epsilon <= MOST_EPSILON:
+            raise ConfigError(
+                f"privacy.epsilon is {self.epsilon}: give a positive finite number, e.g. 3.0; {MOST_EPSILON:g} at most."
+            )
         if not (math.isfinite(self.delta) and 0 < self.delta < 1):
             raise ConfigError(f"privacy.delta is {self.delta}: give a number between 0 and 1, e.g. 1e-6.")

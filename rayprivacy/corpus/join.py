@@ -3,13 +3,14 @@
     ("ann", "c1", turn 2, "to Rome")      ->   ("ann", "USR: a ticket please\\nUSR: to Rome")
     ("ann", "c1", turn 1, "a ticket please")
 
-A document is a function of the rows of one conversation of one user, so a user still changes nobody else's. It happens
-where all rows of a user have come together, in any order. Bounds and the removal of repeats then see documents: turns
-that are equal word for word, "ok" say, stay several.
+A document is a function of the distinct rows of one conversation of one user, so a user still changes nobody else's.
+It happens where all rows of a user have come together, in any order. A row that is there twice, place in the order and
+all, is one turn. Bounds then see documents: turns that are equal word for word, "ok" say, in two places stay two.
 
 A row without a place in the order is a document of its own, as it is: the secrets that an audit plants have none.
 """
 
+import math
 from itertools import groupby
 from typing import Any
 
@@ -27,7 +28,8 @@ def joined(rows: pa.Table, config: JoinConfig, max_chars: int) -> pa.Table:
     """One row for each conversation.
 
     Args:
-        rows: user, text, labels, columns of word labels, and `by` and `order` as strings.
+        rows: user, text, labels, columns of word labels, and `by` and `order` as strings; distinct, and in an order
+            that depends on a user's own rows alone, which decides between turns of one place and text.
         config: how they are joined.
         max_chars: longer documents are cut.
 
@@ -66,7 +68,9 @@ def _of_turn(turn: Row, name: str) -> list[str]:
 
 def _number(written: str) -> float:
     try:
-        return float(written)
+        number = float(written)
     except ValueError:
-        pass
+        number = math.nan
+    if not math.isnan(number):
+        return number
     raise CorpusError("corpus.join.order names a column that holds something else than numbers: choose another column.")

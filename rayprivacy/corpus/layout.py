@@ -143,10 +143,14 @@ def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Tab
 
 def _bounded_documents(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
     """What a user's prepared rows come to, sorted by user and order; a bound sees documents, not the turns of one."""
-    rows, config = table.drop_columns(["shard", "part"]), layout.config
+    rows, config, repeats = table.drop_columns(["shard", "part"]), layout.config, Dropped()
     if config.join:
-        rows = ordered(joined(rows.drop_columns([ORDER]), config.join, config.max_chars), key)
-    return bounded(rows, config.max_records_per_user)
+        # Blocks have dropped repeats of their own, and which rows share a block depends on everybody's: none are left.
+        # It also puts the rows in an order of their own, which decides between turns in one place.
+        turns, repeats = bounded(rows, None)
+        rows = ordered(joined(turns.drop_columns([ORDER]), config.join, config.max_chars), key)
+    kept, dropped = bounded(rows, config.max_records_per_user)
+    return kept, repeats + dropped
 
 
 def content_digest(table: pa.Table, key: Key, unit: PrivacyUnit = PrivacyUnit.USER) -> str:

@@ -51,6 +51,8 @@ def _read_parquet(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, 
 
 
 def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
+    if _is_blank(stream):
+        return  # Arrow refuses a file without a header; other files of the source may have one
     reader = csv.open_csv(
         stream,
         read_options=csv.ReadOptions(block_size=_PIECE_BYTES),
@@ -61,6 +63,13 @@ def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
     )
     for batch in reader:
         yield pa.Table.from_batches([batch])
+
+
+def _is_blank(stream: pa.NativeFile) -> bool:
+    """Whether a file is shorter than the buffer and has nothing but white space."""
+    start = stream.read(_BUFFER_BYTES)
+    stream.seek(0)
+    return len(start) < _BUFFER_BYTES and not start.removeprefix(BOM_UTF8).strip()
 
 
 def _read_jsonl(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:

@@ -196,24 +196,29 @@ def _made(work: _Work, stamp: str) -> ShardManifest:
 def _read(share: int, work: _Work) -> Facts:
     """Read one share of the source, and file its rows by place."""
     tools, total, blocks = _Tools(work), Dropped(), 0
-    for block in _blocks(work, share):
-        cleaned, dropped = tidy(block, tools.key, work.layout, tools.phrases)
-        rows, more = prepare(cleaned, tools.key, work.layout)
+    for block, dropped in _blocks(work, share, tools):
+        rows, more = prepare(block, tools.key, work.layout)
         work.spill.write(share, blocks, rows)
         total, blocks = total + dropped + more, blocks + 1
     return {"dropped": asdict(total), "blocks": blocks}
 
 
-def _blocks(work: _Work, share: int) -> Iterator[pa.Table]:
-    """The rows of a share in blocks of bounded size, as they are in the source."""
-    held: list[pa.Table] = []
+def _blocks(work: _Work, share: int, tools: _Tools) -> Iterator[tuple[pa.Table, Dropped]]:
+    """The rows of a share, tidied, in blocks of bounded size, and how many each lost.
+
+    A piece is tidied before it meets others: of another file, whose column of users has another type, or planted. In
+    one table their ids would take a common type, in which some are not what they were.
+    """
+    held, total = [], Dropped()
     for piece in _pieces(work, share):
-        if held and sum(table.nbytes for table in held) + piece.nbytes > work.piece_bytes:
-            yield pa.concat_tables(held, promote_options="permissive")
-            held = []
-        held.append(piece)
+        rows, dropped = tidy(piece, tools.key, work.layout, tools.phrases)
+        if held and sum(table.nbytes for table in held) + rows.nbytes > work.piece_bytes:
+            yield pa.concat_tables(held), total
+            held, total = [], Dropped()
+        held.append(rows)
+        total += dropped
     if held:
-        yield pa.concat_tables(held, promote_options="permissive")
+        yield pa.concat_tables(held), total
 
 
 def _pieces(work: _Work, share: int) -> Iterator[pa.Table]:
@@ -224,7 +229,7 @@ def _pieces(work: _Work, share: int) -> Iterator[pa.Table]:
 
 def _labelled(rows: pa.Table, layout: Layout) -> pa.Table:
     for name in layout.carried:
-        rows = rows.append_column(name, pa.nulls(len(rows)))  # of no type: it goes with numbers as with words
+        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
     return rows
 
 

@@ -5,9 +5,10 @@ become strings without surrounding white space in Unicode NFC. Merging two peopl
 one costs privacy; so what a program made of an id is undone, in every format:
 
 - 7, 7.0, "7" and "7.0" are one user: a column of integers that met a missing value is written with fractions;
-- so are 1e+15 and 1000000000000000: large ones are written with exponents;
+- so are 1e+15, 1.0E15 and 1000000000000000: large ones are written with exponents;
 - a number of 2^53 or more that is a float, or has a fraction or an exponent, has lost digits: its user
-  cannot be told, so it is no id, and its records are left out and counted, as those without an id are.
+  cannot be told, so it is no id, and its records are left out and counted, as those without an id are. Floats of 32
+  and 16 bits lose them from 2^24 and 2^11 on.
 
 What was written on purpose stays: 007 and 7, look-alikes of other alphabets, and letter case are different ids.
 """
@@ -47,11 +48,18 @@ def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
 
 
 _EXACT = 2**53  # a double holds every integer below it
-_WRITTEN_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?(e\+[0-9]{2,3})?", re.ASCII | re.IGNORECASE)
+_NARROW = {pa.float16(): 2**11, pa.float32(): 2**24}  # and a shorter float those below this
+_WRITTEN_NUMBER = re.compile(  # 12.0, 1.2e+01; and 1.2E1, which is how Java writes what is 10^7 and more
+    r"-?(?:[0-9]+(\.[0-9]*)?([eE]\+[0-9]{2,3})?|[0-9](\.[0-9]+E[0-9]{1,3}))"
+)
 
 
 def canonical_users(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Users as strings, stripped and in NFC; null and empty ids are null."""
+    column = _decoded(column)
+    if column.type in _NARROW:
+        wide = column.cast(pa.float64())
+        column = pc.if_else(pc.less(pc.abs(wide), _NARROW[column.type]), wide, pa.scalar(None, pa.float64()))
     return _on_distinct(canonical_strings(column, "user"), _canonical_name)
 
 
@@ -74,8 +82,7 @@ def canonical_strings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     Raises:
         CorpusError: the type has no canonical string (lists, structs, bytes that are not UTF-8).
     """
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = _decoded(column)
     if pa.types.is_floating(column.type):
         return _on_distinct(column.cast(pa.float64()), _number)
     try:
@@ -83,6 +90,10 @@ def canonical_strings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         kind = column.type
     raise CorpusError(f"the column '{name}' of the corpus has type {kind}: convert it to strings in the source.")
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _on_distinct(column: pa.ChunkedArray, function: Callable[[Any], str | None]) -> pa.ChunkedArray:

@@ -155,7 +155,7 @@ class Database:
 def _backend(url: str) -> Backend:
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
     if parsed.get_backend_name() == "postgresql":
         return PostgresBackend(parsed)

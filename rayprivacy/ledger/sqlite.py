@@ -83,11 +83,17 @@ class SqliteBackend:
 
 
 def _prepare_file(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError:
-        path.chmod(0o600)  # by name: closing a handle of a live SQLite file would drop this process's locks on it
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            path.chmod(0o600)  # by name: closing a handle of a live SQLite file would drop this process's locks on it
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+    else:
+        return
+    raise LedgerError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -1,7 +1,9 @@
 """Publish the winner of a selection: its text, its model, its recipe, and a certificate from the account that paid."""
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,15 @@ def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: K
     # Of the released text alone: nothing that was measured on private text leaves a selection.
     figures = {"releasable": True, **synthetic_metrics(texts)}
     write_atomic(scratch / METRICS, (json.dumps({"schema_version": 1, "synthetic": figures}) + "\n").encode(), SHARED)
+    _at_one_time(scratch)
     scratch.rename(trials.root / PUBLISHED)
+
+
+def _at_one_time(folder: Path) -> None:
+    """Date everything in a folder alike: how old the model is would say how many trials came after it."""
+    now = time.time()
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (now, now))
 
 
 def _write(folder: Path, certificate: dict[str, Any], trials: Trials, trial: Path) -> None:

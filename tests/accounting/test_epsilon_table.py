@@ -8,6 +8,7 @@ prv-accountant 0.2.0 is itself off for much sampling with little noise, so the t
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ from prv_accountant import PoissonSubsampledGaussianMechanism, PRVAccountant
 from prv_accountant.privacy_random_variables import PrivacyRandomVariableTruncated
 
 from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.accounting.gaussian import epsilon_of
+from rayprivacy.accounting.loss import pld_epsilon
 from rayprivacy.accounting.renyi import ORDERS
 from rayprivacy.core.errors import EventError
 
@@ -188,6 +191,19 @@ def test_trap_little_noise_hangs() -> None:
     ):
         with pytest.raises(EventError, match="pld"):
             epsilon([event], 1e-5, "pld")
+
+
+@pytest.mark.parametrize("steps", [10**3, 10**4, 10**5, pytest.param(10**6, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("mu", [1.0, 3.0])
+def test_many_runs_and_a_tiny_delta_are_never_below_the_truth(steps: int, mu: float) -> None:
+    """Rounding in the power of a Fourier transform takes a part of delta; sampled with q = 1, the truth is known."""
+    event, told = _run(1.0, math.sqrt(steps) / mu, steps), 0
+    for delta in (1e-6, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-14):
+        with suppress(EventError):
+            found = pld_epsilon([(event.event, steps)], delta)
+            assert epsilon_of(mu, delta) <= found
+            told += 1
+    assert told >= 1
 
 
 def test_trap_the_central_limit_is_below_the_truth() -> None:

@@ -192,4 +192,20 @@ REPAIRED = (
         "False",
         "tests/ledger/test_recalled.py::test_what_version_0_1_trained_is_named",
     ),
+    Mutation(
+        "repeats_of_a_block",
+        "a turn that is there twice is one or two, as others' rows decide which rows share a block",
+        "corpus/layout.py",
+        "turns, repeats = bounded(rows, None)",
+        "turns = rows",
+        "tests/corpus/test_join.py::test_which_rows_share_a_block_changes_no_document",
+    ),
+    Mutation(
+        "short_floats",
+        "two users of a column of short floats have one name there and two elsewhere",
+        "corpus/users.py",
+        "if column.type in _NARROW:",
+        "if False:",
+        "tests/corpus/test_users.py::test_canonical_users",
+    ),
 )

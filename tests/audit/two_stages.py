@@ -88,4 +88,12 @@ TWO_STAGES = (
         "found[len(found)] = tree",
         f"{_PARSED}::test_a_killed_task_goes_on_where_it_was",
     ),
+    Mutation(
+        "notes_of_another_corpus",
+        "trees that a killed task noted are given to whoever stands in that place of another corpus",
+        "methods/two_stage/parsing.py",
+        "return job.notes / _mark(job, key)[:16]",
+        "return job.notes / job.public[:16]",
+        f"{_PARSED}::test_what_a_killed_task_noted_of_another_corpus_is_not_used",
+    ),
 )

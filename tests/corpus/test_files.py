@@ -104,6 +104,12 @@ def test_empty_files_hold_no_record(tmp_path):
         columns_of(config, locate(config))
 
 
+@pytest.mark.parametrize("data", ["", "\n", "\ufeff", " \n\n"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_an_empty_file_beside_others_has_no_rows(kind, data):
+    assert list(read_pieces(pa.BufferReader(data.encode()), kind, ["user", "text"])) == []
+
+
 def test_a_missing_column_names_those_of_a_schema():
     with pytest.raises(CorpusError, match=r"corpus.labels is 'topic'.*choose of user, text"):
         check_columns(CorpusConfig(labels=("topic",)), ["user", "text"], "parquet")

@@ -10,7 +10,6 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import Layout, finish, prepare
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.shards import _labelled
 from rayprivacy.corpus.users import clean
 
 KEY = Key.for_tests()
@@ -67,17 +66,35 @@ def test_a_user_who_joins_changes_no_other_document():
     assert {name: document for name, document in after.items() if name[0] != "cat"} == before
 
 
+def test_which_rows_share_a_block_changes_no_document():
+    """A block grows and shrinks with what others wrote, and drops the repeats that are in it."""
+    assert _documents([ROWS, ROWS]) == _documents([ROWS + ROWS]) == _documents([ROWS])
+    layout = Layout(_config(), shards=1, per_part=1)
+    ready = [prepare(clean(_table(ROWS), None)[0], KEY, layout)[0] for _ in range(2)]
+    assert finish(pa.concat_tables(ready), 0, KEY, layout)[1].duplicates == len(ROWS)
+
+
+@pytest.mark.parametrize("first", ["air", "media"])
+def test_which_of_two_turns_in_one_place_comes_first_depends_on_them_alone(first):
+    """A document has the label of its first turn."""
+    turns = [("ann", "hi", domain, "O", "1", 1) for domain in ("air", "media")]
+    turns = turns if first == "air" else turns[::-1]
+    documents = ({("ann", "air"): ("USR: hi\nUSR: hi", "O O O O")}, 1)
+    assert _documents([turns]) == _documents([[turn] for turn in turns]) == documents
+
+
 def test_a_row_without_a_place_is_a_document_of_its_own_as_it_is():
     documents, count = _documents([[*ROWS, ("cat", "my secret", None, None, None, None)]])
     assert count == 4
     assert documents["cat", None] == ("my secret", None)
 
 
-def test_a_place_that_is_no_number_is_refused_without_quoting_it():
-    rows = [("ann", "hi", "air", "O", "1", "first")]
+@pytest.mark.parametrize("place", ["first", "nan"])
+def test_a_place_that_is_no_number_is_refused_without_quoting_it(place):
+    rows = [("ann", "hi", "air", "O", "1", place)]
     with pytest.raises(CorpusError, match=r"corpus.join.order names a column .* numbers") as refused:
         _documents([rows])
-    assert "first" not in str(refused.value)
+    assert place not in str(refused.value)
     assert refused.value.__context__ is None
 
 
@@ -101,13 +118,3 @@ def test_without_a_join_the_settings_are_written_as_before():
     assert "join" not in CorpusConfig().model_dump()
     assert CorpusConfig(labels=("a",)).columns == ["user", "text", "a"]
     assert _config(user="talk").columns == ["talk", "text", "domain", "slots", "turn"]
-
-
-@pytest.mark.parametrize("turns", [pa.array([1, 2]), pa.array(["1", "2"]), pa.array([1.0, 2.0])])
-def test_planted_rows_go_with_turns_of_any_type(turns):
-    """They have no labels, and no place in an order that may be counted in numbers."""
-    text = pa.array(["a", "b"], pa.large_string())
-    rows = pa.table({"user": ["ann", "bob"], "text": text, "by": ["c", "d"], "order": turns})
-    planted = _labelled(pa.table({"user": ["eve"], "text": text[:1]}), Layout(_config(), 1, 1))
-    every = pa.concat_tables([rows, planted], promote_options="permissive")
-    assert clean(every, None)[0]["order"].to_pylist() == ["1", "2", None]

@@ -13,7 +13,7 @@ from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger import opening
 from rayprivacy.ledger.filters.choose import parameters_for
-from rayprivacy.ledger.least_noise import gaussian_noise
+from rayprivacy.ledger.least_noise import gaussian_noise, least_noise
 from rayprivacy.ledger.store import Ledger
 
 UNIT = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
@@ -60,6 +60,29 @@ class TestPlan:
         ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
         assert ledger.status("a").epsilon_spent == pytest.approx(epsilon, rel=1e-6)
         assert ledger.verify().charges == 1
+
+
+@pytest.mark.parametrize(
+    ("q", "steps", "epsilon"),
+    [
+        (0.01, 1000, 0.1),
+        pytest.param(0.001, 10_000, 0.5, marks=pytest.mark.exhaustive),
+        pytest.param(1e-4, 100_000, 0.4, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_plan_of_small_losses_that_fills_its_cap_is_verified(
+    sqlite_url: str, q: float, steps: int, epsilon: float
+) -> None:
+    ledger = Ledger.open(sqlite_url)
+
+    def event(sigma: float) -> DpEvent:
+        return SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps)
+
+    budget = Budget(epsilon, 1e-6)
+    sigma = least_noise(event, budget, "pld", start=1.0)
+    ledger.create_account("a", *UNIT, budget, "pld", plan=[event(sigma)])
+    ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event(sigma))), b"x")
+    assert ledger.verify().charges == 1
 
 
 def _plan_file(folder: Path, plan: list[DpEvent]) -> str:

@@ -288,6 +288,8 @@ def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureF
     ]
     assert main(words) == 2
     assert "give --epsilon" in capsys.readouterr().err
+    assert main([*words, "--epsilon", "0"]) == 2
+    assert "privacy.epsilon is 0" in capsys.readouterr().err
     assert main([*words, "--keep", "0.3"]) == 0
     said = capsys.readouterr().out
     assert "Epsilon of a document" in said

@@ -105,7 +105,7 @@ def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
     job = write("killed", ["bob"])
     key = load_key(job.key_path)
     begin(job, key)
-    notes = job.notes / f"{job.public[:16]}-0-0"
+    notes = parsing._notes(job, key) / "0-0"
     done = [json.dumps([record, _trees(whole)["bob", record]]) for record in (0, 2, 0, 1)]  # two tasks, side by side
     notes.write_text("\n".join(done) + '\n[3, "{\\"inte')  # the last line is not finished
     asked = write.asked  # type: ignore[attr-defined]
@@ -119,6 +119,18 @@ def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
     asked.clear()
     assert begin(job, key) is not None, "what is there is used again"
     assert asked == []
+
+
+def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) -> None:
+    """Whoever deletes a user and resumes has other places for all later records."""
+    killed = write("one", ["ann", "bob"], texts=["play a", "play b"])
+    begin(killed, load_key(killed.key_path))
+    parsing._parse_part(killed, 0)
+    job = write("one", ["bob"], texts=["stop c", "stop d"])
+    _parsed(job)
+    tracks = [json.loads(_trees(job)["bob", record])["slots"]["track"] for record in range(2)]
+    assert tracks == ["stop c", "stop d"]
+    assert not job.notes.exists()
 
 
 def test_another_parser_makes_another_input_of_the_release(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

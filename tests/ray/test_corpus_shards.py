@@ -82,6 +82,38 @@ def test_formats_and_blocks_give_the_same_bytes(tmp_path, key_path):
     assert fine.corpus_digest(key) == made["csv"].corpus_digest(key)
 
 
+def test_which_file_a_repeated_turn_is_in_changes_no_document(tmp_path, key_path):
+    """Files are read in blocks of their own, and large ones in several, as many as all users' rows fill."""
+    turns = [
+        {"uid": f"u{n % 4}", "body": f"ok {n % 8}", "talk": n % 8, "turn": n // 8, "topic": "a"} for n in range(48)
+    ]
+    join = {"by": "talk", "order": "turn"}
+    made = {}
+    for name, files in (("once", [turns]), ("jsonl-one", [turns + turns]), ("jsonl-two", [turns, turns])):
+        (tmp_path / name).mkdir()
+        for number, rows in enumerate(files):
+            (tmp_path / name / f"{number}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        config = settings(tmp_path / name, join=join)
+        made[name] = shard_corpus(config, key_path, 2, 1, tmp_path / f"out-{name}")
+    digests = {manifest.corpus_digest(load_key(key_path)) for manifest in made.values()}
+    assert len(digests) == 1
+    assert {sum(entry.rows for entry in manifest.files) for manifest in made.values()} == {8}
+    assert [made[name].dropped.duplicates for name in ("once", "jsonl-one", "jsonl-two")] == [0, 48, 48]
+
+
+@pytest.mark.parametrize("ids", [pa.int64(), pa.float64(), pa.dictionary(pa.int32(), pa.string())])
+def test_planted_users_go_with_ids_of_any_type(tmp_path, key_path, ids):
+    users = pa.array(range(8), pa.int64())
+    users = users.cast(pa.string()).dictionary_encode() if pa.types.is_dictionary(ids) else users.cast(ids)
+    (tmp_path / "source").mkdir()
+    table = pa.table({"uid": users, "body": ["hello"] * 8, "topic": ["a"] * 8})
+    pq.write_table(table, tmp_path / "source" / "0.parquet")
+    planted = pa.table({"user": ["eve"], "text": pa.array(["a secret"], pa.large_string())})
+    out = tmp_path / "out"
+    shard_corpus(settings(tmp_path / "source", holdout=0.0), key_path, 1, 1, out, planted=planted)
+    assert sorted(read_part(out, 0)["user"].to_pylist()) == [*map(str, range(8)), "eve"]
+
+
 def test_files_resume_and_tampering(tmp_path, key_path):
     config, out = write(corpus(), tmp_path / "parquet"), tmp_path / "out"
     manifest = shard_corpus(config, key_path, SHARDS, PER_PART, out)

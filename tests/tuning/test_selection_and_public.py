@@ -100,6 +100,7 @@ def _check_winner(bench: Any, winner: Path, best: float) -> None:
     assert {path.name for path in winner.iterdir()} == {
         "model", "synthetic.parquet", "recipe.yaml", "certificate.json", "certificate.md", "metrics.json",
     }  # fmt: skip
+    assert len({path.stat().st_mtime for path in winner.rglob("*")}) == 1, "how old the model is says too much"
     space = load_space(bench.folder / "space.yaml")
     recipe = Trials.of(space, bench.folder).recipe({"training.clipping_norm": 1.0})
     assert utility(winner, recipe, space.metric, "synthetic.parquet") == best

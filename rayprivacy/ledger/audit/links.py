@@ -3,7 +3,8 @@
 hash = SHA-256 of the canonical JSON of every column but `hash` and `mac`; `rung`, `cost` and `balance` are left out
 when they are 0 or empty, so that rows of the first schema keep their hashes. mac = PRF(key, "ledger-entry", hash):
 whoever rewrites the chain can compute new hashes and no new macs. A book may begin without macs and be keyed later,
-never the other way round.
+never the other way round. A book that was written anew without the key, and then continued with it, looks like that
+too: so what is said of the macs names the first entry that has one.
 """
 
 import hashlib
@@ -24,12 +25,12 @@ def check_links(entries: list[Row], key: Key | None, expected_head: str | None) 
     """Check every link and mac.
 
     Returns:
-        the head, and whether the macs are 'checked', 'unchecked' or 'none'.
+        the head, and what `VerifyReport.macs` says of the macs.
 
     Raises:
         LedgerError: the first entry that does not follow, or the head seen earlier is not there.
     """
-    head, keyed = GENESIS, False
+    head, keyed = GENESIS, 0  # the first entry with a mac
     heads = {GENESIS}
     for seq, row in enumerate(entries, start=1):
         where = f"entry {seq}"
@@ -38,14 +39,22 @@ def check_links(entries: list[Row], key: Key | None, expected_head: str | None) 
         if not 0 <= row["rung"] <= MAX_RUNG or _hash(row) != row["hash"]:
             fail(where, "does not match its hash")
         head = str(row["hash"])
-        keyed = _check_mac(row["mac"], head, key, keyed, where)
+        if _check_mac(row["mac"], head, key, keyed > 0, where):
+            keyed = keyed or seq
         heads.add(head)
     if expected_head is not None and expected_head not in heads:
         raise LedgerError(
             f"the ledger lacks the entry {expected_head[:12]} seen earlier: an older copy was put back or its tail was"
             " cut, so restore the newest one."
         )
-    return head, "none" if not keyed else "unchecked" if key is None else "checked"
+    return head, _said(keyed, key is not None)
+
+
+def _said(keyed: int, checked: bool) -> str:
+    if not keyed:
+        return "none"
+    since = "" if keyed == 1 else f" from entry {keyed} on"
+    return ("checked" if checked else "unchecked") + since
 
 
 def _hash(row: Row) -> str:

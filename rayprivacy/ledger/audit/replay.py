@@ -41,7 +41,8 @@ class VerifyReport:
     Attributes:
         accounts, entries, charges, outputs: how many.
         head: hash of the last entry.
-        macs: 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key.
+        macs: 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key. Of a book that
+            was keyed later, 'checked from entry 17 on': the entries before may have been written anew.
         signature: of an export: 'checked' against a key, 'unchecked' for want of one, or 'none'.
         recalled: releases that are to be made again if they computed in bfloat16 (see `recalled`).
     """

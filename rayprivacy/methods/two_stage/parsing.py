@@ -2,8 +2,9 @@
 
     shards (private) -> Ray tasks, one for each part: record by record (`generation.parsing`) -> shards with trees
 
-A task notes each tree in a private file as it is found, and one that is killed goes on from there. Only part
-numbers travel, of all parts, whoever is in them. The new shards have digests of their own, trees included: so with
+A task notes each tree in a private file as it is found, and one that is killed goes on from there. Records are noted
+by their place, so notes are kept apart by corpus: where somebody was deleted, all later records have other places. Only
+part numbers travel, of all parts, whoever is in them. The new shards have digests of their own, trees included: so with
 another parser the corpus is another input, with other charges, coins and noise.
 """
 
@@ -84,7 +85,11 @@ def begin(job: ParsingJob, key: Key) -> ShardManifest | None:
         found.check_files(job.out)
         return found
     clear_parts(job.out) if job.out.is_dir() else private_directory(job.out)
-    private_directory(job.notes)
+    notes = _notes(job, key)
+    for other in private_directory(job.notes).iterdir():
+        if other != notes:
+            shutil.rmtree(other)
+    private_directory(notes)
     return None
 
 
@@ -121,7 +126,7 @@ def _parse_part(job: ParsingJob, part: int) -> None:
     torch.set_num_threads(1)  # the order of floating-point sums must not depend on the machine's cores
     parser, key = _parser(job), load_key(job.key_path)
     for number, rows in enumerate(part_tables(job.source, part)):
-        notes = job.notes / f"{job.public[:16]}-{part}-{number}"
+        notes = _notes(job, key) / f"{part}-{number}"
         trees = _noted(notes)
         for place, utterance in enumerate(rows["text"].to_pylist()):
             if place not in trees:
@@ -155,6 +160,11 @@ def _entry(job: ParsingJob, key: Key, entry: FileEntry) -> FileEntry:
     number = [path.name for path in part_paths(job.source, entry.part)].index(entry.file)
     rows = pq.read_table(job.out / entry.file, partitioning=None)
     return write_part(rows, entry.part, key, job.out, job.unit, number)
+
+
+def _notes(job: ParsingJob, key: Key) -> Path:
+    """The folder of what was found in this corpus by this parser."""
+    return job.notes / _mark(job, key)[:16]
 
 
 def _mark(job: ParsingJob, key: Key) -> str:
