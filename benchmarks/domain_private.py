@@ -56,7 +56,7 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.join import joined
 from rayprivacy.corpus.phrases import words_of
-from rayprivacy.corpus.settings import JoinConfig
+from rayprivacy.corpus.settings import WHOLE, JoinConfig
 from rayprivacy.dpsgd.batches import physical_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
@@ -68,7 +68,7 @@ from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.generation.decode import sample
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.least_noise import least_noise
-from rayprivacy.methods.domain_private.reading import FULL, REDACTED, redacting
+from rayprivacy.methods.domain_private.reading import FULL, REDACTED, Redacting, redacting
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import merged, trainable
@@ -86,6 +86,7 @@ from rayprivacy.sanitize.settings import KINDS
 USR, HOME, AWAY = "USR:", "airline", "media"
 WINDOW, THRESHOLD, NORM = 16, 0.96, 0.1
 TURNS = 4  # of a prompt at most: longer ones cost time to read, and say little more
+MAX_CHARS = 4000
 AT_ONCE = 256  # tokens, padded
 JOIN = JoinConfig(by="conversation_id", order="turn", prefix=f"{USR} ", words=("slots",))
 KEYWORDS = Path("jobs/domain_private/keywords.yml")
@@ -171,7 +172,7 @@ def _documents(path: Path) -> list[Row]:
     names = {"conversation_id": "user", "utterance": "text", "slot_labels": "slots", "turn": "order"}
     turns = turns.rename_columns([names.get(name, name) for name in turns.column_names])
     turns = turns.set_column(turns.column_names.index("order"), "order", turns["order"].cast("string"))
-    rows = joined(turns.append_column("by", turns["user"]), JOIN, 4000).to_pylist()
+    rows = joined(turns.append_column("by", turns["user"]), JOIN, WHOLE).to_pylist()
     return sorted(rows, key=lambda row: row["user"])
 
 
@@ -219,7 +220,9 @@ class Bench:
     def train(self, plan: Plan) -> tuple[Any, dict[str, float]]:
         """A trained model as a plain one, and the seconds of its noisy and of its other steps, in the middle."""
         mechanism, low, policy = self.mechanism(plan), self._given.dtype == "bfloat16", self._data.policy(plan.policy)
-        reading = redacting(PrivacyUnit.USER, (), _context, self._given.tokens, policy, plan.redacted)
+        reading = redacting(
+            PrivacyUnit.USER, (), _context, self._given.tokens, Redacting(policy, MAX_CHARS), plan.redacted
+        )
         rows = [row for row in self._data.private if row["domain"] in plan.domains]
         sampler = PoissonSampler(
             self._key, f"seed {self._seed}", mechanism.sampling_rate, self._units(rows, reading, plan), 1,

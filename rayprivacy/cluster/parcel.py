@@ -12,9 +12,8 @@ from pathlib import Path
 
 from ray._private.runtime_env.packaging import create_package
 
+from rayprivacy.cluster.paths import NEVER
 from rayprivacy.core.errors import ConfigError
-
-NEVER = ["*.key", "*.db", "*.db-wal", "*.db-shm", "*.parquet", "/runs", ".env", ".venv"]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ ledger would forget what was spent. So every private path must be absolute, and 
 """
 
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,6 +19,7 @@ from rayprivacy.corpus.sources import CHITCHAT
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.source import DATASET
 
+NEVER = ["*.key", "*.db", "*.db-wal", "*.db-shm", "*.parquet", "/runs", ".env", ".venv"]  # travels to a cluster
 OPTIONS = frozenset({"region", "endpoint_override", "scheme", "anonymous"})  # of a URI, that are no secrets
 REMEDY = "give an absolute path on storage that all nodes mount"
 
@@ -45,7 +47,7 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
         _absolute(key, value, REMEDY)
     for key, value in path_values(recipe, PathKind.PUBLIC):
         if not _travels(value, shipped):
-            _absolute(key, value, f"{REMEDY}, or ship the file with --working-dir")
+            _absolute(key, value, f"{REMEDY}, or ship the file with --working-dir, where no Parquet file travels")
     _check_base(recipe.model.base)
     _check_ledger(recipe.privacy.ledger)
 
@@ -115,7 +117,10 @@ def _one(url: URL, name: str) -> str | None:
 
 
 def _travels(path: str, shipped: Path | None) -> bool:
-    return shipped is not None and not _is_absolute(path) and (shipped / path).is_file()
+    if shipped is None or _is_absolute(path) or not (shipped / path).is_file():
+        return False
+    parts = PurePosixPath(path).parts
+    return not any(fnmatch(part, each) for each in NEVER for part in (*parts, f"/{parts[0]}"))
 
 
 def _absolute(name: str, value: str, remedy: str) -> None:

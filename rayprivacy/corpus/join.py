@@ -41,6 +41,7 @@ def joined(rows: pa.Table, config: JoinConfig, max_chars: int) -> pa.Table:
     """
     every: list[Row] = rows.to_pylist()
     alone, turns = ([row for row in every if (row[ORDER] is None) is without] for without in (True, False))
+    alone = [{**row, **{name: " ".join(_of_turn(row, name)) for name in config.words}} for row in alone]
     placed = [(row["user"], row[BY] or "", _number(row[ORDER]), row["text"], row) for row in turns]
     placed.sort(key=lambda each: each[:4])
     groups = groupby(placed, key=lambda each: each[:2])
@@ -49,15 +50,15 @@ def joined(rows: pa.Table, config: JoinConfig, max_chars: int) -> pa.Table:
 
 
 def _document(turns: list[Row], config: JoinConfig, max_chars: int) -> Row:
-    text = "\n".join(config.prefix + turn["text"] for turn in turns)
-    labels = {name: _labels(turns, name, config) for name in config.words}
-    return {**turns[0], "text": text[:max_chars].rstrip(), **labels}
+    text = "\n".join(config.prefix + turn["text"] for turn in turns)[:max_chars].rstrip()
+    labels = {name: " ".join(_labels(turns, name, config)[: len(text.split())]) for name in config.words}
+    return {**turns[0], "text": text, **labels}
 
 
-def _labels(turns: list[Row], name: str, config: JoinConfig) -> str:
+def _labels(turns: list[Row], name: str, config: JoinConfig) -> list[str]:
     """The labels of all words of a document; words of the prefix are outside all slots."""
     before = [OUTSIDE] * len(config.prefix.split())
-    return " ".join(label for turn in turns for label in [*before, *_of_turn(turn, name)])
+    return [label for turn in turns for label in [*before, *_of_turn(turn, name)]]
 
 
 def _of_turn(turn: Row, name: str) -> list[str]:

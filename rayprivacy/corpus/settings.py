@@ -18,6 +18,9 @@ _OF_PHRASES = ("phrases", "max_shards_per_phrase")
 _LATER = (*_OF_PHRASES, "join")
 
 
+WHOLE = 10**9  # characters: no text is cut
+
+
 class JoinConfig(Config):
     """The `corpus.join` block: which rows are turns of one conversation, and become one document (see `join`).
 
@@ -38,6 +41,10 @@ class JoinConfig(Config):
     def _one_line(cls, prefix: str) -> str:
         if prefix.splitlines() not in ([], [prefix]):
             raise ValueError("a turn is one line: give a prefix without line breaks")
+        if prefix and not prefix[-1].isspace():
+            raise ValueError(
+                "it would be one word with the first of the turn, and labels name words: end it in a blank"
+            )
         return prefix
 
 

@@ -209,7 +209,8 @@ def _blocks(work: _Work, share: int, tools: _Tools) -> Iterator[tuple[pa.Table, 
     A piece is tidied before it meets others: of another file, whose column of users has another type, or planted. In
     one table their ids would take a common type, in which some are not what they were.
     """
-    held, total = [], Dropped()
+    held: list[pa.Table] = []
+    total = Dropped()
     for piece in _pieces(work, share):
         rows, dropped = tidy(piece, tools.key, work.layout, tools.phrases)
         if held and sum(table.nbytes for table in held) + rows.nbytes > work.piece_bytes:

@@ -51,6 +51,19 @@ def check_independence(model: Any, losses: Callable[[Any, Batch], Tensor], token
             )
 
 
+def check_memory(model: Any) -> None:
+    """Refuse a model that remembers what it has read from one batch to the next.
+
+    Raises:
+        ConfigError: its positions are turned by frequencies that follow the longest text so far (dynamic RoPE).
+    """
+    if any("dynamic" in str(getattr(module, "rope_type", "")) for module in model.modules()):
+        raise ConfigError(
+            "model.base has rope_type 'dynamic': it remembers the longest text that it has read, so that one user's"
+            " text would change the gradients of all others: choose another model.base, or another rope_scaling."
+        )
+
+
 def _companies(draw: Callable[[int], Any], length: int, batch_tokens: int) -> tuple[Batch, Batch, Batch]:
     """A unit of drawn tokens as the first of one full batch, as the last of another, and alone among padding."""
 

@@ -62,11 +62,12 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
 
 
 def _without_dropout(model: Any) -> None:
+    """Modules of dropout, and the rates that other modules keep for themselves (`dropout`, `layerdrop`, ...)."""
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name in [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]:
+            setattr(module, name, 0.0)
 
 
 def checkpointed(model: Any) -> Any:

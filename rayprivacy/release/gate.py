@@ -92,7 +92,7 @@ class Gate:
             sums: int64 [queries, candidates], over all teachers.
             manifest: which teachers they are of.
             stage: names these votes where a run releases others, too; votes of two stages are two charges, even if
-                they are equal. Empty for votes that their content is to tell apart.
+                they are equal, as the answers to two lots of questions may be. Empty where a release asks once.
 
         Raises:
             ReleaseError: votes are missing, doubled or not what the mechanism takes; nothing was charged.

@@ -236,10 +236,19 @@ class RunContext(Generic[R]):
         return self.pretrained.backbone if self.pretrained else self.base
 
     def release_votes(
-        self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest
+        self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest, asked: str = ""
     ) -> Released[Any]:
-        """Release summed votes through the gate; see `Gate.release_votes`."""
-        identity, name = self.plan.identity(stage), self.recipe.release_id
+        """Release summed votes through the gate; see `Gate.release_votes`.
+
+        Args:
+            stage: of the plan.
+            mechanism: the noise and its event.
+            sums: votes of all teachers.
+            manifest: who has voted.
+            asked: names the questions where a stage asks several times. Answers may be equal, all zero say, and whether
+                they are is private: without this name equal ones would share a charge and a draw.
+        """
+        identity, name = f"{self.plan.identity(stage)} {asked}".strip(), self.recipe.release_id
         released = self.gate.release_votes(name, mechanism, sums, manifest, stage=identity)
         self.keep_ledger_head()
         return released

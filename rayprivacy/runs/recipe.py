@@ -127,6 +127,11 @@ class Recipe(Config):
     resources: Resources = Resources()
     audit: AuditConfig | None = None
 
+    @property
+    def sharded_corpus(self) -> CorpusConfig:
+        """The corpus as it is spread over shards, which is what most methods read."""
+        return self.corpus
+
     @model_serializer(mode="wrap")
     def _without_unused_blocks(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Left out while unset, so that release ids from before there was an audit are found again.

@@ -34,7 +34,7 @@ def corpus_of(run: Run[R]) -> CorpusConfig:
     Raises:
         ConfigError: it is a dataset, and none was handed over.
     """
-    corpus = run.recipe.corpus
+    corpus = run.recipe.sharded_corpus
     if corpus.source != DATASET:
         return corpus
     folder = run.root / "private" / _FOLDER

@@ -152,4 +152,20 @@ REDACTING = (
         "found.update(window[:-1])",
         f"{_POLICIES}::test_all_windows_of_a_line_are_hidden_and_short_lines_are_judged_whole",
     ),
+    Mutation(
+        "cut_before_the_policy",
+        "a text is cut before its policy has seen it, so that half a value is read without noise",
+        "methods/domain_private/recipe.py",
+        'return self.corpus.model_copy(update={"max_chars": WHOLE})',
+        "return self.corpus",
+        f"{_RECIPE}::test_a_text_is_cut_when_the_policy_has_seen_all_of_it",
+    ),
+    Mutation(
+        "labels_of_a_row_alone",
+        "labels that do not fit their words are believed where a row has no place among turns",
+        "corpus/join.py",
+        '" ".join(_of_turn(row, name)) for name',
+        "row[name] for name",
+        "tests/corpus/test_join.py::test_labels_that_do_not_fit_their_words_say_nothing_of_any",
+    ),
 )

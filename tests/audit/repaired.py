@@ -208,4 +208,28 @@ REPAIRED = (
         "if False:",
         "tests/corpus/test_users.py::test_canonical_users",
     ),
+    Mutation(
+        "rounds_that_agree",
+        "rounds of questions whose answers are equal share a charge and a draw",
+        "methods/seqpate/method.py",
+        'asked=asked.name if number else "")',
+        'asked="")',
+        "tests/methods/test_rounds_of_votes.py::test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one",
+    ),
+    Mutation(
+        "overflow_below_zero",
+        "a gradient whose inner products overflow below zero counts as short",
+        "models/norms/parameter.py",
+        "squared = squared.where(squared.isfinite(), torch.inf)",
+        "squared = squared.clamp(min=0)",
+        "tests/models/test_norms_terms.py::test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one",
+    ),
+    Mutation(
+        "longest_text_so_far",
+        "a model remembers the longest text that it has read, and computes the others by it",
+        "dpsgd/independence.py",
+        'if any("dynamic" in str',
+        'if any("none" in str',
+        "tests/dpsgd/test_units_are_independent.py::test_a_model_that_remembers_the_longest_text_is_refused",
+    ),
 )

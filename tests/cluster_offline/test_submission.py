@@ -97,6 +97,17 @@ def test_public_prompts_may_travel(tmp_path: Path) -> None:
         check_recipe_paths(recipe(prompts="closers.txt"), tmp_path)
 
 
+@pytest.mark.parametrize("path", ["forum.parquet", "data/forum.parquet", "runs/forum.jsonl", ".env/forum.jsonl"])
+def test_what_stays_behind_is_refused_before_it_is_missed(tmp_path: Path, path: str) -> None:
+    """Of a working directory no Parquet file travels, say: it may be a corpus."""
+    for each in (path, "data/forum.jsonl"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).write_text("hello\n")
+    check_recipe_paths(recipe(pretrain={"source": "data/forum.jsonl"}), tmp_path)
+    with pytest.raises(ConfigError, match=r"pretrain.source is .*, a path that is relative"):
+        check_recipe_paths(recipe(pretrain={"source": path}), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("out", "work", "named"), [("runs/x", "/w", "--out"), ("s3://b/x", "w", "--work"), ("s3://k:s@b/x", "/w", "--out")]
 )

@@ -86,7 +86,30 @@ def test_which_of_two_turns_in_one_place_comes_first_depends_on_them_alone(first
 def test_a_row_without_a_place_is_a_document_of_its_own_as_it_is():
     documents, count = _documents([[*ROWS, ("cat", "my secret", None, None, None, None)]])
     assert count == 4
-    assert documents["cat", None] == ("my secret", None)
+    assert documents["cat", None] == ("my secret", "? ?")
+
+
+@pytest.mark.parametrize(("labels", "expected"), [("O name", "O name"), ("O O name", "? ?"), (None, "? ?")])
+@pytest.mark.parametrize("place", [1, None])
+def test_labels_that_do_not_fit_their_words_say_nothing_of_any(labels, expected, place):
+    documents, _ = _documents([[("cat", "hi raja", "air", labels, "1", place)]])
+    text, found = documents["cat", "air"]
+    assert found == (expected if place is None else f"O {expected}")
+    assert len(text.split()) == len(found.split())
+
+
+@pytest.mark.parametrize("prefix", ["", "USR: ", "the user: ", " "])
+def test_each_word_keeps_its_label_whatever_stands_in_front(prefix):
+    documents, _ = _documents([ROWS], join=JOIN | {"prefix": prefix})
+    text, labels = documents["ann", "air"]
+    assert dict(zip(text.split(), labels.split(), strict=True))["raja"] == "name"
+    with pytest.raises(ConfigError, match="end it in a blank"):
+        _config(join=JOIN | {"prefix": "USR:"})
+
+
+def test_a_document_that_is_cut_keeps_the_labels_of_the_words_that_are_left():
+    documents, _ = _documents([ROWS], max_chars=20)
+    assert documents["ann", "air"] == ("USR: hi\nUSR: i am ra", "O O O O O name")
 
 
 @pytest.mark.parametrize("place", ["first", "nan"])

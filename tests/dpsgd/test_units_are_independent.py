@@ -20,14 +20,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.engines.engine import make_engine
 from rayprivacy.dpsgd.gradients import BookKeeping
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.opacus_gradients import OpacusGradients
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import _with_lora
 
 NORM, VOCABULARY = 1.0, 512
+ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 Unit = list[Document]
 
 
@@ -208,3 +211,14 @@ def test_losses_that_mix_users_are_refused_before_the_first_step(monkeypatch: py
     monkeypatch.setattr("engine_cases.losses", _of_everybody)
     with pytest.raises(ConfigError, match="depends on the others in the batch"):
         made(Case("llama"))
+
+
+@pytest.mark.parametrize("microbatches", [None, 4])
+def test_a_model_that_remembers_the_longest_text_is_refused(microbatches: int | None) -> None:
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=16, rope_parameters=ROPE,
+    )  # fmt: skip
+    training = DpSgdConfig.parse({"microbatches": microbatches})
+    with pytest.raises(ConfigError, match="rope_type 'dynamic': it remembers the longest text"):
+        make_engine(LlamaForCausalLM(config), training, None, EngineConfig(), row_losses)  # type: ignore[arg-type]

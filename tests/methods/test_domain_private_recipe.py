@@ -6,19 +6,27 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from commands import command
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LedgerError
+from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind
+from rayprivacy.corpus.layout import Layout, finish, prepare
+from rayprivacy.corpus.users import clean
+from rayprivacy.methods.domain_private import method
 from rayprivacy.methods.domain_private.method import reading_of
 from rayprivacy.methods.domain_private.plan import check_inputs, plan_run, planned_steps, policy_name
-from rayprivacy.methods.domain_private.reading import redacting
+from rayprivacy.methods.domain_private.reading import FULL, REDACTED, Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.policies.make import make_policy
+from rayprivacy.policies.policy import MARK
 from rayprivacy.release.scheduled import redacted_steps
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
@@ -165,8 +173,8 @@ def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
 
 def test_the_reading_of_a_run_follows_what_is_charged() -> None:
     recipe = _recipe(corpus={"labels": ["domain"]}, codes={"values": {"domain": ["air", "media"]}})
-    steps, policy = planned_steps(recipe), make_policy(recipe.policy)
-    reading = redacting(recipe.privacy.unit, ("domain",), recipe.control_codes.prefix, 64, policy, steps.redacted)
+    steps, text = planned_steps(recipe), Redacting(make_policy(recipe.policy), 100)
+    reading = redacting(recipe.privacy.unit, ("domain",), recipe.control_codes.prefix, 64, text, steps.redacted)
     reading.check(steps.steps, redacted_steps(steps))
     row = {"text": "call 555 123 4567 now", "domain": "air"}
     assert reading.text(row, 0) == "call <REDACTED> now"
@@ -175,6 +183,26 @@ def test_the_reading_of_a_run_follows_what_is_charged() -> None:
     assert pickle.loads(pickle.dumps(reading)).text(row, 0) == "call <REDACTED> now"
     whole = reading_of(recipe)
     assert (whole.text(row, 0), whole.versions) == (row["text"], 1)
+
+
+@given(st.integers(1, 60), st.text("0123456789", min_size=5, max_size=30), st.booleans())
+def test_a_text_is_cut_when_the_policy_has_seen_all_of_it(cut: int, code: str, joined: bool) -> None:
+    """A value that is cut matches nothing, and where a cut falls tells how long it was: no copy may depend on it."""
+    join = {"join": {"by": "by", "order": "order", "prefix": "USR: "}} if joined else {}
+    recipe = _recipe(corpus={"max_chars": cut, **join})
+    layout, text = Layout(recipe.sharded_corpus, 1, 1), method._text_of(recipe)
+
+    def copies(value: str) -> list[str]:
+        rows = {"user": ["ann"], "text": [f"my code is {value} please send the form"], "by": ["1"], "order": ["1"]}
+        kept = rows if joined else {name: rows[name] for name in ("user", "text")}
+        ready = prepare(clean(pa.table(kept), layout.config.max_chars)[0], Key.for_tests(), layout)[0]
+        rows_of_part = finish(ready, int(ready["part"][0].as_py()), Key.for_tests(), layout)[0].to_pylist()
+        assert len(text(rows_of_part[0], FULL)) <= cut
+        assert reading_of(recipe).text(rows_of_part[0], 0) == text(rows_of_part[0], FULL)
+        return [text(row, REDACTED) for row in rows_of_part]
+
+    whole = ("USR: " if joined else "") + f"my code is {MARK} please send the form"
+    assert copies(code) == copies("123456789") == [whole[:cut].rstrip()]
 
 
 def test_policy_schedule_and_seed_are_part_of_the_release(tmp_path: Path) -> None:

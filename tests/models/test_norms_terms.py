@@ -1,6 +1,7 @@
 """Norms and weighted sums of one parameter's terms, against the gradients themselves."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -83,6 +84,18 @@ def test_a_bad_unit_has_a_bad_norm_and_leaves_the_sum_alone(mixture: tuple[str, 
     finite = gradient.squared().isfinite()
     assert finite.tolist() == [True, False, True, True, True]
     assert gradient.weighted_sum(Weights.of(finite.float())).isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e10, 1e19, 1e20, 1e21, 1e25])
+def test_a_tied_weight_whose_products_overflow_below_zero_is_no_short_one(scale: float) -> None:
+    """Its head and its embedding point away from each other, so that their inner product is minus infinity."""
+    head = Outer(torch.full((1, 40, 50), -0.1), torch.full((1, 40, 64), 1e18))
+    rows = Rows(torch.zeros(1, 40, dtype=torch.int64), torch.full((1, 40, 64), scale), torch.Size([50, 64]))
+    gradient = ParameterGradient(None, head.by_unit(1), rows.by_unit(1))
+    norm = gradient.squared().sqrt().item()
+    whole = gradient.weighted_sum(Weights.of(torch.ones(1))).double().norm().item()
+    assert not math.isfinite(norm) or norm >= whole * (1 - 1e-5)
+    assert math.isfinite(norm) is (scale < 1e19)
 
 
 def test_layers_small_for_their_length_keep_gradients_and_others_keep_operands() -> None:

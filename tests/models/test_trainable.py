@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
@@ -67,6 +67,18 @@ def test_dropout_sleeps_in_every_mode(tiny_backbone: Backbone) -> None:
     config = GPT2Config(vocab_size=400, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     gpt2 = GPT2LMHeadModel(config).eval()
     model = trainable(Backbone(tiny_backbone.tokenizer, 0, 0, model=gpt2), AdapterConfig(kind="full")).train()
+    first, second = _gradients(model), _gradients(model)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_rates_of_dropout_that_modules_keep_for_themselves_are_zero(tiny_backbone: Backbone) -> None:
+    """OPT calls dropout as a function: where activations are checkpointed, it would draw from torch's generator."""
+    config = OPTConfig(
+        vocab_size=400, hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=32,
+        max_position_embeddings=64, dropout=0.3, layerdrop=0.5,
+    )  # fmt: skip
+    opt = OPTForCausalLM(config).eval()
+    model = checkpointed(trainable(Backbone(tiny_backbone.tokenizer, 0, 0, model=opt), AdapterConfig(kind="full")))
     first, second = _gradients(model), _gradients(model)
     assert all(torch.equal(first[name], second[name]) for name in first)
 

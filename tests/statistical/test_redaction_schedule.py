@@ -26,7 +26,7 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.dpsgd.units import read_units
-from rayprivacy.methods.domain_private.reading import redacting
+from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
 from rayprivacy.policies.patterns import PatternPolicy
@@ -49,7 +49,7 @@ def _nothing(row: Any) -> str:
     return ""
 
 
-READING = redacting(PrivacyUnit.USER, (), _nothing, 40, POLICY, LISTED)
+READING = redacting(PrivacyUnit.USER, (), _nothing, 40, Redacting(POLICY, 2000), LISTED)
 
 
 @pytest.fixture

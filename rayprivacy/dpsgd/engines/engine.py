@@ -26,7 +26,7 @@ from rayprivacy.dpsgd.engines.partitions import trainable_parameters
 from rayprivacy.dpsgd.engines.plain import PlainEngine
 from rayprivacy.dpsgd.engines.zero import ZeroEngine
 from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients
-from rayprivacy.dpsgd.independence import check_independence
+from rayprivacy.dpsgd.independence import check_independence, check_memory
 from rayprivacy.dpsgd.microbatches import MicroBatch, MicroBatchGradients, mean_losses
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
@@ -94,6 +94,7 @@ def make_engine(
         raise ConfigError(
             "resources.gradients is 'opacus' and resources.zero 3: Opacus needs whole parameters; use 'bookkeeping'."
         )
+    check_memory(model)
     if training.microbatches is not None:
         _check_micro_batches(engine)
     elif engine.gradients == "bookkeeping":

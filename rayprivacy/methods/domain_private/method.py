@@ -23,7 +23,7 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.writing import Written
 from rayprivacy.methods.domain_private.plan import STEPS, WRITING, planned_steps
-from rayprivacy.methods.domain_private.reading import redacting
+from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.policies.make import make_policy
 from rayprivacy.policies.policy import MARK
@@ -46,11 +46,11 @@ Context = RunContext[DomainPrivateRecipe]
 def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
     recipe = context.recipe
-    codes, policy, mechanism = recipe.control_codes, make_policy(recipe.policy, recipe.kept), planned_steps(recipe)
+    codes, mechanism, text = recipe.control_codes, planned_steps(recipe), _text_of(recipe)
     context.shard()
-    backbone = context.load_model(recipe.pretrain, policy=policy.digest)
+    backbone = context.load_model(recipe.pretrain, policy=text.policy.digest)
     reading = redacting(
-        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, policy, mechanism.redacted
+        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, text, mechanism.redacted
     )
     training = Training(mechanism, reading, recipe.adapter, recipe.resolved_training, recipe.resources)
     trained = train(context, STEPS, training)
@@ -71,8 +71,12 @@ def run(context: Context) -> Output | None:
 
 def reading_of(recipe: DomainPrivateRecipe) -> Reading:
     """How audits read a row: its full text behind the control code of its labels."""
-    labels = recipe.corpus.labels
-    return Reading(recipe.privacy.unit, labels, recipe.control_codes.prefix, recipe.training.max_tokens)
+    labels, tokens = recipe.corpus.labels, recipe.training.max_tokens
+    return Reading(recipe.privacy.unit, labels, recipe.control_codes.prefix, tokens, text=_text_of(recipe).full)
+
+
+def _text_of(recipe: DomainPrivateRecipe) -> Redacting:
+    return Redacting(make_policy(recipe.policy, recipe.kept), recipe.corpus.max_chars)
 
 
 def _write(context: Context, trained: Trained) -> Written:

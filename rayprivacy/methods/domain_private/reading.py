@@ -15,15 +15,25 @@ REDACTED, FULL = 0, 1  # versions of a row
 class Redacting:
     """The text of a row in a version; goes to the workers.
 
+    The policy sees the whole text, and what it leaves is cut: half a value would match nothing, and where a cut falls
+    in a text would say in its copy how long the hidden words were.
+
     Attributes:
         policy: what is hidden in the redacted copy.
+        max_chars: of either version.
     """
 
     policy: Policy
+    max_chars: int
 
     def __call__(self, row: Any, version: int) -> str:
         """The redacted copy, or the text as it is."""
-        return self.policy.redact(row) if version == REDACTED else str(row["text"])
+        text = self.policy.redact(row) if version == REDACTED else str(row["text"])
+        return text[: self.max_chars].rstrip()
+
+    def full(self, row: Any, version: int) -> str:
+        """The text as it is, whatever the version."""
+        return self(row, FULL)
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ def redacting(
     labels: tuple[str, ...],
     context: Callable[[Any], str],
     max_tokens: int,
-    policy: Policy,
+    text: Redacting,
     redacted: tuple[bool, ...],
 ) -> Reading:
     """A reading that follows a schedule.
@@ -56,7 +66,7 @@ def redacting(
         labels: columns that are read beside the text.
         context: what stands in front of a text; it is not redacted.
         max_tokens: of one row.
-        policy: what is hidden in redacted copies.
+        text: of a row in either version.
         redacted: for each step whether it reads these.
     """
     return Reading(
@@ -64,7 +74,7 @@ def redacting(
         labels,
         context,
         max_tokens,
-        text=Redacting(policy),
+        text=text,
         versions=2,
         version_of=Scheduled(redacted),
         redacted=frozenset({REDACTED}),

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
-from rayprivacy.corpus.settings import check_unit
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
 from rayprivacy.dpsgd.schedules import SCALES, Form, Name, draw
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
@@ -118,6 +118,11 @@ class DomainPrivateRecipe(PretrainedRecipe):
     training: DpSgdConfig = DpSgdConfig()
     generation: GenerationConfig = GenerationConfig()
     resources: SampledResources = SampledResources()
+
+    @property
+    def sharded_corpus(self) -> CorpusConfig:
+        """Whole texts: they are cut when their policy has seen them (see `reading`)."""
+        return self.corpus.model_copy(update={"max_chars": WHOLE})
 
     @model_validator(mode="after")
     def _can_run(self) -> "DomainPrivateRecipe":

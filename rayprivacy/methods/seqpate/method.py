@@ -180,14 +180,18 @@ class _Asking:
             sums, manifest = self.pool.vote(queries, mechanism, rows_file, lambda done: show(before + done))
             self.voted += len(queries)
         with context.stage(GATE):
-            votes = context.release_votes(GATE, mechanism, sums, manifest)
+            # The first round has no name: releases from before rounds had names are found again.
+            votes = context.release_votes(GATE, mechanism, sums, manifest, asked=asked.name if number else "")
         with context.stage("student"):
-            return _distilled(context, student, rows, queries, votes), rows
+            return _distilled(context, student, rows, queries, votes, asked), rows
 
 
-def _distilled(context: Context, student: Student, rows: Encoded, queries: Queries, votes: Released[Any]) -> Student:
-    # Named by the votes: other votes (a changed corpus, a new charge) are another student.
-    path, recipe = context.run.public(f"student-{digest_array(votes.value)[:16]}.safetensors"), context.recipe
+def _distilled(
+    context: Context, student: Student, rows: Encoded, queries: Queries, votes: Released[Any], asked: Round
+) -> Student:
+    # Named by votes and questions: other votes (a changed corpus, a new charge) are another student.
+    name = digest_array(votes.value)[:16] + (f"-{asked.name}" if asked.number else "")
+    path, recipe = context.run.public(f"student-{name}.safetensors"), context.recipe
     if not path.exists():
         noisy = torch.from_numpy(votes.value.astype(np.float32))
         targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)

@@ -63,6 +63,7 @@ class ParameterGradient:
         length: Tensor = reduce(torch.add, lengths)
         if self.rows is not None and self.outer is not None:
             squared = squared + 2 * self.rows.inner(self.outer)
+            squared = squared.where(squared.isfinite(), torch.inf)  # an overflow below zero would be no length at all
         rounding = 0.0 if self.outer is None else self.outer.rounding
         norm = (squared.clamp(min=0) + MARGIN * length.square()).sqrt()
         return (norm + rounding * length).square()

@@ -1,0 +1,76 @@
+"""Each round of questions is a charge and a draw of its own, also where all teachers answer as they did before."""
+
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayprivacy.core.artifacts import Private
+from rayprivacy.core.keys import Key
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.methods.seqpate import method
+from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.public_side import Round
+from rayprivacy.release.gate import Gate
+from rayprivacy.release.manifest import VoteManifest
+from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.runs.context import RunContext
+
+TEACHERS, QUERIES, ROUNDS = 5, 4, 3
+
+
+class _Teachers:
+    """They answer, and none of them has learnt from anything: all sums are zero."""
+
+    def vote(self, queries: Any, mechanism: VoteMechanism, *_: Any) -> tuple[Private[Any], VoteManifest]:
+        sums = np.zeros((mechanism.queries, mechanism.candidates), dtype=np.int64)
+        return Private(sums), VoteManifest(tuple(range(mechanism.teachers)))
+
+
+def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {
+        "method": "seqpate",
+        "teachers": {"count": TEACHERS},
+        "votes": {"queries": QUERIES * ROUNDS, "rounds": ROUNDS, "top_k": 3},
+        "privacy": {"account": "sums", "composition": "gdp"},
+    }
+    recipe = parse_recipe(data)
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    cap = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
+    ledger.create_account("sums", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, cap)
+    gate, plan = Gate(ledger, "sums", Key.for_tests()), plan_run(recipe)
+    context = SimpleNamespace(
+        recipe=recipe,
+        plan=plan,
+        gate=gate,
+        run=SimpleNamespace(public=lambda name: tmp_path / name),
+        stage=lambda name: nullcontext(),
+        counter=lambda name: lambda done: None,
+        keep_ledger_head=lambda: None,
+    )
+    context.release_votes = partial(RunContext.release_votes, context)
+    student: Any = SimpleNamespace(model=lambda: None)
+    drawn: list[bytes] = []
+    monkeypatch.setattr(method, "pseudo_rows", lambda *_: None)
+    monkeypatch.setattr(method, "round_queries", lambda *_: range(QUERIES))
+    monkeypatch.setattr(method, "_distilled", lambda *given: drawn.append(given[4].value.tobytes()))
+    monkeypatch.setattr(Round, "of", staticmethod(lambda number, student: Round(number, f"{number}-student")))
+
+    def ask() -> None:
+        asking = method._Asking(context, None, [], _Teachers())  # type: ignore[arg-type]
+        for number in range(ROUNDS):
+            asking.round(number, student, None)  # type: ignore[arg-type]
+
+    ask()
+    assert len(set(drawn)) == len(ledger.charges_of("sums", recipe.release_id)) == ROUNDS
+    ask()  # a resumed run asks again, and is answered as before
+    assert drawn[ROUNDS:] == drawn[:ROUNDS]
+    assert len(ledger.charges_of("sums", recipe.release_id)) == ROUNDS
