@@ -1,6 +1,7 @@
 """Throw nonsense at the ledger, its codec and its commands, and say what was neither answered nor refused.
 
     python benchmarks/fuzz_ledger.py --seconds 600 --seed 7 --json
+    python benchmarks/fuzz_ledger.py --cases 100
 
 A failure is an error without a sentence, an input that is accepted and makes no sense, or a figure that cannot be one.
 Its `case` is the number of the case under this seed. A case that takes longer than `--patience` seconds is stopped and
@@ -28,8 +29,8 @@ class Slow(BaseException):
     """The case takes too long."""
 
 
-def fuzz(seconds: float, seed: int, patience: float, folder: Path) -> dict[str, Any]:
-    """Run cases until the time is over."""
+def fuzz(seconds: float, most: float, seed: int, patience: float, folder: Path) -> dict[str, Any]:
+    """Run cases until the time is over, or so many were run."""
     chance = random.Random(seed)
     cases, begun = Fuzz(folder, chance), time.monotonic()
     counts = {"accepted": 0, "refused": 0}
@@ -37,7 +38,7 @@ def fuzz(seconds: float, seed: int, patience: float, folder: Path) -> dict[str, 
     slow: list[dict[str, Any]] = []
     signal.signal(signal.SIGALRM, _stop)
     number = 0
-    while time.monotonic() - begun < seconds:
+    while number < most and time.monotonic() - begun < seconds:
         number += 1
         case = chance.choice(cases.cases)
         where = {"case": number, "kind": case.__name__}
@@ -67,13 +68,16 @@ def _place(error: Exception) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seconds", type=float, help="60, if no number of cases is given")
+    parser.add_argument("--cases", type=int)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--patience", type=float, default=20.0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    endless = float("inf")
+    seconds = arguments.seconds or (endless if arguments.cases else 60.0)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # commands write where they are told to
-        found = fuzz(arguments.seconds, arguments.seed, arguments.patience, Path(folder))
+        found = fuzz(seconds, arguments.cases or endless, arguments.seed, arguments.patience, Path(folder))
     if arguments.json:
         print(json.dumps(found))
         return

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 sys.dont_write_bytecode = False
 pytest_plugins = ["effort", "timeouts", "running"]  # of tests/support
+WITH_RAY = pytest.StashKey[set[Path]]()  # the files that one process has, where processes share the tests
 
 PUBLIC_SENTENCES = [
     "hello how are you today, i am fine thank you",
@@ -59,15 +60,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where processes share the tests, one has all that need Ray, and the other begins with what is slow.
 
-    Files are not divided. Two Rays on two cores would start everything twice, and be in each other's way.
+    Files are not divided. Two Rays on two cores would start everything twice, and be in each other's way. Files that
+    share the cluster with a dashboard come last of those that are slow: it would run idle beside others of them.
     """
     if not hasattr(config, "workerinput"):
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    with_ray = {item.path for item in items if {"local_ray", "zygotes"} & set(item.fixturenames)}  # type: ignore[attr-defined]
+    with_ray = _asking(items, "local_ray", "zygotes")
+    with_head = _asking(items, "head")
     for item in items:
         item.add_marker(pytest.mark.xdist_group("ray" if item.path in with_ray else item.location[0]))
-    items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow))
+    items.sort(key=lambda item: (item.path not in with_ray, item.path not in slow, item.path in with_head))
+    config.stash[WITH_RAY] = with_ray
+
+
+def _asking(items: list[pytest.Item], *fixtures: str) -> set[Path]:
+    """The files with a test that asks for one of these."""
+    return {item.path for item in items if set(fixtures) & set(item.fixturenames)}  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,12 +100,23 @@ def zygotes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_idle_ray(request: pytest.FixtureRequest) -> None:
+    """Where processes share the tests, none that needs Ray comes after the others: it would run idle beside these."""
+    needed = request.config.stash.get(WITH_RAY, {request.node.path})
+    if request.node.path not in needed and "ray" in sys.modules:
+        import ray
+
+        if ray.is_initialized():
+            ray.shutdown()
+
+
 @pytest.fixture(scope="module")
 def local_ray(zygotes: None) -> Path:
     """Ray on three CPUs, started once; returns the session directory, where its logs are.
 
     Every file asks again, because files that run between two of these may have shut it down to start a cluster. Nobody
-    shuts it down here: Ray does when the process ends.
+    shuts it down here: `no_idle_ray` does, or Ray when the process ends.
     """
     import ray
     from ray._private.node import Node

@@ -35,6 +35,7 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 from dp_accounting.rdp import RdpAccountant
+from scipy.special import gammaln
 
 from rayprivacy.accounting.events import from_json, leaves, to_json
 from rayprivacy.accounting.renyi_selection import of_the_winner
@@ -156,7 +157,9 @@ def _basic(event: DpEvent, orders: tuple[float, ...]) -> Costs:
 def _slack(event: DpEvent, orders: Costs) -> Costs:
     """A bound on the rounding error of the library's cost."""
     if type(event) is PoissonSampledDpEvent:
-        return 1e-11 / (orders - 1)
+        # Its binomial coefficients are differences of logarithms of factorials, which are rounded at their own size.
+        factorials = np.where(orders > ORDERS[-1], gammaln(orders + 1) * 2.0**-52, 0.0)
+        return np.maximum(1e-11, factorials) / (orders - 1)
     if type(event) is LaplaceDpEvent:
         return float(1e-14 / event.noise_multiplier) * (1 + 1 / (orders - 1))
     return np.zeros(len(orders))

@@ -1,7 +1,11 @@
-"""What the certificate of a run claims, as profiles that attacks are compared with.
+"""What the certificate of a run claims of membership, as profiles that attacks are compared with.
 
 The claim is the cap (epsilon, delta) of the account. The events of the release are listed too, and have a whole privacy
 profile: at small epsilons it is far below what the single pair admits, so a leak shows against it first.
+
+A selective claim (`domain_private`) says nothing of membership. Users also take part in steps without noise, on copies
+that a policy redacted, and the events list the noisy steps alone. What bounds membership there is the pair of a central
+account that pays for all steps, where the certificate names one.
 """
 
 from collections.abc import Mapping
@@ -15,8 +19,10 @@ from rayprivacy.accounting.events import from_json
 from rayprivacy.auditing.profile import Profile
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.files import read_json
+from rayprivacy.core.units import AccountKind, Budget
 
 _READABLE = ("gaussian", "laplace", "poisson-sampled-gaussian")
+_FOR_USERS = "For plain differential privacy"  # the figure in which a selective certificate names a central account
 
 
 @dataclass(frozen=True)
@@ -24,22 +30,30 @@ class Claim:
     """A certificate, read for an audit.
 
     Attributes:
-        epsilon: the cap.
-        delta: the cap's delta.
+        kind: of the account, and so what its epsilon is about.
+        budget: the cap of the account.
         unit: whose presence is hidden.
-        cap: the cap as a profile.
-        events: the profile of the release's own events; None where the certificate does not tell them fully.
+        bound: the pair that bounds membership: the cap, or for a selective claim that of `central`; None without one.
+        events: the profile of the release's own events; None where the certificate does not tell them fully, or where
+            they do not bound membership.
+        central: the account of `bound` where that is not the certificate's own; else empty.
     """
 
-    epsilon: float
-    delta: float
+    kind: AccountKind
+    budget: Budget
     unit: str
-    cap: Profile
+    bound: Budget | None
     events: Profile | None
+    central: str = ""
 
     @property
-    def strictest(self) -> Profile:
-        """What attacks are compared with: the events where they are known, else the cap."""
+    def cap(self) -> Profile | None:
+        """The pair that bounds membership, as a profile."""
+        return Profile.claimed(self.bound.epsilon, self.bound.delta) if self.bound else None
+
+    @property
+    def strictest(self) -> Profile | None:
+        """What attacks are compared with: the events where they are known, else the cap; None without a bound."""
         return self.events or self.cap
 
 
@@ -54,13 +68,34 @@ def read_claim(run: Path) -> Claim:
         raise ConfigError(f"{run} has no certificate.json: give the directory of a finished `rayprivacy run`.")
     try:
         body = read_json(path)
-        epsilon = float(body["epsilon"])
-        delta = float(body["delta"])
+        budget = _pair(body)
+        kind = AccountKind(body.get("kind", AccountKind.CENTRAL))  # certificates of version 0.1 do not say it
         unit = str(body["unit"])
         rows = list(body["events"])
-    except (ValueError, KeyError, TypeError):
+        central = _central_account(body) if kind is AccountKind.SELECTIVE else None
+        bound = _pair(central) if central else None
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path} is no certificate: run the recipe again with --resume.") from None
-    return Claim(epsilon, delta, unit, Profile.claimed(epsilon, delta), _events_profile(rows))
+    if kind is AccountKind.SELECTIVE:
+        return Claim(kind, budget, unit, bound, None, str(central["account"]) if central else "")
+    return Claim(kind, budget, unit, budget, _events_profile(rows))
+
+
+def _pair(facts: Mapping[str, Any]) -> Budget:
+    return Budget(float(facts["epsilon"]), float(facts["delta"]))
+
+
+def _central_account(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The central account that pays for all steps of a selective run; None where the certificate names none.
+
+    Accounts of the same corpus that paid for other releases are listed beside it.
+    """
+    said = body.get("figures", {}).get(_FOR_USERS, "")
+    for other in body.get("other_accounts", []):
+        same = other["kind"] == AccountKind.CENTRAL and other["unit"] == body["unit"]
+        if same and f"account '{other['account']}' pays for all " in said:
+            return dict(other)
+    return None
 
 
 def _events_profile(rows: list[Mapping[str, Any]]) -> Profile | None:

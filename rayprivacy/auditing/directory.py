@@ -21,6 +21,7 @@ from rayprivacy.auditing.membership import calibrated, plain
 from rayprivacy.auditing.overlap import WORDS, Overlap
 from rayprivacy.auditing.planted import canary_figures, least_chance, planted_users
 from rayprivacy.auditing.population import Drawn, Population
+from rayprivacy.auditing.profile import Profile
 from rayprivacy.auditing.roc import Point, auc, auc_interval, operating_points
 from rayprivacy.auditing.scoring import ModelLoss, Scored, ScoredModel, joint_losses
 from rayprivacy.auditing.shadows import Read, Shadow, inside_of, shadow_scores
@@ -28,7 +29,7 @@ from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.sealing import Seal
-from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.core.units import AccountKind, Budget, PrivacyUnit
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 
@@ -49,6 +50,7 @@ NOTES = {
     "admitted": "The greatest rate of hits that the certificate's pair, or the whole curve of this release's events,"
     " admits at that rate of false alarms.",
 }
+NO_BOUND = "A selective claim does not bound membership, so the figures are measurements, and compared with nothing."
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "schema_version": 1,
         "releasable": False,
         "why": WHY,
-        "claim": {"epsilon": claim.epsilon, "delta": claim.delta, "unit": claim.unit},
+        "claim": {"kind": claim.kind.value, **_pair(claim.budget), "unit": claim.unit},
+        "bound": _pair(claim.bound) | {"account": claim.central or None} if claim.bound else None,
         "sample": {
             "members": len(members),
             "others": len(others),
@@ -138,7 +141,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "overlap": _overlap(synthetic, population, members, others) if audit.texts else None,
         "canaries": planted,
         "verdict": _verdict(claim, attacks, planted),
-        "notes": NOTES,
+        "notes": _notes(claim),
     }
     write_json(audit.root / AUDIT_FILE, body)
     return body
@@ -207,9 +210,13 @@ def _point(point: Point, claim: Claim) -> dict[str, Any]:
         "false_alarm_rate": point.rate,
         "hit_rate": round(point.hit_rate, 4),
         "interval": _rounded(point.interval),
-        "admitted_by_claim": round(point.admitted(claim.cap), 4),
-        "admitted_by_events": round(point.admitted(claim.events), 4) if claim.events else None,
+        "admitted_by_claim": _admitted(point, claim.cap),
+        "admitted_by_events": _admitted(point, claim.events),
     }
+
+
+def _admitted(point: Point, profile: Profile | None) -> float | None:
+    return round(point.admitted(profile), 4) if profile else None
 
 
 def _overlap(
@@ -234,12 +241,15 @@ def _texts(units: Sequence[Drawn]) -> list[str]:
 
 def _verdict(claim: Claim, attacks: Mapping[str, Scores], secrets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Both kinds of evidence share the error: half for membership, half for canaries."""
+    if claim.bound is None or claim.strictest is None:
+        return {"flagged": False, "sentence": f"No verdict. {NO_BOUND}", "confidence": None}
     confidence = 1 - (1 - CONFIDENCE) / 2
     counts = [point.counts for scores in attacks.values() for point in operating_points(*scores)]
     by_membership = compare(claim.strictest, counts, confidence).flagged
     chance = least_chance(secrets)
     by_canaries = chance is not None and chance < 1 - confidence
-    what = f"what epsilon {claim.epsilon:g} at delta {claim.delta:g} admits"
+    of = f" of account '{claim.central}'" if claim.central else ""
+    what = f"what epsilon {claim.bound.epsilon:g} at delta {claim.bound.delta:g}{of} admits"
     if by_membership or by_canaries:
         which = " and ".join(name for name, hit in (("membership", by_membership), ("canaries", by_canaries)) if hit)
         sentence = (
@@ -248,6 +258,27 @@ def _verdict(claim: Claim, attacks: Mapping[str, Scores], secrets: Sequence[Mapp
     else:
         sentence = f"Not flagged: no attack did better than {what}. That is no proof: stronger attacks exist."
     return {"flagged": by_membership or by_canaries, "sentence": sentence, "confidence": CONFIDENCE}
+
+
+def _notes(claim: Claim) -> dict[str, str]:
+    """What the figures cannot show; of a selective claim, what they are compared with, if with anything."""
+    if claim.kind is not AccountKind.SELECTIVE:
+        return NOTES
+    canaries = "Exposure and rank are no bounds on epsilon, and a secret that the policy does not find "
+    if claim.bound is None:
+        kept = {name: note for name, note in NOTES.items() if name != "admitted"}
+        return kept | {"canaries": f"{canaries}is not protected.", "claim": NO_BOUND}
+    return NOTES | {
+        "canaries": f"{canaries}is protected by the epsilon of account '{claim.central}' alone, if one user has it.",
+        "admitted": f"The greatest rate of hits that the pair of account '{claim.central}' admits at that rate of false"
+        " alarms.",
+        "claim": "A selective claim does not bound membership, so figures are compared with the pair of account"
+        f" '{claim.central}', which pays for all steps.",
+    }
+
+
+def _pair(budget: Budget) -> dict[str, Any]:
+    return {"epsilon": budget.epsilon, "delta": budget.delta}
 
 
 def _rounded(interval: tuple[float, float]) -> list[float]:

@@ -5,7 +5,8 @@ A planted candidate is drawn uniformly, so without it in the corpus its rank amo
     P[rank <= k] <= exp(epsilon) k / R + delta
 
 for every (epsilon, delta) that the mechanism satisfies. The right side at the rank that was seen is a p-value of the
-claim; it is stated for secrets of a single user only, which is what the certificate is about.
+claim; it is stated for secrets of a single user only, which is what the certificate is about, and not where a selective
+claim bounds nothing of the kind.
 """
 
 import math
@@ -30,7 +31,7 @@ def canary_figures(
     plan: CanaryPlan,
     population: Population,
     synthetic: Sequence[str],
-    claim: Profile,
+    claim: Profile | None,
     most: int,
 ) -> list[dict[str, Any]]:
     """One entry for each canary, by kind and number of users; no secret is in it.
@@ -40,7 +41,7 @@ def canary_figures(
         plan: what was planted, with the population's key.
         population: the run's shards: they say which canary users were trained on, and which were held out.
         synthetic: the released texts.
-        claim: of the certificate.
+        claim: of the certificate; None where it does not bound membership, so that no chance is admitted or not.
         most: candidates of a kind that are scored, the planted ones among them.
     """
     planted = canaries(plan, population.key)
@@ -63,7 +64,7 @@ def canary_figures(
                     "rank": rank,
                     "exposure": round(math.log2(compared / rank), 3),
                     "verbatim": verbatim,
-                    "chance_admitted": claim.most_hits(min(1.0, rank / compared)) if users == 1 else None,
+                    "chance_admitted": claim.most_hits(min(1.0, rank / compared)) if claim and users == 1 else None,
                 }
             )
     return figures

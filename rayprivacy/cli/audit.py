@@ -58,16 +58,19 @@ def _membership(found: dict[str, Any], title: str) -> WholeTable:
         low, high = attack["auc_interval"]
         area = f"{attack['auc']:.3f} ({low:.3f}-{high:.3f})"
         for number, point in enumerate(attack["points"]):
-            events = point["admitted_by_events"]
             table.add_row(
                 "" if number else name,
                 "" if number else area,
                 f"{point['false_alarm_rate']:.1%}",
                 f"{point['hit_rate']:.1%} ({point['interval'][0]:.1%}-{point['interval'][1]:.1%})",
-                "" if events is None else f"{events:.1%}",
-                f"{point['admitted_by_claim']:.1%}",
+                _admitted(point["admitted_by_events"]),
+                _admitted(point["admitted_by_claim"]),
             )
     return table
+
+
+def _admitted(rate: float | None) -> str:
+    return "" if rate is None else f"{rate:.1%}"
 
 
 def _overlap(overlap: dict[str, Any]) -> str:

@@ -48,6 +48,9 @@ def ledger_create(
 
     Example: rayprivacy ledger create --ledger sqlite:///ledger.db --account chat --epsilon 8
     """
+    if plan and (composition not in ("rdp", "pld") or order is not None):
+        what = f"--composition is '{composition}'" if order is None else "--order is given"
+        raise ConfigError(f"--plan chooses the order of 'rdp', or is registered for 'pld', and {what}: leave one out.")
     events = read_plan(plan) if plan else ()
     more: More = {"kind": kind, "corpus": corpus, "plan": events}
     more |= {"order": order} if order is not None else {}

@@ -72,10 +72,12 @@ def _summary(out: str, certificate: Certificate, heldout: dict[str, Any], texts:
         console.print(f"WARNING: {warning}", style="bold red")
     request = certificate.run_request
     console.print(
-        f"\nepsilon = {request.epsilon:g}, delta = {request.delta:g}, unit = {certificate.unit} "
+        f"\n{certificate.kind}: epsilon = {request.epsilon:g}, delta = {request.delta:g}, unit = {certificate.unit} "
         f"({certificate.relation}); account cap: epsilon = {certificate.epsilon:g}",
         highlight=False,
     )
+    for name, figure in certificate.figures.items():
+        console.print(f"{name}: {figure}", highlight=False)
     if "perplexity" in heldout:
         bleu, intervals = heldout.get("bleu", {}), heldout.get("perplexity_interval", {})
         columns = (*(("95%",) if intervals else ()), *(("Bleu-3", "Bleu-4") if bleu else ()))

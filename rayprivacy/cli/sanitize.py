@@ -39,6 +39,8 @@ def sanitize(
 
     Example: rayprivacy sanitize queries.csv sanitized.parquet --epsilon 400 --max-records 2 --plus
     """
+    if out.resolve() == source.resolve():
+        raise ConfigError(f"the sanitised copy is to be written to {out}, over the source: name another file.")
     if (epsilon is None) == (keep is None):
         raise ConfigError("give --epsilon, the cap of a user's words, or --keep, the share of words that stay.")
     columns = {"text": text, "user": user, "labels": label or [], "max_records_per_user": max_records}

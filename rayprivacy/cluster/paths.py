@@ -20,6 +20,7 @@ from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.source import DATASET
 
 NEVER = ["*.key", "*.db", "*.db-wal", "*.db-shm", "*.parquet", "/runs", ".env", ".venv"]  # travels to a cluster
+_FILES = ("passfile", "sslkey", "sslcert", "sslrootcert")  # that a ledger's URL may name
 OPTIONS = frozenset({"region", "endpoint_override", "scheme", "anonymous"})  # of a URI, that are no secrets
 REMEDY = "give an absolute path on storage that all nodes mount"
 
@@ -50,6 +51,8 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
             _absolute(key, value, f"{REMEDY}, or ship the file with --working-dir, where no Parquet file travels")
     _check_base(recipe.model.base)
     _check_ledger(recipe.privacy.ledger)
+    if shipped is not None:
+        _check_apart(recipe, shipped.resolve())
 
 
 def check_out(out: str, work: str) -> None:
@@ -106,9 +109,23 @@ def _check_ledger(url: str) -> None:
             f"privacy.ledger is '{url}', which the job would lose with its scratch directory: use PostgreSQL, or four "
             "slashes and a file on the head node's disk, e.g. sqlite:////var/lib/rayprivacy/ledger.db."
         )
-    for name in ("passfile", "sslkey", "sslcert", "sslrootcert"):
+    for name in _FILES:
         if (value := _one(ledger, name)) is not None and not _is_absolute(value):
             raise ConfigError(f"privacy.ledger has {name}={value}, a relative path: {REMEDY}.")
+
+
+def _check_apart(recipe: Recipe, shipped: Path) -> None:
+    """Refuse a directory that would take the recipe's own secrets, or its corpus, to every node."""
+    ledger = make_url(recipe.privacy.ledger)
+    files = [("privacy.ledger", _one(ledger, name)) for name in _FILES]
+    files += [("privacy.ledger", ledger.database if ledger.get_backend_name() == "sqlite" else None)]
+    files += [("corpus.source", None if is_uri(recipe.corpus.source) else recipe.corpus.source)]
+    for key, value in (*path_values(recipe, PathKind.PRIVATE), *files):
+        if value and Path(value).resolve().is_relative_to(shipped):
+            raise ConfigError(
+                f"{key} is '{value}', which lies in --working-dir and would be sent to every node: move it out of"
+                " there, or ship a directory that holds code alone."
+            )
 
 
 def _one(url: URL, name: str) -> str | None:

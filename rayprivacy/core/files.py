@@ -34,9 +34,11 @@ def read_json(path: Path) -> Any:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file of the owner's."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "w") as file:
-        file.write(f"{line}\n")
+    """Add a line to a file of the owner's, behind what a full disk may have left of an earlier one."""
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "rb+", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        torn = end and os.pread(file.fileno(), 1, end - 1) != b"\n"
+        file.write(("\n" * bool(torn) + f"{line}\n").encode())
 
 
 def private_directory(path: Path) -> Path:

@@ -89,6 +89,7 @@ def shard_corpus(
     phrases = PhraseFile.of(config.phrases, key) if config.phrases else None
     # Unit 'user' adds nothing, so that shards of the first version are found again.
     more = [] if unit is PrivacyUnit.USER else [unit, phrases.digest if phrases else ""]
+    more += ["distinct turns"] if config.join else []  # shards in which repeats were left are not found again
     more += [] if planted is None else [json.dumps(planted.to_pydict())]
     source = source_stamp(config)
     stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source, *more)

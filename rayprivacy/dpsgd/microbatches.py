@@ -118,5 +118,5 @@ def _squared(gradient: Tensor) -> float:
 def _scaled(parameter: nn.Parameter, total: Tensor | None, share: float) -> Callable[[], Tensor]:
     """The clipped sum, when it is asked for: zeros where nothing is to be added, whatever the gradient holds."""
     if total is None or share == 0:
-        return lambda: torch.zeros_like(parameter, dtype=torch.float32)
-    return lambda: total.mul_(share)
+        return lambda: torch.zeros_like(parameter, dtype=torch.float64)
+    return lambda: total.double().mul_(share)  # sums of many are in float64, as those of users are

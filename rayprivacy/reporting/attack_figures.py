@@ -1,7 +1,8 @@
 """What `rayprivacy audit` and `rayprivacy evaluate` left in the run directory, for the internal copy of the page.
 
 Both read private text, so nothing of this reaches a page to share. An audit is drawn against what the certificate
-admits: a dot above the line would be a leak, a dot below it proves nothing.
+admits: a dot above the line would be a leak, a dot below it proves nothing. A selective claim that bounds no membership
+has no line.
 """
 
 import math
@@ -26,12 +27,12 @@ EXPOSURE_LEGEND = (
 
 
 class OperatingPoint(Lenient):
-    """One point of an attack's ROC: its hits at a rate of false alarms, and what the certificate admits there."""
+    """One point of an attack's ROC: its hits at a rate of false alarms, and what the certificate admits, or None."""
 
     false_alarm_rate: float
     hit_rate: float
     interval: tuple[float, float]
-    admitted_by_claim: float
+    admitted_by_claim: float | None
 
 
 class Attack(Lenient):
@@ -106,8 +107,9 @@ def roc(audit: Audit) -> Markup:
     body, described = _frame([f"{mark:.0%}" for mark in (0, 0.5, 1)], "false alarms"), []
     for rate in rates:
         body += TEXT.format(css="tick", x=_across(rate, rates), y=FLOOR + 18, anchor="middle", text=percent(rate))
-    admitted = {point.false_alarm_rate: point.admitted_by_claim for _, point in points}
-    body += PATH.format("best", _line([(rate, admitted[rate]) for rate in rates], rates))
+    admitted = _admitted(audit)
+    if admitted:
+        body += PATH.format("best", _line(sorted(admitted.items()), rates))
     body += PATH.format("chance", _line([(rate, rate) for rate in rates], rates))
     for name, point in points:
         said = f"{name}: hits {percent(point.hit_rate)} at false alarms {percent(point.false_alarm_rate)}"
@@ -125,7 +127,14 @@ def roc_legend(audit: Audit) -> list[tuple[str, str]]:
         (f"dot {name}", f"{name}: AUC {number(a.auc)} ({number(a.auc_interval[0])} to {number(a.auc_interval[1])})")
         for name, a in audit.membership.items()
     ]
-    return [*dots, ("", "line: what the certificate admits; dashed: guessing")]
+    line = "line: what the certificate admits" if _admitted(audit) else "no line: the claim does not bound membership"
+    return [*dots, ("", f"{line}; dashed: guessing")]
+
+
+def _admitted(audit: Audit) -> dict[float, float]:
+    """The greatest rate of hits by the rate of false alarms; empty where the claim does not bound membership."""
+    points = [point for attack in audit.membership.values() for point in attack.points]
+    return {each.false_alarm_rate: each.admitted_by_claim for each in points if each.admitted_by_claim is not None}
 
 
 def exposures(canaries: Sequence[CanaryFigure]) -> Markup:

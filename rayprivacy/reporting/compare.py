@@ -66,14 +66,16 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
         raise ConfigError(f"a comparison of {len(directories)} runs: give two run directories or more.")
     rows = [Row.read(directory, internal) for directory in directories]
     points = [Point(row.name, row.certificate.run_request.epsilon, row.own) for row in rows if row.own is not None]
-    drawn = frontier(points, "epsilon of the run's request", "perplexity on held-out text") if len(points) > 1 else None
+    protections = {(row.certificate.kind, row.certificate.unit, row.certificate.relation) for row in rows}
+    alike = len(protections) == 1 and len(points) > 1  # a line through epsilons that mean different things says nothing
+    drawn = frontier(points, "epsilon of the run's request", "perplexity on held-out text") if alike else None
     page = environment().get_template("compare.html.j2")
     html = page.render(
         rows=rows,
         claim=claim,
         internal=internal and any(row.own is not None for row in rows),
         corpora=len({row.certificate.corpus_digest for row in rows}),
-        protections=len({(row.certificate.unit, row.certificate.relation) for row in rows}),
+        protections=len(protections),
         frontier=drawn,
     )
     write_atomic(path, html.encode(), OWNER_ONLY if internal else SHARED)

@@ -1,20 +1,16 @@
 """Write the certificate of a finished run, for machines and for people."""
 
 import json
-import shutil
-from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from rayprivacy.core.files import SHARED, read_json, write_atomic
+from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.ledger.certificate import build_certificate
 from rayprivacy.ledger.certificate_text import to_markdown
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import CERTIFICATE
 from rayprivacy.runs.plan import epsilon_of
 
-MEASURED = ("metrics.json", "audit.json", "evaluation.json", "evaluation.md", "report.html", "report-public.html")
 TOGETHER = "all stages together"
 PACKAGES = ("rayprivacy", "ray", "torch", "transformers", "opendp")
 
@@ -42,7 +38,7 @@ def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
         audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
         recalled=context.recalled,
     )
-    _forget_another_corpus(run.root, certificate)
+    context.make_way()
     write_atomic(run.root / CERTIFICATE, (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
     write_atomic(run.root / "certificate.md", to_markdown(certificate).encode(), SHARED)
     return certificate
@@ -53,13 +49,3 @@ def _stages(context: RunContext[Any]) -> list[dict[str, Any]]:
     _, rule = context.ledger.terms(context.recipe.privacy.account)
     lines = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
     return [*lines, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}]
-
-
-def _forget_another_corpus(root: Path, certificate: Mapping[str, Any]) -> None:
-    """Delete what was measured on the corpus of an earlier certificate; what is measured now will be written anew."""
-    stored = root / CERTIFICATE
-    if not stored.exists() or read_json(stored)["corpus_digest"] == certificate["corpus_digest"]:
-        return
-    for name in MEASURED:
-        (root / name).unlink(missing_ok=True)
-    shutil.rmtree(root / "plots", ignore_errors=True)

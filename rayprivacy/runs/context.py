@@ -31,6 +31,7 @@ from rayprivacy.runs.pretraining import Pretrained, pretrained_base
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.recipe import LOCAL
 from rayprivacy.runs.source import corpus_of
+from rayprivacy.runs.superseded import forget_another_corpus
 
 T = TypeVar("T")
 
@@ -269,6 +270,10 @@ class RunContext(Generic[R]):
         self.keep_ledger_head()
         return released
 
+    def make_way(self) -> None:
+        """Delete certificate and figures of another corpus, before what they speak of is replaced; see `superseded`."""
+        forget_another_corpus(self.run.root, self.corpus.corpus_digest(self.key))
+
     def release_file(self, stage: str, event: DpEvent, name: str, write: Callable[[Path], None], *made_of: str) -> Path:
         """Charge a stage, and let it write a released file into the run directory, once; see `release.files`.
 
@@ -289,6 +294,7 @@ class RunContext(Generic[R]):
             path=self.run.root / name,
             scratch=self.run.private(f"unreleased-{name}"),
         )
+        self.make_way()
         released = release_file(self.ledger, release, write)
         self.keep_ledger_head()
         return released.value

@@ -10,7 +10,7 @@ never holds text of the corpus, nor counts of its users or rows.
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -154,11 +154,18 @@ class Run(Generic[R]):
     def timings(self) -> dict[str, float]:
         """Seconds of every finished stage, over all attempts."""
         total: dict[str, float] = {}
-        for line in (self.root / RUN_LOG).read_text().splitlines():
-            entry = json.loads(line)
+        for entry in log_entries(self.root):
             if "seconds" in entry:
                 total[entry["stage"]] = round(total.get(entry["stage"], 0.0) + entry["seconds"], 3)
         return total
+
+
+def log_entries(root: Path) -> Iterator[dict[str, Any]]:
+    """The lines of run.log, but those that a full disk has torn."""
+    for line in (root / RUN_LOG).read_text(errors="replace").splitlines():
+        with suppress(ValueError):
+            if isinstance(entry := json.loads(line), dict) and {"stage", "event"} <= entry.keys():
+                yield entry
 
 
 def note_private(root: Path, name: str) -> Path:

@@ -7,13 +7,12 @@ part of its work done, one that took over what another run made (FOUND) found al
 leave no trace (their number may be secret).
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, user_cache, write_json
-from rayprivacy.runs.directory import FOUND, RUN_LOG, R, Run
+from rayprivacy.runs.directory import FOUND, R, Run, log_entries
 from rayprivacy.runs.effort import Effort
 from rayprivacy.runs.machine import machine_name
 from rayprivacy.runs.measuring import all_stages
@@ -72,5 +71,4 @@ def _path(recipe: Recipe, stage: Stage) -> Path:
 
 def _stages_that(root: Path, event: str) -> list[str]:
     """The stages of which the log notes an event, as often as it does."""
-    lines = [json.loads(line) for line in (root / RUN_LOG).read_text().splitlines()]
-    return [line["stage"] for line in lines if line["event"] == event]
+    return [entry["stage"] for entry in log_entries(root) if entry["event"] == event]

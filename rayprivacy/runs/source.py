@@ -37,7 +37,7 @@ def corpus_of(run: Run[R]) -> CorpusConfig:
     corpus = run.recipe.sharded_corpus
     if corpus.source != DATASET:
         return corpus
-    folder = run.root / "private" / _FOLDER
+    folder = run.private(_FOLDER)
     if not folder.is_dir():
         raise ConfigError(
             "corpus.source is 'dataset' and no dataset was given: call rayprivacy.run(recipe, dataset=...), or name a"

@@ -143,6 +143,7 @@ def save_trained(
     model = trainable(context.backbone, adapter)
     model.load_state_dict(trained.weights.value, strict=False)
     plain = merged(model, context.backbone)
+    context.make_way()
     save_model(plain, context.backbone.tokenizer, context.run.root / folder, context.recipe.release_id, how)
     return plain
 

@@ -3,6 +3,10 @@
 They are found before words are, by public patterns, because a telephone number is one value and not three words, and
 because no vocabulary has it. A detector says where they are; `surrogates` makes up others of the same format. What is
 not found is treated as words: most values are then unknown to the vocabulary, and become any word.
+
+People spell a number in many ways: with dashes and blanks of Unicode, two blanks, letters or an underscore at its ends.
+The patterns read a copy of the text in which every such dash is '-' and every such blank ' ', one for one, so that
+places are those of the text. A run without white space that they leave five digits in a row in is a code.
 """
 
 import re
@@ -43,39 +47,89 @@ class Detector(Protocol):
 
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DAY = r"\d{1,2}(?:st|nd|rd|th)?"
-PATTERNS = {
-    "email": r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
-    "url": r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']",
-    "ip": r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)",
-    "date": rf"\b(?:\d{{4}}-\d{{1,2}}-\d{{1,2}}|\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}"
-    rf"|{_MONTH} {_DAY}(?:,? \d{{4}})?|{_DAY} (?:of )?{_MONTH}(?:,? \d{{4}})?)(?!\w)",
-    "card": r"(?<![\w-])\d(?:[ -]?\d){12,18}(?![\w-])",
-    "phone": r"(?<![\w-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,4}\) ?|\d{2,4}[ .-])\d{3,4}[ .-]?\d{3,4}(?![\w-])"
-    r"|(?<!\w)\+\d{7,15}(?!\w)",
-    "code": r"(?<![\w-])(?:\d{5,}|\d{3}-\d{2}-\d{4}|(?=[\w-]*\d[\w-]*\d)[a-z]{1,6}-?\d[a-z\d]*(?:-[a-z\d]+)*)(?![\w-])",
-}
+_TIME = r"(?:t\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:z|[+-]\d{2}:?\d{2})?)?"  # behind a date, as in 2015-05-12T10:00Z
+_GAP = r"(?:\.| ?-{1,2} ?| {1,3})"  # between the groups of a number: one mark, or a few of them
+# A run of characters is tried from its start alone, where that is all that can match: a long one would take hours.
+PATTERNS = (
+    ("email", r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"),
+    ("url", r"(?:https?://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]']"),
+    ("ip", r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)"),
+    ("date", rf"(?<!\d)(?:\d{{4}}[/-]\d{{1,2}}[/-]\d{{1,2}}{_TIME}|\d{{1,2}}[/-]\d{{1,2}}[/-]\d{{2,4}})(?!\d)"),
+    ("date", r"(?<![a-z\d])(?:\d{4}\.\d{1,2}\.\d{1,2}|\d{1,2}\.\d{1,2}\.\d{2,4})(?!\d)"),
+    ("date", rf"\b(?:{_MONTH} {_DAY}(?:,? \d{{4}})?|{_DAY} (?:of )?{_MONTH}(?:,? \d{{4}})?)(?!\w)"),
+    ("card", r"(?<!\d)(?:\d(?:[ -]{0,3}\d){12,18}|\d{4}(?:\.\d{4}){3}|\d{4}\.\d{6}\.\d{5})(?!\d)"),
+    (
+        "phone",
+        rf"(?<!\d)(?:\+\d{{1,3}}{_GAP}?|1{_GAP})?(?:\(\d{{2,4}}\){_GAP}?|\d{{2,4}}{_GAP})"
+        rf"\d{{3,4}}{_GAP}?\d{{3,4}}(?:{_GAP}\d{{3,4}})*(?!\d)",
+    ),
+    ("phone", r"\+\d{7,15}(?!\d)"),
+    ("code", rf"(?<!\d)\d{{3}}{_GAP}\d{{2}}{_GAP}\d{{4}}(?!\d)"),
+    ("code", r"(?<![\w-])(?:\d{5,}|(?=[\w-]*\d[\w-]*\d)[a-z]{1,6}-?\d[a-z\d]*(?:-[a-z\d]+)*)(?![\w-])"),
+)
 _HINT = re.compile(r"\d|@|www\.|://")
+_DIGITS, _RUN = re.compile(r"\d{5}"), re.compile(r"\S+")
+_DASHES = (*range(0x2010, 0x2014), 0x2212, 0xFE63, 0xFF0D)
+_UNSEEN = (0xAD, *range(0x200B, 0x200E), 0x2060, 0xFEFF)  # soft hyphens and what has no width stand between digits too
+_BLANKS = (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)
+_PLAIN = dict.fromkeys((*_DASHES, *_UNSEEN), "-") | dict.fromkeys(_BLANKS, " ")
+_LONG_DASH = re.compile(r"(?<=\d)[\u2014\u2015\ufe58](?=\d)|(?<=\d )[\u2014\u2015\ufe58](?= \d)")
 
 
 class PatternDetector:
     """The patterns of this package.
 
     Args:
-        kinds: which are looked for; where two match at a place, the one named first in `PATTERNS`.
+        kinds: which are looked for; where two match the same characters, the one named first in `PATTERNS`.
     """
 
-    name = "patterns of rayprivacy, version 1"
+    name = "patterns of rayprivacy, version 2"
 
     def __init__(self, kinds: Iterable[str]) -> None:
         wanted = set(kinds)
-        either = "|".join(f"(?P<{kind}>{pattern})" for kind, pattern in PATTERNS.items() if kind in wanted)
-        self._pattern = re.compile(either, re.IGNORECASE) if either else None
+        self._patterns = [(kind, re.compile(each, re.IGNORECASE)) for kind, each in PATTERNS if kind in wanted]
+        self._takes_rest = "code" in wanted  # a code is whatever is left of five digits in a row
 
     def find(self, text: str) -> list[Span]:
         """The values of a text."""
-        if self._pattern is None or not _HINT.search(text):
+        if not (self._patterns and _HINT.search(text)):
             return []
-        return [Span(*match.span(), str(match.lastgroup)) for match in self._pattern.finditer(text)]
+        plain = _plain(text)
+        spans = _united([Span(*each.span(), kind) for kind, one in self._patterns for each in one.finditer(plain)])
+        return sorted([*spans, *_left_over(plain, spans)]) if self._takes_rest else spans
+
+
+def _plain(text: str) -> str:
+    """The text with every dash that may stand in a number as '-', and every blank as ' ', one for one.
+
+    Long dashes also stand between words ("since\u20142015"), and count between digits alone.
+    """
+    return text if text.isascii() else _LONG_DASH.sub("-", text.translate(_PLAIN))
+
+
+def _united(found: Sequence[Span]) -> list[Span]:
+    """Spans that overlap as one, so that nothing of any of them is left.
+
+    Its kind is that of the first one which is all of it; else it is a code, of which nothing is kept but the layout.
+    """
+    kept: list[Span] = []
+    for span in sorted(found, key=lambda span: (span.start, -span.end)):  # stable: the kind named first stays first
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+        elif span.end > kept[-1].end:
+            kept[-1] = Span(kept[-1].start, span.end, "code")
+    return kept
+
+
+def _left_over(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Runs of a text, besides some spans, that have five digits in a row and no white space."""
+    edges = [0, *(edge for span in spans for edge in (span.start, span.end)), len(text)]
+    found = []
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        if _DIGITS.search(text, start, end):
+            runs = (run for run in _RUN.finditer(text, start, end) if _DIGITS.search(run[0]))
+            found += [Span(*run.span(), "code") for run in runs]
+    return found
 
 
 class PresidioDetector:

@@ -76,6 +76,19 @@ def test_small_costs_are_not_below_the_truth(q: float, sigma: float, order: int)
     assert truth < ours <= truth * (1 + 1e-8) + 2e-11
 
 
+@pytest.mark.parametrize(("order", "q", "sigma"), [(30_000, 1e-4, 1e5), (100_000, 1e-3, 1e6), (100_000, 1e-4, 1e5)])
+def test_costs_at_high_orders_are_not_below_the_truth(order: int, q: float, sigma: float) -> None:
+    """Logarithms of factorials are rounded at their own size, and the cost is a small difference of them."""
+    with mpmath.workdps(40):
+        p, s = mpmath.mpf(q), mpmath.mpf(sigma)
+        terms = (
+            mpmath.binomial(order, k) * p**k * (1 - p) ** (order - k) * mpmath.expm1((k * k - k) / (2 * s * s))
+            for k in range(2, 400)  # about order * q are expected
+        )
+        truth = float(mpmath.log1p(mpmath.fsum(terms)) / (order - 1))
+    assert truth < rdp(_sampled(q, sigma), (float(order),))[0]
+
+
 def test_an_order_at_which_the_series_fails_takes_the_next_whole_one() -> None:
     event = _sampled(0.1, 0.5)
     assert math.isinf(_library(event, (1.1,))[0])

@@ -70,7 +70,7 @@ REPAIRED = (
         "ledger/service.py",
         "            if self._address.watched:\n                self._opened[1].watch()",
         "            self._opened[1].watch()",
-        "tests/ray/test_ledger_service.py::test_the_door_of_a_secret_trial_has_no_gauges",
+        "tests/ledger/test_gauges.py::test_the_door_of_a_secret_trial_has_no_gauges",
     ),
     Mutation(
         "renewals_of_a_selection",
@@ -179,8 +179,8 @@ REPAIRED = (
     Mutation(
         "figures_of_another_corpus",
         "figures measured on an earlier corpus stand beside the new certificate",
-        "runs/certify.py",
-        "for name in MEASURED:",
+        "runs/superseded.py",
+        "for name in (*MEASURED, *_SAID):",
         "for name in ():",
         "tests/methods/test_certify.py::test_figures_of_another_corpus_are_deleted",
     ),

@@ -150,7 +150,7 @@ def test_units_texts_and_claims_are_those_of_the_run(sound: Directory) -> None:
     members, others = ({row["user"] for row in rows} - planted for rows in (sound.training, sound.heldout))
     assert found["sample"] == {"members": len(members), "others": len(others), "records_at_most": 4, "shadows": 0}
     assert len(members) + len(others) == USERS
-    assert found["claim"] == {"epsilon": 3.0, "delta": 1e-6, "unit": "user"}
+    assert found["claim"] == {"kind": "central", "epsilon": 3.0, "delta": 1e-6, "unit": "user"}
     point = found["membership"]["loss"]["points"][2]
     assert point["admitted_by_claim"] > 0.9
     assert point["admitted_by_events"] == pytest.approx(0.217, abs=0.03)  # Phi(Phi^-1(0.1) + 1/2)

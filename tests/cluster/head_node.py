@@ -1,7 +1,6 @@
 """A cluster of one node that asks for a token, as an operator would start it."""
 
 import os
-import signal
 import socket
 import sys
 import tempfile
@@ -12,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from ray.job_submission import JobSubmissionClient
 from zygote import Forked, fork
 
 from rayprivacy.cluster.client import connect
 
 TOKEN = "0123456789abcdef" * 4
+METRICS = {"RAY_metrics_report_interval_ms": "2000"}  # not ten seconds, in which a small run comes and goes
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def start(folder: Path, token: Path) -> tuple[Forked, str, int]:
     options = [f"--{name}={port}" for name, port in ports.items()]
     bins = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # where the job finds `python`
     server = {"PATH": bins, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "OMP_NUM_THREADS": "1"}
+    server |= METRICS
     with (folder / "log").open("a") as log:
         options += [f"--temp-dir={folder}", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
         command = ["ray", "start", "--head", "--block", "--num-cpus=4", *options]
@@ -93,5 +95,14 @@ def head_node() -> Iterator[Head]:
             assert process.poll() is None, (folder / "log").read_text()[-2000:]
             yield found
         finally:
-            os.kill(process.pid, signal.SIGTERM)
-            process.wait(timeout=60)
+            _end(process)
+
+
+def _end(process: Forked) -> None:
+    """At once: Ray takes half a minute to end in good order, and nobody wants what it would leave."""
+    with suppress(psutil.NoSuchProcess):
+        head = psutil.Process(process.pid)
+        for each in (head, *head.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+    process.wait(timeout=60)

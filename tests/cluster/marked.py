@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from head_node import Head
+from head_node import METRICS, Head
 from small_trees import pairs
 from zygote import fork_command
 
@@ -37,7 +37,6 @@ PAGES = (
     "/api/jobs/",
     "/logical/actors",
     "/events",
-    *(f"/api/data/datasets/{job:02x}000000" for job in range(1, 32)),
 )
 LOOK_SECONDS = 3.0
 
@@ -201,6 +200,7 @@ class World:
             "TMPDIR": str(temporary),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self.head.token),
+            **METRICS,
         }
         process = fork_command(words, self.folder, patch, os.environ | own)
         try:
@@ -247,7 +247,7 @@ class Watch:
 
     def look(self) -> None:
         """Look once; what does not answer shows nothing."""
-        for page in PAGES:
+        for page in (*PAGES, *self._datasets()):
             with suppress(Exception):
                 answer = self.head.client()._do_request("GET", page)
                 if answer.status_code == 200:
@@ -257,6 +257,13 @@ class Watch:
             for target in (target for group in listed for target in group["targets"]):
                 with suppress(Exception), urllib.request.urlopen(f"http://{target}/metrics", timeout=5) as page:
                     self.lines.update(page.read().decode().splitlines())
+
+    def _datasets(self) -> list[str]:
+        """The pages with the datasets of each job that there was, from this process or from another."""
+        with suppress(Exception):
+            jobs = self.head.client()._do_request("GET", "/api/jobs/").json()
+            return [f"/api/data/datasets/{job['job_id']}" for job in jobs if job["job_id"]]
+        return []
 
 
 @contextmanager

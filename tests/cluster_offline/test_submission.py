@@ -97,6 +97,24 @@ def test_public_prompts_may_travel(tmp_path: Path) -> None:
         check_recipe_paths(recipe(prompts="closers.txt"), tmp_path)
 
 
+def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path) -> None:
+    """Whatever it is called: a key that leaves is a guarantee that is gone."""
+    code = tmp_path / "project" / "code"
+    code.mkdir(parents=True)
+    elsewhere = {"privacy": {"key": str(tmp_path / "key"), "ledger": f"sqlite:///{tmp_path}/book.sqlite"}}
+    check_recipe_paths(recipe(**elsewhere), code.parent)
+    inside = [
+        {"privacy": {"key": str(code / "chat.secret")}},
+        {"privacy": {"ledger": f"sqlite:///{code}/book.sqlite"}},
+        {"privacy": {"ledger": f"postgresql://me@db/ledger?passfile={code}/pass"}},
+        {"corpus": {"source": str(code / "chats.jsonl")}},
+        {"resources": {"features": str(code / "cache")}},
+    ]
+    for blocks in inside:
+        with pytest.raises(ConfigError, match="lies in --working-dir and would be sent to every node"):
+            check_recipe_paths(recipe(**blocks), code.parent)
+
+
 @pytest.mark.parametrize("path", ["forum.parquet", "data/forum.parquet", "runs/forum.jsonl", ".env/forum.jsonl"])
 def test_what_stays_behind_is_refused_before_it_is_missed(tmp_path: Path, path: str) -> None:
     """Of a working directory no Parquet file travels, say: it may be a corpus."""

@@ -293,7 +293,11 @@ def test_a_folder_of_files_is_a_store_too(bucket: Bucket, place: str, tmp_path: 
     mirror.publish()
     assert pulled(where, tmp_path / "two", private=True) == RUN
     if uri == "file":
-        assert mode(tmp_path / "nfs" / "run" / "objects") == 0o700
+        for folder in (".", "objects"):
+            assert mode(tmp_path / "nfs" / "run" / folder) == 0o700
+        assert mode(tmp_path / "nfs" / "run" / "manifest.json") == 0o600
+        copied = "model/config.json"
+        assert mode(tmp_path / "nfs" / "run" / copied) == mode(tmp_path / "one" / copied)
         assert (tmp_path / "nfs" / "run" / "model" / "config.json").read_bytes() == b"{}"
 
 

@@ -129,6 +129,16 @@ def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKi
     assert max(moves) > 0.5 * bound
 
 
+def test_sums_of_many_micro_batches_are_in_float64() -> None:
+    """In float32 one more of a thousand would change how the others are rounded, by 1e-8 of their sum and more."""
+    clipped = MicroBatchGradients(MODEL, Clipping(NORM))
+    (batch, *_) = micro_batches(_sampler(TAME).micro_batches(0, OF_PART), 64, pad=0)
+    for live in (True, False):
+        losses = lambda: mean_losses(MODEL, batch, lambda model, piece: model.losses(piece))  # noqa: E731
+        lazy = clipped(losses, 1, live)
+        assert {lazy[parameter]().dtype for parameter in clipped.parameters} == {torch.float64}
+
+
 def test_a_user_who_reverses_a_mean_reaches_the_bound() -> None:
     other = next(user for user in range(1, 500) if len(_members([_unit(0), _unit(user)])) == 1)  # of one micro-batch
     ten, against = 20 + 2 * POWERS.index(1), 21 + 2 * POWERS.index(9)

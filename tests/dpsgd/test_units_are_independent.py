@@ -93,8 +93,7 @@ def _seen(gradients: Any, model: nn.Module, low: bool, units: list[Unit], tokens
 @pytest.mark.parametrize(
     ("adapter", "tokens", "newcomers", "threads"),
     [
-        ("lora", 64, slice(7, 8), 1),
-        ("lora", 64, slice(5, 6), 2),
+        ("lora", 64, slice(7, 8), 2),
         ("full", 64, slice(5, 6), 1),
         *(
             pytest.param(adapter, tokens, slice(None), threads, marks=pytest.mark.exhaustive)

@@ -8,6 +8,7 @@ from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampl
 from typer.testing import CliRunner
 
 from rayprivacy.accounting.events import to_json
+from rayprivacy.accounting.units import record_sampling_event
 from rayprivacy.cli.ledger import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -82,6 +83,26 @@ def test_a_plan_of_small_losses_that_fills_its_cap_is_verified(
     sigma = least_noise(event, budget, "pld", start=1.0)
     ledger.create_account("a", *UNIT, budget, "pld", plan=[event(sigma)])
     ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event(sigma))), b"x")
+    assert ledger.verify().charges == 1
+
+
+@pytest.mark.parametrize(
+    "records",
+    [2, pytest.param(5, marks=pytest.mark.exhaustive), pytest.param(10, marks=pytest.mark.exhaustive)],
+)
+def test_a_plan_of_records_that_are_sampled_one_by_one_is_verified(sqlite_url: str, records: int) -> None:
+    """Its steps are mixtures, which the auditor must not take for steps of all records at once."""
+    ledger, event = Ledger.open(sqlite_url), record_sampling_event(0.01, 4.0, records, 300)
+    ledger.create_account("a", *UNIT, Budget(12.0, 1e-5), "pld", plan=[event])
+    ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
+    assert ledger.verify().charges == 1
+
+
+def test_sampled_steps_at_a_high_order_are_verified(sqlite_url: str) -> None:
+    ledger = Ledger.open(sqlite_url)
+    event = SelfComposedDpEvent(PoissonSampledDpEvent(1e-4, GaussianDpEvent(1e5)), 10**6)
+    ledger.create_account("a", *UNIT, Budget(0.01, 1e-6), "rdp", order=30_000.0)
+    ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
     assert ledger.verify().charges == 1
 
 

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
+from rayprivacy.accounting.events import to_json
+from rayprivacy.accounting.units import record_sampling_event
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.audit.events import flatten
-from rayprivacy.ledger.audit.plan import shares_out
+from rayprivacy.ledger.audit.plan import _guard, shares_out
 from rayprivacy.ledger.audit.prices import renyi_at
 from rayprivacy.ledger.audit.replay import replay
 
@@ -212,6 +214,18 @@ def test_sharing_out_agrees_with_a_search_for_a_matching(leaves: Any, lines: Any
     expected = len(runs) == len(units) and all(place(run, set()) for run in range(len(runs)))
     as_leaves = [[(flatten(sampled(q, sigma), "")[0][0], n) for q, sigma, n in side] for side in (leaves, lines)]
     assert shares_out(*as_leaves) == expected
+
+
+@pytest.mark.parametrize(
+    ("records", "q", "sigma", "runs"), [(5, 0.01, 1.0, 1000), (4, 0.02, 1.0, 1000), (10, 0.005, 1.5, 2000)]
+)
+def test_the_losses_of_a_mixture_are_not_those_of_its_largest_part(
+    records: int, q: float, sigma: float, runs: int
+) -> None:
+    event = to_json(record_sampling_event(q, sigma, records, runs))
+    ((leaf, found),) = flatten(event, "")
+    assert found == runs
+    assert 10 < _guard(((leaf, runs),), "") < 60
 
 
 def test_a_mixture_is_paid_by_its_own_line() -> None:

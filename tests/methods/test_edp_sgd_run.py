@@ -1,9 +1,8 @@
 """eDP-SGD as its users run it: labelled rows in, a tagger with charges and a certificate out, and no text."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from commands import command
 from dying import dying
 from small_jobs import Job, sentence
 from small_tagger import INTENTS, SLOTS, labelled
+from zygote import fork
 
 import rayprivacy as rp
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -146,9 +146,11 @@ def _check_model(out: Path) -> None:
     assert "A tagger: it says the intent of a text" in card
     assert "`synthetic.parquet`" not in card
     code = "\n".join(line[4:] for line in card.splitlines() if line.startswith("    "))
-    done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    intent, labels = done.stdout.splitlines()
+    said, wrong = out.with_name("said"), out.with_name("wrong")
+    with said.open("w") as stdout, wrong.open("w") as stderr:
+        status = fork(["-c"], code, os.environ, out, [stdout.fileno(), stderr.fileno()]).wait(timeout=300)
+    assert status == 0, wrong.read_text()
+    intent, labels = said.read_text().splitlines()
     assert intent in ("other", *INTENTS)
     assert len(yaml.safe_load(labels)) == 5
     result = rp.Result(out)

@@ -6,6 +6,7 @@ certificate must name that corpus.
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.reporting.page import write_report
 from rayprivacy.runs import drive as driver
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
@@ -119,6 +121,26 @@ def test_seqpate(job: Any, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _delete_users(job)
     _run(job, "out")
     _same_as_fresh(job, before)
+
+
+@pytest.mark.exhaustive
+def test_a_corpus_that_comes_back_finds_its_own_release(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of another corpus dies between its model and its text: neither may stand beside the first one's claim."""
+    _open_rich_account(job)
+    _run(job, "out")
+    first, charged = _files(job.folder / "out"), _inputs(job)
+    shutil.copy2(job.folder / "talk.parquet", job.folder / "kept.parquet")
+    _delete_users(job)
+    _stopped_after(lambda: _run(job, "out"), seqpate, "write_samples", monkeypatch)
+    assert not (job.folder / "out" / "certificate.json").exists()
+    assert (job.folder / "out" / "model" / "model.safetensors").read_bytes() != first["model/model.safetensors"]
+    with pytest.raises(ConfigError):
+        write_report(job.folder / "out")
+    shutil.move(job.folder / "kept.parquet", job.folder / "talk.parquet")
+    _run(job, "out")
+    again = _files(job.folder / "out")
+    assert {name for name in first if first[name] != again[name]} <= {"certificate.json"}  # which has a later head
+    assert len(_inputs(job)) == len(charged) + 1
 
 
 def _stopped_after(run: Callable[[], None], module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

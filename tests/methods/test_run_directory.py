@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.runs.directory import Run
+from rayprivacy.runs.directory import Run, log_entries
 
 
 @pytest.fixture
@@ -36,3 +36,16 @@ def test_a_run_of_an_older_version_is_bound_when_it_goes_on(run: Run) -> None:  
         run.bind(base_model="c", prompts="b")
     with pytest.raises(ConfigError, match="the codes of"):
         run.bind(codes="d")
+
+
+def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Run) -> None:  # type: ignore[type-arg]
+    with run.stage("first"):
+        pass
+    log = run.root / "run.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole + b'{"time": 1, "stage": "second", "e')
+    with run.stage("second"):
+        pass
+    assert log.read_bytes().startswith(whole + b'{"time": 1, "stage": "second", "e\n{')
+    assert set(run.timings()) == {"first", "second"}
+    assert [entry["event"] for entry in log_entries(run.root)] == ["start", "done"] * 2

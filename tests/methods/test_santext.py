@@ -213,6 +213,12 @@ def test_without_keep_and_epsilon_the_budget_decides(bench: Bench) -> None:
     plan = rp.plan(bench.load({**response, "privacy.epsilon": 800.0}))
     assert plan.epsilon == pytest.approx(800, rel=1e-4)
     assert plan.epsilon <= 800
+    values = {"mood": ["glad", "sad", "calm"]}
+    labels = {"corpus.labels": ["mood"], "sanitize.labels": {"kind": "randomize", "epsilon": 5.0, "values": values}}
+    for mechanism in ({"sanitize.keep": None}, response):
+        plan = rp.plan(bench.load({**mechanism, **labels, "privacy.epsilon": 800.0}))
+        assert 0.97 * 800 <= plan.epsilon <= 800
+        assert len(plan.plan.charges) == 2
 
 
 def test_neighbouring_corpora_of_one_size_have_one_certificate(bench: Bench) -> None:
@@ -288,8 +294,12 @@ def test_the_short_form_sanitises_one_file(bench: Bench, capsys: pytest.CaptureF
     ]
     assert main(words) == 2
     assert "give --epsilon" in capsys.readouterr().err
+    before = source.read_bytes()
+    assert main([*words[:2], str(source), *words[3:], "--keep", "0.3"]) == 2
+    assert "over the source: name another file" in capsys.readouterr().err
+    assert source.read_bytes() == before
     assert main([*words, "--epsilon", "0"]) == 2
-    assert "privacy.epsilon is 0" in capsys.readouterr().err
+    assert "'privacy.epsilon' is 0" in capsys.readouterr().err
     assert main([*words, "--keep", "0.3"]) == 0
     said = capsys.readouterr().out
     assert "Epsilon of a document" in said

@@ -111,15 +111,16 @@ def test_every_stage_of_our_methods_declares_its_work(name: str) -> None:
     assert outline.estimate is not None
     assert None not in outline.estimate.seconds.values()
     assert 60 < outline.estimate.total < 7 * 24 * 3600  # in float32, on a busy machine
-    more = rp.plan(rp.load_recipe(path, few), timed=True, nodes=8).estimate
-    assert more is not None
+    machine = this_machine()
+    assert machine is not None
+    more = estimated(outline.recipe, outline.plan, machine, nodes=8)
     assert more.total <= outline.estimate.total
     # SanText has no other processes, a tagger's job a single worker, the domains' job few texts for one actor to write.
     in_parallel = name not in ("santext", "edp_sgd", "domain_private")
     assert (more.total < outline.estimate.total) == in_parallel
-    unknown = rp.plan(rp.load_recipe(path, ["model.base=hub/model", *few]), timed=True)
-    assert "not known" in str(unknown)
-    assert "at least" in str(unknown)
+    unknown = str(rp.plan(rp.load_recipe(path, ["model.base=hub/model", *few]), timed=True))
+    assert "not known" in unknown
+    assert "at least" in unknown
 
 
 def test_a_guess_is_at_least_one() -> None:
@@ -201,15 +202,28 @@ def test_without_the_engine_the_machine_is_another_one(monkeypatch: pytest.Monke
     assert machine_name() != before
 
 
-@pytest.mark.slow
-def test_the_kernels_measure_this_machine(cache: Path) -> None:
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.exhaustive])])
+def test_the_kernels_measure_this_machine(cache: Path, monkeypatch: pytest.MonkeyPatch, apart: bool) -> None:
     (path,) = cache.iterdir()
     path.unlink()
+    if not apart:
+        monkeypatch.setattr(machine.subprocess, "run", _measured_here)
     found = this_machine()
     assert found is not None
     assert found.flops.keys() == FLOPS.keys()
     assert all(1e7 < rate < 1e14 for rate in found.flops.values())
     assert found.rate("encode", "auto") == max(found.flops["encode float32"], found.flops["encode bfloat16"])
+
+
+def _measured_here(command: list[str], **_: Any) -> "subprocess.CompletedProcess[bytes]":
+    """The same kernels, in this process and for a moment each."""
+    from rayprivacy.runs import kernels
+
+    assert command == [sys.executable, "-m", kernels.__name__]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "SECONDS", 0.01)
+        return subprocess.CompletedProcess(command, 0, json.dumps(kernels.measured()).encode())
 
 
 @pytest.mark.parametrize(("event", "kept"), [("progress", True), (FOUND, False)])

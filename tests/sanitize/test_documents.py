@@ -134,11 +134,79 @@ def test_equal_values_stay_equal_only_where_that_is_asked_for(glove: Vocabulary,
     assert kept[6][-15:] != kept[0][-15:]
 
 
-@pytest.mark.parametrize(
-    "text", ["in 2021 we were 3 of 40", "mp3", "3.14", "the 1st", "covid", "a - b", "10 000", "5 o'clock"]
-)
+ORDINARY = ["in 2021 we were 3 of 40", "mp3", "3.14", "the 1st", "covid", "a - b", "10 000", "5 o'clock"]
+ORDINARY += ["10\u00a0000", "$12.50", "$1,250.00", "1.50 2.50 3.75 4.20 5.10", "24/7", "10:30", "v1.2.10", "1/2 1/4"]
+ORDINARY += [
+    "1914-18",
+    "2010\u20132015",
+    "pages 12\u201315",
+    "since\u20142015",
+    "2019. 2020. 2021",
+    "\u22125\u00a0to 5",
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
 def test_plain_numbers_and_words_are_no_values(text: str) -> None:
     assert PatternDetector(KINDS).find(text) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("5-12-2015", "date"),
+        ("5\u201112\u20112015", "date"),
+        ("2015/05/12", "date"),
+        ("2015-05-12T10:00", "date"),
+        ("2015-05-12T10:00:05.25+02:00", "date"),
+        ("4111  1111 1111 1111", "card"),
+        ("4111.1111.1111.1111", "card"),
+        ("3782\u2013822463\u201310005", "card"),
+        ("555\u2011123\u20114567", "phone"),
+        ("555\u00a0123\u00a04567", "phone"),
+        ("555 \u2014 123 \u2014 4567", "phone"),
+        ("1-800-555-1234", "phone"),
+        ("12 555 123 4567", "phone"),
+        ("123\u201345\u20136789", "code"),
+        ("123\u00ad45\u200b6789", "code"),
+        ("5551234567-", "code"),
+        ("x_12345678", "code"),
+        ("ACCOUNT12345678", "code"),
+        ("x555 123 4567", "code"),
+        ("a123 45 6789", "code"),
+        ("dec 5-12-2015", "code"),
+        ("\u0661\u0662\u0663\u0664\u0665x", "code"),
+    ],
+)
+def test_a_value_is_found_whole_in_many_spellings(value: str, kind: str, glove: Vocabulary, coins: Coins) -> None:
+    text = f"caf\u00e9 {value} yes"
+    assert PatternDetector(KINDS).find(text) == [Span(5, 5 + len(value), kind)]
+    made = Surrogates(coins).make(kind, value, 7, 1)
+    assert [letter.isalnum() for letter in made] == [letter.isalnum() for letter in value]
+    assert made != value
+
+
+def test_no_more_is_hidden_than_the_kinds_that_are_asked_for() -> None:
+    assert PatternDetector(["phone"]).find("x_12345678 a@b.com 5-12-2015") == []
+    assert PatternDetector(["date"]).find("x_12345678 a@b.com 5-12-2015") == [Span(19, 28, "date")]
+
+
+@given(
+    st.text(
+        st.sampled_from("0123456789012345678901234567890aZ_ -.\u2011\u00a0\u2014\u200b()+#/@,:\n\u0664"), max_size=60
+    )
+)
+def test_no_five_digits_in_a_row_are_left(text: str) -> None:
+    spans, end, rest = PatternDetector(KINDS).find(text), 0, ""
+    for span in spans:
+        assert end <= span.start < span.end <= len(text)
+        rest, end = rest + text[end : span.start] + "\n", span.end
+    assert not re.search(r"\d{5}", rest + text[end:])
+
+
+def test_long_runs_are_read_in_a_moment() -> None:
+    for text in ("a" * 10**5 + "1", "1" * 10**5, "a1-" * 40_000, "1.1." * 30_000, "100 200 " * 20_000):
+        PatternDetector(KINDS).find(text)  # in hours, if each of its characters were a start
 
 
 def test_of_overlapping_values_one_is_kept() -> None:

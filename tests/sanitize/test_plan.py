@@ -13,9 +13,13 @@ from rayprivacy.sanitize.vocabulary import Vocabulary
 
 
 def _recipe(**sanitize: Any) -> Any:
-    blocks = {"words": 400, "keep": 0.5, "max_tokens": 10, **sanitize}
-    corpus = {"source": "talk.parquet", "max_records_per_user": 3}
-    return rp.load_recipe({"method": "santext", "corpus": corpus, "privacy": {"epsilon": 1e6}, "sanitize": blocks})
+    return _asked(1e6, {}, {"words": 400, "keep": 0.5, "max_tokens": 10, **sanitize})
+
+
+def _asked(epsilon: float, corpus: dict[str, Any], sanitize: dict[str, Any]) -> Any:
+    """A recipe of three records for each user."""
+    read = {"source": "talk.parquet", "max_records_per_user": 3, **corpus}
+    return rp.load_recipe({"method": "santext", "corpus": read, "privacy": {"epsilon": epsilon}, "sanitize": sanitize})
 
 
 def test_all_documents_of_a_user_are_charged() -> None:
@@ -25,6 +29,33 @@ def test_all_documents_of_a_user_are_charged() -> None:
     response = _recipe(mechanism="randomized_response")
     assert rp.plan(response).epsilon == pytest.approx(30 * planned(response).mechanism.token_epsilon, rel=1e-9)
     assert planned(response).keep == pytest.approx(0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
+def test_labels_are_paid_before_the_budget_decides_what_words_get(mechanism: str) -> None:
+    """The labels of a user cost 3 records times 2 columns times their epsilon."""
+    values = {"mood": ("glad", "sad"), "topic": ("sun", "soup", "train")}
+    for budget, each in ((300.0, 2.0), (300.0, 0.1), (7.3, 1.1), (120.07, 1 / 3)):
+        labels = {"kind": "randomize", "epsilon": each, "values": values}
+        blocks = {"words": 200, "max_tokens": 10, "mechanism": mechanism, "labels": labels}
+        recipe = _asked(budget, {"labels": ("mood", "topic")}, blocks)
+        plan = rp.plan(recipe)
+        assert 0.97 * budget <= plan.epsilon <= budget
+        assert len(plan.plan.charges) == 2
+        assert document_epsilon(plan.plan.charges[1]) == pytest.approx(6 * each)
+
+
+@pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
+def test_labels_that_leave_nothing_for_words_are_refused_in_a_sentence(mechanism: str) -> None:
+    labels = {"kind": "randomize", "epsilon": 2.0, "values": {"mood": ("glad", "sad")}}
+    recipe = _asked(
+        6.0, {"labels": ("mood",)}, {"words": 200, "max_tokens": 10, "mechanism": mechanism, "labels": labels}
+    )
+    said = (
+        r"^sanitize\.labels\.epsilon is 2, so that the labels of a user cost 6, and privacy\.epsilon, 6, leaves nothing"
+    )
+    with pytest.raises(rp.ConfigError, match=said + r" for words: lower sanitize\.labels\.epsilon or .*raise privacy"):
+        rp.plan(recipe)
 
 
 def test_sensitive_words_are_the_least_frequent_ones_of_the_public_list() -> None:

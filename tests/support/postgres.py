@@ -27,6 +27,7 @@ def postgres_server() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="test-postgres-", dir=place, ignore_cleanup_errors=True) as folder:
         server = _started(folder)
         server.psql("ALTER SYSTEM SET fsync = off")
+        server.psql("ALTER SYSTEM SET autovacuum = off")  # tables live for a second
         server.psql("SELECT pg_reload_conf()")
         try:
             yield server.get_uri()

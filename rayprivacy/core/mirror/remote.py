@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from rayprivacy.core.errors import ConfigError, StorageError
-from rayprivacy.core.files import private_directory
+from rayprivacy.core.files import OWNER_ONLY, private_directory
 from rayprivacy.core.mirror.local import Folder, blocks_of
 from rayprivacy.core.mirror.manifest import Entry
 from rayprivacy.core.mirror.uris import open_uri, reason, shown
@@ -80,12 +80,14 @@ class Store:
                 self._write(f"{self._path}/{MANIFEST}", [data])
             else:  # appears whole by a rename
                 self._write(f"{self._path}/{MANIFEST}.new", [data])
+                Path(f"{self._path}/{MANIFEST}.new").chmod(OWNER_ONLY)
                 self._files.move(f"{self._path}/{MANIFEST}.new", f"{self._path}/{MANIFEST}")
 
     def prepare(self) -> None:
         """Make the folders, where the store has such."""
         with self._asked("writing to"):
             if self._files.type_name == "local":
+                private_directory(Path(self._path))
                 private_directory(Path(self._path) / OBJECTS)
             elif self._files.type_name not in FLAT:
                 self._files.create_dir(f"{self._path}/{OBJECTS}", recursive=True)
@@ -147,6 +149,8 @@ class Store:
             except BaseException:
                 self._discard(target)  # closing a stream stores what came that far
                 raise
+        if whole and self._files.type_name == "local":
+            Path(target).chmod(entry.mode)
         if not whole:
             self._discard(target)
             raise StorageError(f"{folder.root / name} changed while it was mirrored: let one process work on a run.")

@@ -27,7 +27,7 @@ from rayprivacy.ledger.audit.selection import winner
 Price = tuple[float, float]  # no less than the first, no more than the second
 Pricing = Callable[[Leaf], Price | None]  # None: the rule does not take such a mechanism
 
-_SAMPLED_SLACK = 2e-11  # what a store may add to one sampled cost, divided by order - 1
+_SAMPLED_SLACK = 2e-11  # what a store may add to one sampled cost, divided by order - 1; more at orders above 4096
 
 
 def price(leaves: Leaves, pricing: Pricing) -> Price | None:
@@ -84,7 +84,7 @@ def renyi_at(leaf: Leaf, order: float) -> Price | None:
         return (order * leaf.sigma**-2.0 / 2,) * 2
     if leaf.kind == "poisson-sampled-gaussian":
         cost = _sampled(leaf, order)
-        return cost, cost + _SAMPLED_SLACK / (order - 1)
+        return cost, cost + max(_SAMPLED_SLACK, 2.0**-50 * float(gammaln(order + 1)) * (order > 4096)) / (order - 1)
     if leaf.kind == "laplace":
         return (_by_library(leaf, order),) * 2
     if leaf.kind == "repeat-and-select":

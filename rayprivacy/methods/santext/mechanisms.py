@@ -7,15 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from rayprivacy.accounting.metric import document_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs.calibration import kept_values
+from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
 from rayprivacy.sanitize.settings import SanitizeConfig
 from rayprivacy.sanitize.table import Table, epsilon_for_bound, epsilon_for_keep
 from rayprivacy.sanitize.vocabulary import Vocabulary, load_base, load_file, load_glove
 
 _COIN = 2**32
+_SLACK = 1e-12  # of the budget: words and labels together are not above it by a rounding
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,8 @@ def planned(recipe: SanTextRecipe) -> Planned:
         ConfigError: nothing fits the budget.
     """
     vocabulary, config = vocabulary_of(recipe), recipe.sanitize
-    for_each = recipe.privacy.epsilon / (recipe.records * config.max_tokens)
     if config.mechanism == "randomized_response":
-        epsilon = config.epsilon or _wanted(config, len(vocabulary)) or math.nextafter(for_each, 0)
+        epsilon = config.epsilon or _wanted(config, len(vocabulary)) or math.nextafter(_for_each(recipe), 0)
         response = RandomizedResponse(len(vocabulary), epsilon)
         return Planned(vocabulary, response, response.keep_rate, None)
     size, cap = len(vocabulary), config.cap or math.inf
@@ -77,11 +79,11 @@ def planned(recipe: SanTextRecipe) -> Planned:
         elif config.epsilon is not None:
             epsilon = config.epsilon
         else:
-            epsilon = epsilon_for_bound(vocabulary, for_each - cost, first, cap)
+            epsilon = epsilon_for_bound(vocabulary, _for_each(recipe) - cost, first, cap)
         table = Table(vocabulary, epsilon, first, cap)
         return {"epsilon": epsilon, "worst": table.worst_pair, "keep": float(np.median(table.keep_rates))}
 
-    asked = config.keep, config.epsilon, None if config.keep or config.epsilon else for_each - cost
+    asked = config.keep, config.epsilon, None if config.keep or config.epsilon else _for_each(recipe) - cost
     inputs = [vocabulary.digest, first, config.cap, *asked]
     found = kept_values(compute, "santext", *inputs)
     bound, one, other = found["worst"]
@@ -107,6 +109,31 @@ def confirmed(plan: Planned) -> Planned:
             " (~/.cache/rayprivacy/noise), and run again."
         )
     return Planned(plan.vocabulary, fresh, plan.keep, plan.worst)
+
+
+def _for_each(recipe: SanTextRecipe) -> float:
+    """What privacy.epsilon leaves for each word when randomised labels are paid.
+
+    Raises:
+        ConfigError: labels leave nothing.
+    """
+    return _left_for_words(recipe) / (recipe.records * recipe.sanitize.max_tokens)
+
+
+def _left_for_words(recipe: SanTextRecipe) -> float:
+    epsilon, config = recipe.privacy.epsilon, recipe.sanitize.labels
+    event = Labels(config, recipe.corpus.labels).event(recipe.records)
+    if event is None:
+        return epsilon
+    cost = document_epsilon(event)
+    left = epsilon * (1 - _SLACK) - cost
+    if left <= 0:
+        raise ConfigError(
+            f"sanitize.labels.epsilon is {config.epsilon:g}, so that the labels of a {recipe.privacy.unit} cost"
+            f" {cost:.6g}, and privacy.epsilon, {epsilon:g}, leaves nothing for words: lower sanitize.labels.epsilon or"
+            " corpus.max_records_per_user, or raise privacy.epsilon."
+        )
+    return left
 
 
 def _wanted(config: SanitizeConfig, size: int) -> float | None:

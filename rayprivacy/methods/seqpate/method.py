@@ -201,13 +201,15 @@ def _distilled(
 
 
 def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> Written:
-    """Write the text of a student, and the student as everybody loads a model, unless both are there."""
+    """Save a student as everybody loads a model, and write its text unless that is there."""
     root, recipe = context.run.root, context.recipe
     config = recipe.generation.model_copy(update={"texts": candidates_of(recipe.match, recipe.generation.texts)})
     path, mark = text_file(context.run, recipe.match), digest_bytes(save(student.state()))
+    context.make_way()
+    # Always: the model that lies there may be that of another corpus, whose run died before it wrote its text.
+    save_model(student.model(), backbone.tokenizer, root / MODEL, recipe.release_id, HOW)
     if path.exists() and (written := read_written(path)).source == mark:
         return written
-    save_model(student.model(), backbone.tokenizer, root / MODEL, recipe.release_id, HOW)
     return write_samples(
         root / MODEL,
         [(0, prompt) for prompt in cut_prompts(prompts, config)],
