@@ -48,7 +48,7 @@ NOTES = {
     "canaries": "Exposure and rank are no bounds on epsilon. Only a secret of a single user is protected by the"
     " certificate's epsilon; what many users share may be learnt.",
     "admitted": "The greatest rate of hits that the certificate's pair, or the whole curve of this release's events,"
-    " admits at that rate of false alarms.",
+    " admits at the upper end (95%) of the rate of false alarms that was measured.",
 }
 NO_BOUND = "A selective claim does not bound membership, so the figures are measurements, and compared with nothing."
 

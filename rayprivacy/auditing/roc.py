@@ -2,7 +2,8 @@
 
 Few members found with certainty are a worse leak than many found a little better than by chance, so the rate of hits is
 read at small rates of false alarms (Carlini et al. 2022), with Clopper-Pearson intervals. Beside each stands the
-greatest rate that the claimed (epsilon, delta) admits.
+greatest rate that the claimed (epsilon, delta) admits, at the highest rate of false alarms that the others leave room
+for: of 130 others none may be above a threshold that one in a hundred is above.
 
 >>> members, others = np.array([3.0, 2.0, 1.0]), np.array([2.5, 0.5, 0.0])
 >>> round(auc(members, others), 3)
@@ -59,9 +60,14 @@ class Point:
         """The same as counts in two worlds."""
         return Counts(self.hits, self.members, self.false_alarms, self.others)
 
+    @property
+    def most_false_alarms(self) -> float:
+        """The upper end of the Clopper-Pearson interval of the rate of false alarms, at 95 percent."""
+        return clopper_pearson(self.false_alarms, self.others)[1]
+
     def admitted(self, claim: Profile) -> float:
-        """The greatest rate of hits that a claim admits at the rate of false alarms that was asked for."""
-        return claim.most_hits(self.rate)
+        """The greatest rate of hits that a claim admits, at the upper end of the false alarms that were measured."""
+        return claim.most_hits(max(self.rate, self.most_false_alarms))
 
 
 def auc(members: Array, others: Array) -> float:

@@ -97,6 +97,17 @@ def test_an_exact_gaussian_mechanism_is_within_what_its_claim_admits() -> None:
     assert louder[-1].interval[0] > louder[-1].admitted(claim)
 
 
+@pytest.mark.parametrize("others", [40, 130, 400])
+def test_scores_that_tell_nothing_are_seldom_above_what_is_admitted(others: int) -> None:
+    """The highest of a few others has more above it than one in a thousand: what is admitted has to allow for that."""
+    draw, claim = np.random.default_rng(others), Profile.claimed(1.0, 0.126937)
+    above = [0, 0, 0]
+    for _ in range(300):
+        for at, point in enumerate(operating_points(draw.normal(size=400), draw.normal(size=others))):
+            above[at] += point.hit_rate > point.admitted(claim)
+    assert max(above) <= 15
+
+
 def test_the_likelihood_ratio_beats_the_plain_loss_where_examples_differ_in_difficulty(hard: Population) -> None:
     shadows = (hard.losses, hard.shadow_losses, hard.shadow_members)
     found = {
