@@ -52,8 +52,8 @@ REDACTING = (
         "full_text_as_redacted_copy",
         "full text is fed to the steps that take no noise",
         "methods/domain_private/reading.py",
-        "return self.policy.redact(row) if version == REDACTED else",
-        "return self.policy.redact(row) if version == FULL else",
+        "text = self.policy.redact(row) if version == REDACTED else",
+        "text = self.policy.redact(row) if version == FULL else",
         "tests/statistical/test_redaction_schedule.py::test_redacted_batches_are_those_of_any_hidden_words",
     ),
     Mutation(

@@ -170,7 +170,8 @@ def test_sorted_scores_alone_tell_members(leaking: Directory, noisy: Directory) 
         )
         count = len(directory.members)
         areas.append(auc(scores[:count], scores[count:]))
-    assert areas[0] > 0.58 > abs(areas[1] - 0.5) + 0.5, areas
+    # Of 120 users, an area that is due to chance has a standard deviation of 0.054.
+    assert areas[0] > 0.7 > abs(areas[1] - 0.5) + 0.5, areas
 
 
 def test_the_command_attacks_a_tagger_and_tells_nothing(leaking: Directory) -> None:

@@ -29,7 +29,7 @@ from marked import (
 )
 
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.runs.certify import MEASURED
+from rayprivacy.runs.superseded import MEASURED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
 
