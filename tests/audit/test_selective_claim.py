@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
 from rayprivacy.auditing.planted import canary_figures, least_chance
 from rayprivacy.auditing.profile import Profile
+from rayprivacy.auditing.roc import operating_points
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
@@ -56,6 +58,11 @@ def _points(found: dict[str, Any]) -> list[tuple[float | None, float | None]]:
     return [(point["admitted_by_claim"], point["admitted_by_events"]) for point in points]
 
 
+def _measured() -> list[float]:
+    """The upper end of the rate of false alarms at each of the three thresholds."""
+    return [max(point.rate, point.most_false_alarms) for point in operating_points(*SCORES)]
+
+
 def test_a_selective_claim_is_no_bound_and_flags_nothing(audit: Callable[..., Any], tmp_path: Path) -> None:
     found = audit(kind="selective", other_accounts=[PLAIN], figures={"For plain differential privacy": "non-private"})
     assert found["claim"] == {"kind": "selective", "epsilon": 3.0, "delta": 1e-6, "unit": "user"}
@@ -77,7 +84,7 @@ def test_the_central_account_that_pays_for_all_steps_is_the_bound(audit: Callabl
     found = audit(kind="selective", **CENTRAL)
     most = Profile.claimed(2.5, 1e-5)
     assert found["bound"] == {"epsilon": 2.5, "delta": 1e-5, "account": "users"}
-    assert _points(found) == [(round(most.most_hits(rate), 4), None) for rate in (0.001, 0.01, 0.1)]
+    assert _points(found) == [(round(most.most_hits(rate), 4), None) for rate in _measured()]
     assert found["verdict"]["flagged"]
     assert "what epsilon 2.5 at delta 1e-05 of account 'users' admits" in found["verdict"]["sentence"]
     assert set(found["notes"]) == {*NOTES, "claim"}
@@ -97,7 +104,8 @@ def test_a_central_claim_is_compared_as_ever(audit: Callable[..., Any], keys: di
     assert found["bound"] == {"epsilon": 3.0, "delta": 1e-6, "account": None}
     assert found["verdict"]["flagged"]
     assert "what epsilon 3 at delta 1e-06 admits" in found["verdict"]["sentence"]
-    assert _points(found)[2][1] == pytest.approx(0.217, abs=0.03)  # Phi(Phi^-1(0.1) + 1/2)
+    expected = NormalDist().cdf(NormalDist().inv_cdf(_measured()[2]) + 0.5)
+    assert _points(found)[2][1] == pytest.approx(expected, abs=0.03)
     assert found["notes"] == NOTES
 
 
