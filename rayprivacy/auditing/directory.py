@@ -270,8 +270,8 @@ def _notes(claim: Claim) -> dict[str, str]:
         return kept | {"canaries": f"{canaries}is not protected.", "claim": NO_BOUND}
     return NOTES | {
         "canaries": f"{canaries}is protected by the epsilon of account '{claim.central}' alone, if one user has it.",
-        "admitted": f"The greatest rate of hits that the pair of account '{claim.central}' admits at that rate of false"
-        " alarms.",
+        "admitted": f"The greatest rate of hits that the pair of account '{claim.central}' admits at the upper end"
+        " (95%) of the rate of false alarms that was measured.",
         "claim": "A selective claim does not bound membership, so figures are compared with the pair of account"
         f" '{claim.central}', which pays for all steps.",
     }

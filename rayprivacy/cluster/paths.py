@@ -119,7 +119,8 @@ def _check_apart(recipe: Recipe, shipped: Path) -> None:
     ledger = make_url(recipe.privacy.ledger)
     files = [("privacy.ledger", _one(ledger, name)) for name in _FILES]
     files += [("privacy.ledger", ledger.database if ledger.get_backend_name() == "sqlite" else None)]
-    files += [("corpus.source", None if is_uri(recipe.corpus.source) else recipe.corpus.source)]
+    source = recipe.corpus.source
+    files += [("corpus.source", None if source == CHITCHAT or is_uri(source) else source)]
     for key, value in (*path_values(recipe, PathKind.PRIVATE), *files):
         if value and Path(value).resolve().is_relative_to(shipped):
             raise ConfigError(

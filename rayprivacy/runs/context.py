@@ -294,8 +294,12 @@ class RunContext(Generic[R]):
             path=self.run.root / name,
             scratch=self.run.private(f"unreleased-{name}"),
         )
-        self.make_way()
-        released = release_file(self.ledger, release, write)
+
+        def written(path: Path) -> None:
+            self.make_way()  # not before it is paid for: a refused release leaves the earlier one whole
+            write(path)
+
+        released = release_file(self.ledger, release, written)
         self.keep_ledger_head()
         return released.value
 

@@ -97,8 +97,10 @@ def test_public_prompts_may_travel(tmp_path: Path) -> None:
         check_recipe_paths(recipe(prompts="closers.txt"), tmp_path)
 
 
-def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path) -> None:
+def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever it is called: a key that leaves is a guarantee that is gone."""
+    monkeypatch.chdir(tmp_path)
+    check_recipe_paths(recipe(corpus={"source": "chitchat"}), tmp_path)  # a name, and no file of this folder
     code = tmp_path / "project" / "code"
     code.mkdir(parents=True)
     elsewhere = {"privacy": {"key": str(tmp_path / "key"), "ledger": f"sqlite:///{tmp_path}/book.sqlite"}}
