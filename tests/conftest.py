@@ -7,6 +7,7 @@ os.environ.update(
     RAY_AUTH_MODE="disabled",
     RAY_USAGE_STATS_ENABLED="0",
     RAY_TRAIN_V2_ENABLED="1",
+    RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.2",  # and not two seconds, which trainings of a moment would be waited for
     RAY_worker_niceness="0",  # tests wait for what Ray's workers do: niced, these starve beside another test
     HF_HUB_OFFLINE="1",
     TOKENIZERS_PARALLELISM="false",

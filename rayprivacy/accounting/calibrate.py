@@ -56,8 +56,7 @@ def least_sigma(cost: Callable[[float], float], epsilon: float, start: float = 1
     Raises:
         ConfigError: epsilon is not positive and finite, or no sigma from 1e-3 to 1e9 will do.
     """
-    if not 0 < epsilon < math.inf:
-        raise ConfigError(f"epsilon is {epsilon}: give a positive finite number.")
+    _check_epsilon(epsilon)
 
     def enough(sigma: float) -> bool:
         return cost(sigma) <= epsilon
@@ -98,6 +97,7 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
     Raises:
         ConfigError: as `least_sigma`.
     """
+    _check_epsilon(epsilon)
     near = None
     if rough is not None:
         near = at = least_sigma_near(rough, epsilon, guess)
@@ -120,6 +120,11 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
         if 0 < found < math.inf:
             known.append(_error(found, guess, sigma))
     return high
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not 0 < epsilon < math.inf:
+        raise ConfigError(f"epsilon is {epsilon}: give a positive finite number.")
 
 
 _Error: TypeAlias = tuple[float, float]  # logarithms of noise, and of cost / guess there

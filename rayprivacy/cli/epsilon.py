@@ -8,7 +8,7 @@ import typer
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from rayprivacy.accounting import published
-from rayprivacy.accounting.calibrate import least_sigma, sigma_for
+from rayprivacy.accounting.calibrate import least_sigma_near, sigma_for
 from rayprivacy.accounting.decay import DecayingNoise, NoisePerWorker
 from rayprivacy.accounting.events import leaves
 from rayprivacy.accounting.fields import show
@@ -412,5 +412,9 @@ def _solve(
 ) -> tuple[float, Figures]:
     """The noise that was given by an option or that epsilon needs, with its figures."""
     proper_delta(delta)
-    found = positive(option, noise) if epsilon is None else least_sigma(lambda s: cost(s).epsilon, epsilon)
+    found = (
+        positive(option, noise)
+        if epsilon is None
+        else least_sigma_near(lambda s: cost(s).epsilon, epsilon, guess=lambda s: 1 / s)
+    )
     return found, cost(found)

@@ -134,7 +134,7 @@ REPAIRED = (
         "corpus/piecework.py",
         'tasks = max(_LEAST_TASKS, int(ray.cluster_resources().get("CPU", 1)))',
         "tasks = bench.pieces",
-        "tests/ray/test_corpus_shards.py::test_what_ray_shows_of_a_corpus_does_not_depend_on_it",
+        "tests/corpus/test_piecework.py::test_ray_is_told_the_same_of_every_corpus",
     ),
     Mutation(
         "parts_in_ray",

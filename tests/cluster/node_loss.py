@@ -47,6 +47,9 @@ GENERATOR: dict[str, Any] = {
         "chunk": 2,
         "max_records": 2,
         "max_tokens": 12,
+        "bands": 2,  # noise that has to be made again,
+        "average": "ema",  # and an average that has to be kept
+        "optimizer": {"kind": "adambc"},
     },
     "generation": {"texts": 12, "max_tokens": 10},
     "evaluation": {"completions": 4, "nonprivate_steps": 5},
@@ -64,16 +67,17 @@ def wait_for(found: Callable[[], T], what: str, within: float = PATIENCE) -> T:
 
 
 class Nodes:
-    """A head, where drivers live, and one more node, with two (fake) CPUs each."""
+    """A head, where drivers live, and one more node, with the same number of (fake) CPUs each."""
 
-    def __init__(self) -> None:
-        # Objects of 100 bytes go to the object store of their node, and are lost with it; a dead node is noticed soon.
+    def __init__(self, cpus: int = 2, largest_message: int = 100) -> None:
+        # What is larger goes to the object store of its node, and is lost with it; a dead node is noticed soon.
         config = {
-            "max_direct_call_object_size": 100,
+            "max_direct_call_object_size": largest_message,
             "health_check_period_ms": 500,
             "health_check_failure_threshold": 6,
         }
-        head = {"num_cpus": 2, "include_dashboard": False, "_system_config": config}
+        self._cpus = cpus
+        head = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._other: Any = None
 
@@ -85,7 +89,7 @@ class Nodes:
     def other(self) -> str:
         """The id of the node beside the head, which joins if there is none."""
         if self._other is None:
-            self._other = self._cluster.add_node(num_cpus=2)
+            self._other = self._cluster.add_node(num_cpus=self._cpus)
         return str(self._other.node_id)
 
     def lose(self) -> None:

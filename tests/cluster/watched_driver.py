@@ -8,7 +8,7 @@ WATCHED names holds
     caught-POINT      work has stopped on the node to be lost, and waits there until it dies
 
 While an order stands, work on other nodes waits until somebody was caught. So a node is lost in the middle of its work,
-however fast or slow the machine is.
+however fast or slow the machine is. PART_FILES sets how many files a generator's corpus has.
 """
 
 import os
@@ -23,6 +23,8 @@ import ray
 from rayprivacy.cli import main
 from rayprivacy.corpus import shards
 from rayprivacy.dpsgd import train
+from rayprivacy.generation import writing
+from rayprivacy.methods.generator import plan
 from rayprivacy.teachers import pool
 
 POLL = 0.05
@@ -102,6 +104,17 @@ def _watched_group(points: Points) -> type:
     return Watched
 
 
+def _watched_sampler(points: Points) -> type:
+    class Watched(writing._Sampler):
+        """An actor that is caught when it is given a block of prompts."""
+
+        def sample(self, *args: Any) -> Any:
+            points.reach("writing")
+            return super().sample(*args)
+
+    return Watched
+
+
 def _watched_worker(real: Callable[..., Any], points: Points) -> Callable[[Any], None]:
     def train_worker(given: Any) -> None:
         from rayprivacy.dpsgd import worker
@@ -124,6 +137,8 @@ def _watch(points: Points) -> None:
     shards._write = _stopped(shards._write, points)
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
     train.train_worker = _watched_worker(train.train_worker, points)
+    writing._Sampler = _watched_sampler(points)  # type: ignore[misc]
+    plan.PART_FILES = int(os.environ.get("PART_FILES", plan.PART_FILES))
 
 
 if __name__ == "__main__":

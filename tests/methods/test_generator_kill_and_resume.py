@@ -6,7 +6,7 @@ import pytest
 from dying import dying
 from small_jobs import Job
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # test_two_stage_run.py and tests/cluster kill such trainings
 
 MID_CHUNK, SAVED = "progress 3", "step-00000002"
 
@@ -22,7 +22,7 @@ def _same_as_undisturbed(job: Job, *options: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("more", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("more", [True, False])
 def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Job, more: bool) -> None:
     """With noise that must be made again, and an average that must be kept; with all of eDP-SGD."""
     schedule = tuple(f"noise_schedule.{key}" for key in ("kind=linear", "tau=0.5", "steps_per_epoch=2"))

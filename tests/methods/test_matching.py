@@ -62,16 +62,6 @@ def test_seqpate_releases_the_texts_that_the_users_vote_for_once(job: Any) -> No
     assert (_charges(job), _texts(job, "again")) == (2, texts)
 
 
-def test_the_generator_keeps_the_shares_of_its_codes(generator: Any) -> None:
-    assert generator.run("out", *MATCH).returncode == 0
-    names = [stage["name"] for stage in generator.certificate("out")["stages"]]
-    assert names == ["shares of control codes", "DP-SGD", "topics and lengths", "all stages together"]
-    table = pq.read_table(generator.folder / "out" / "synthetic.parquet")
-    assert table.column_names == ["text", "topic"]
-    assert len(table) == 12
-    assert _charges(generator) == 5  # the histogram, three chunks of steps, the votes
-
-
 @pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
 def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
     recipe = parse_recipe(
