@@ -60,4 +60,7 @@ def exact_epsilon(event: MetricLocalDpEvent) -> Fraction:
 
 def token_epsilon(wanted: float, diameter: float, tokens: int) -> float:
     """The epsilon per token and unit of distance with which a document has the wanted epsilon, rounded down."""
-    return math.nextafter(wanted / tokens / diameter, 0)
+    found = wanted / tokens / diameter
+    while Fraction(found) * Fraction(diameter) * tokens > Fraction(wanted):
+        found = math.nextafter(found, 0)
+    return found

@@ -141,6 +141,8 @@ def epsilon_dpsgd(
     Example: rayprivacy epsilon dpsgd --q 0.01 --sigma 1 --steps 1000 --delta 1e-5
     """
     given = one_of({"--sigma": sigma}, epsilon)
+    if as_published and bands != 1:
+        raise ConfigError(f"--as-published with --bands {bands}: no formula was published: leave one out.")
     make = _training(q, steps, records_per_user) if bands == 1 else _banded(q, steps, records_per_user, bands)
     noise, found = _solve("--sigma", lambda s: _figures(make(s), delta), sigma, epsilon, delta)
     one_record = PoissonSampledDpEvent(q, GaussianDpEvent(noise))
@@ -156,7 +158,7 @@ def epsilon_dpsgd(
             f"noise of the sum of all gradients so far, root mean square over the steps: {error:.4g} clipping norms",
         ),
         after=(f"{SAMPLED if bands == 1 else BANDED.format(bands)}; {FIXED_PLAN}",),
-        published=(published.dpsgd(one_record, steps, delta),) if as_published and bands == 1 else (),
+        published=(published.dpsgd(one_record, steps, delta),) if as_published else (),
     ).show(as_published, as_json)
 
 
@@ -323,7 +325,7 @@ def epsilon_santext(
 
     Example: rayprivacy epsilon santext --epsilon 2 --tokens 100 --diameter 1.5
     """
-    given = one_of({"--epsilon": epsilon}, document_epsilon_wanted)
+    given = one_of({"--epsilon": epsilon}, document_epsilon_wanted, "--document-epsilon")
     length = whole("--tokens", tokens)
     widest = positive("--diameter", diameter)
     kept = positive("--keep-cost", keep_cost) if keep_cost else 0.0

@@ -110,15 +110,15 @@ def headline(epsilon: float, delta: float, solved: str | None) -> str:
     return f"{solved} for epsilon {_figure(epsilon)}, delta {delta:g}"
 
 
-def one_of(noise: Mapping[str, float | None], epsilon: float | None) -> bool:
-    """Whether noise was given (and not epsilon).
+def one_of(noise: Mapping[str, float | None], epsilon: float | None, option: str = "--epsilon") -> bool:
+    """Whether noise was given (and not epsilon, by the option of that name).
 
     Raises:
         ConfigError: both were given, or neither.
     """
     given = [value is not None for value in noise.values()]
     if any(given) == (epsilon is not None) or any(given) != all(given):
-        raise ConfigError(f"give either {' and '.join(noise)} or --epsilon, and not both.")
+        raise ConfigError(f"give either {' and '.join(noise)} or {option}, and not both.")
     return any(given)
 
 

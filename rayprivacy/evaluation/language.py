@@ -7,9 +7,9 @@ and free to share.
 Lengths are in words (what `str.split` yields), in a histogram over bins that are public constants. Bins chosen from the
 data would reveal its extremes, and two histograms (synthetic and held-out) could not be laid side by side.
 
-Vocabularies are of normal words: runs of letters, digits and underscores, in lower case and one Unicode form. The same
-words serve the search for copied passages (see `memorisation`): a copy stays one when capitals, accents' encoding or
-punctuation change.
+Vocabularies are of normal words: runs of letters, digits and underscores, in lower case and one Unicode form. Scripts
+that are written without spaces have a word in each letter. The same words serve the search for copied passages (see
+`memorisation`): a copy stays one when capitals, accents' encoding or punctuation change.
 """
 
 import math
@@ -26,7 +26,11 @@ from rayprivacy.core.errors import ConfigError
 
 MAX_MEAN_NLL = 700.0
 WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
-_WORD = re.compile(r"\w+")
+# Thai, Lao, Tibetan, Burmese and Khmer; kana; Chinese characters, also those beyond 16 bits.
+_NO_SPACES = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[^\W{_NO_SPACES}]+|[{_NO_SPACES}]")
 
 
 def perplexity(total_nll: float, tokens: int) -> float:
@@ -165,6 +169,8 @@ def normal_words(text: str) -> list[str]:
 
     >>> normal_words("Don't PANIC!")
     ['don', 't', 'panic']
+    >>> normal_words("我爱 AI")
+    ['我', '爱', 'ai']
     """
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 

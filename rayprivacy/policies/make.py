@@ -24,7 +24,7 @@ def make_policy(config: PolicyConfig, kept: Iterable[str] = ()) -> Policy:
     if found != config.digest:
         raise ConfigError(
             f"policy.digest is '{config.digest[:16]}', and the policy is now '{found[:16]}': put its public file back,"
-            " or remove the digest, which is another release."
+            " or the version of rayprivacy that made the digest, or remove the digest, which is another release."
         )
     if config.kind != "classifier":
         return without_training(config, kept)

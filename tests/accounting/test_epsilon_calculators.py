@@ -70,7 +70,6 @@ def test_bands_are_charged_as_fewer_steps_at_a_higher_rate() -> None:
     errors = [float(re.search(r"root mean square over the steps: ([\d.]+)", text)[1]) for text in printed]  # type: ignore[index]
     assert errors[1] < 0.8 * errors[0]
     assert "hashed into 8 groups" in printed[1]
-    assert "as published" not in _text(*DPSGD, "--sigma", "1", "--bands", "8", "--as-published")
 
 
 def test_two_stages_compose() -> None:
@@ -217,7 +216,13 @@ BAD = [
     ("santext", "--tokens", "1", "--diameter", "nan", "--epsilon", "1"),
     ("santext", "--tokens", "1", "--diameter", "1", "--epsilon", "inf"),
     ("santext", "--tokens", "1", "--diameter", "1"),
+    (*DPSGD, "--sigma", "1", "--bands", "8", "--as-published"),
 ]
+
+
+def test_santext_names_the_two_options_of_which_it_wants_one() -> None:
+    error = CliRunner().invoke(app, ("santext", "--tokens", "1", "--diameter", "1")).exception
+    assert str(error) == "give either --epsilon or --document-epsilon, and not both."
 
 
 @pytest.mark.parametrize("arguments", BAD, ids=lambda arguments: " ".join(arguments)[:60])

@@ -5,12 +5,14 @@ import math
 import dp_accounting as dpa
 import pytest
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.figures import at_once
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
+from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon, exact_epsilon, token_epsilon
 from rayprivacy.accounting.units import group_budget, group_epsilon_gdp, phrase_report, record_sampling_event
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
@@ -88,6 +90,14 @@ def test_values_out_of_range_are_refused() -> None:
     ):
         with pytest.raises(EventError):
             invalid()
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 10**6))
+def test_the_epsilon_of_a_token_costs_no_more_than_was_wanted(wanted: float, diameter: float, tokens: int) -> None:
+    each = token_epsilon(wanted, diameter, tokens)
+    assert exact_epsilon(MetricLocalDpEvent(each, diameter, tokens)) <= wanted
+    more = MetricLocalDpEvent(math.nextafter(math.nextafter(math.nextafter(each, 1e9), 1e9), 1e9), diameter, tokens)
+    assert exact_epsilon(more) > wanted
 
 
 def test_metric_privacy_is_priced_by_the_document_and_composed_by_nobody() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,6 +108,16 @@ def test_secrets_are_files_and_no_pod_is_root(name: str) -> None:
         assert "readinessProbe" in main
         assert "secret" not in {mount["name"] for mount in main["volumeMounts"]}, "its files have the wrong mode"
         assert {"keys", "storage"} <= {mount["name"] for mount in main["volumeMounts"]}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "deploy" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", NAMES)
+def test_pods_have_the_folders_that_recipes_name(name: str, path: Path) -> None:
+    named = set(re.findall(r"/mnt/rayprivacy/\w+", path.read_text()))
+    assert named
+    for pod in pods_of(load(name)):
+        (main,) = pod["spec"]["containers"]
+        assert named <= {mount["mountPath"] for mount in main["volumeMounts"]}
 
 
 def test_a_retry_is_the_same_release() -> None:

@@ -53,6 +53,20 @@ def test_capitals_punctuation_and_unicode_forms_do_not_hide_a_copy() -> None:
     assert shared_runs([copy], [[real]]).longest[0] >= GRAM
 
 
+@pytest.mark.parametrize(
+    ("real", "other"),
+    [
+        ("我昨天在北京大学医院看了心脏病专家。他给我开了药。", "今天天气很好。我们一起去公园散步吧。"),
+        ("ฉันไปพบแพทย์โรคหัวใจที่โรงพยาบาลเมื่อวานนี้", "วันนี้อากาศดีมากเราไปเดินเล่นกัน"),
+    ],
+)
+def test_a_passage_is_found_where_words_have_no_spaces(real: str, other: str) -> None:
+    found = shared_runs([f"{other}{real[2:]}", other], [[real]])
+    assert found.longest[0] > GRAM
+    assert found.grams.tolist()[0] > 0
+    assert found.grams.tolist()[1] == 0
+
+
 def test_no_texts_and_no_words_are_no_runs() -> None:
     assert shared_runs([], [["a b"]]).longest.tolist() == []
     assert shared_runs(["!?", "a"], [["..."]]).longest.tolist() == [0, 0]
