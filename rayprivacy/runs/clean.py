@@ -40,13 +40,16 @@ class Cleaned:
 
 
 def remember_store(root: Path, store: FeatureStore) -> None:
-    """Note where a run keeps cached features, for `clean_run`.
+    """Note where a run keeps cached features outside of itself, for `clean_run`.
 
     Args:
         root: the run directory.
-        store: where its features are, perhaps outside of the run; earlier ones stay noted.
+        store: where its features are; earlier ones stay noted. Those in the run itself are deleted with it, and the
+            path that they have today is another run's when this one has moved.
     """
     private = root / "private"
+    if store.folder.is_relative_to(private):
+        return
     noted = dict.fromkeys([*_noted(private), store.folder])
     write_atomic(private / STORES, "".join(f"{folder}\n" for folder in noted).encode())
 

@@ -32,7 +32,9 @@ RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
 MODEL = "model"
 RUN_LOG = "run.log"
 FOUND = "found"  # an event of the log: the work of a stage had been done by another run
-_MADE = ".made"  # names of what the run put among its private files
+# Names of what the run put among its private files. A mirror takes the note with them, which it did not while the note
+# was hidden.
+_MADE, _HIDDEN = "made", ".made"
 R = TypeVar("R", bound=Recipe)
 
 
@@ -184,13 +186,14 @@ def note_private(root: Path, name: str) -> Path:
 
 def noted_private(root: Path) -> list[str]:
     """Names of the private files and folders that a run has made, as far as they were noted."""
-    path = root / "private" / _MADE
-    return path.read_text().splitlines() if path.exists() else []
+    notes = [root / "private" / name for name in (_MADE, _HIDDEN)]
+    return [line for note in notes if note.exists() for line in note.read_text().splitlines()]
 
 
 def forget_private(root: Path) -> None:
     """Delete the notes of what a run has made, once all of it is gone."""
-    (root / "private" / _MADE).unlink(missing_ok=True)
+    for name in (_MADE, _HIDDEN):
+        (root / "private" / name).unlink(missing_ok=True)
 
 
 def _is_of(stored: Path, recipe: Recipe) -> bool:

@@ -9,6 +9,7 @@ from commands import command
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.core.mirror import Mirror
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
@@ -77,8 +78,24 @@ def test_features_kept_elsewhere_go_too_and_those_of_other_runs_stay(run: Run, t
 def test_a_run_that_moved_takes_its_own_features(run: Run, tmp_path: Path) -> None:
     remember_store(run.root, filled(run.private("features"), tmp_path / "key"))
     moved = run.root.rename(tmp_path / "moved")
+    other = Run.open(run.root, run.recipe, resume=False)
+    theirs = filled(other.private("features"), tmp_path / "key")
     clean_run(moved)
     assert files(moved) == set(KEPT)
+    assert theirs.missing([theirs.name(["a"])]) == []
+
+
+def test_a_run_that_was_mirrored_to_another_machine_is_cleaned_there(run: Run, tmp_path: Path) -> None:
+    run.private("stories/one").parent.mkdir()
+    run.private("stories/one").write_text("a name that no older version had")
+    uri = f"file://{tmp_path}/store"
+    Mirror(uri, run.root, private=True).push()
+    there = Mirror(uri, tmp_path / "there", private=True)
+    there.pull()
+    assert (there.root / "private" / "stories" / "one").exists()
+    assert clean_run(there.root).left == ()
+    assert files(there.root) >= set(KEPT)
+    assert list((there.root / "private").iterdir()) == []
 
 
 def test_what_no_run_made_is_left_and_said(run: Run) -> None:
