@@ -55,7 +55,8 @@ def _options(values: tuple[str, ...]) -> list[str]:
     return [word for value in values for word in ("-o", value)]
 
 
-@pytest.mark.parametrize("arm", ["1-stage", pytest.param("2-stage", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("arm", ["1-stage", "2-stage"])
 def test_a_row_of_the_table_is_measured_kept_and_found_again(
     data: Path,
     tiny_base: Path,

@@ -217,12 +217,13 @@ def test_the_kernels_measure_this_machine(cache: Path, monkeypatch: pytest.Monke
 
 
 def _measured_here(command: list[str], **_: Any) -> "subprocess.CompletedProcess[bytes]":
-    """The same kernels, in this process and for a moment each."""
+    """The same kernels, small, in this process and for a moment each."""
     from rayprivacy.runs import kernels
 
     assert command == [sys.executable, "-m", kernels.__name__]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "SECONDS", 0.01)
+        for name, value in (("SECONDS", 0.01), ("WIDTH", 144), ("INNER", 288), ("VOCABULARY", 512)):
+            patch.setattr(kernels, name, value)
         return subprocess.CompletedProcess(command, 0, json.dumps(kernels.measured()).encode())
 
 
