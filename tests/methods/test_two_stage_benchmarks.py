@@ -55,8 +55,7 @@ def _options(values: tuple[str, ...]) -> list[str]:
     return [word for value in values for word in ("-o", value)]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("arm", ["1-stage", "2-stage"])
+@pytest.mark.parametrize("arm", ["1-stage", pytest.param("2-stage", marks=pytest.mark.exhaustive)])
 def test_a_row_of_the_table_is_measured_kept_and_found_again(
     data: Path,
     tiny_base: Path,
