@@ -112,7 +112,7 @@ def test_the_noise_of_a_plan_is_that_of_the_calculator() -> None:
     answer = json.loads(command(["epsilon", "two-stage", *lines, "--json"], ROOT).stdout)
     found = {mechanism.noise_multiplier for mechanism in planned_trainings(recipe).values()}  # type: ignore[arg-type]
     assert len(found) == 1
-    assert found.pop() == pytest.approx(next(iter(answer["noise"].values())), rel=1e-5)
+    assert found.pop() == pytest.approx(next(iter(answer["noise"].values())), rel=1e-3)
     shown = command(["plan", str(JOB), "-o", "privacy.epsilon=3"], ROOT)  # there is no such corpus: none is touched
     assert shown.returncode == 0, shown.stderr
     assert "training on parse trees" in shown.stdout
