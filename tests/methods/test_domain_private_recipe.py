@@ -36,6 +36,7 @@ from rayprivacy.tuning.trial_recipes import _on_one_account
 ROOT = Path(__file__).parents[2]
 SIZES = {"steps": 200, "sampling_rate": 0.012, "expected_batch": 60, "clipping_norm": 0.1}
 PRIVACY = {"epsilon": 8.0, "delta": 1e-6, "composition": "pld"}
+QUICKER = PRIVACY | {"composition": "rdp"}
 
 
 def _recipe(**blocks: Any) -> DomainPrivateRecipe:
@@ -84,26 +85,26 @@ def test_a_policy_made_from_the_private_corpus_is_refused(tmp_path: Path, key: s
 
 
 def test_noise_is_calibrated_for_the_noisy_steps_alone() -> None:
-    recipe = _recipe()
-    steps, every = planned_steps(recipe), planned_steps(_recipe(redacted={"schedule": "none"}))
+    recipe = _recipe(privacy=QUICKER)
+    steps, every = planned_steps(recipe), planned_steps(_recipe(privacy=QUICKER, redacted={"schedule": "none"}))
     assert steps == planned_steps(recipe)
     assert 5 <= steps.event.count <= 25
     assert every.event.count == 200
     assert steps.full.noise_multiplier < every.full.noise_multiplier
     budget = recipe.privacy.budget
-    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "pld") <= budget.epsilon
-    assert epsilon([every.event], budget.delta, "pld") <= budget.epsilon
+    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "rdp") <= budget.epsilon
+    assert epsilon([every.event], budget.delta, "rdp") <= budget.epsilon
     assert _recipe(training=SIZES | {"noise_multiplier": 2.0}).training.noise_multiplier == 2.0
 
 
 def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -> None:
     """Of 40 levels of 5 steps, 16 are told apart; the nine noisy steps are among the last of them."""
     falling = SIZES | {"chunk": 5, "noise_schedule": {"kind": "linear", "tau": 0.01}}
-    recipe = _recipe(training=falling)
+    recipe = _recipe(training=falling, privacy=QUICKER)
     steps = planned_steps(recipe)
     budget = recipe.privacy.budget
-    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "pld") <= budget.epsilon
-    assert steps.noisy == planned_steps(_recipe()).noisy
+    assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "rdp") <= budget.epsilon
+    assert steps.noisy == planned_steps(_recipe(privacy=QUICKER)).noisy
     charged = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(steps.event)]  # type: ignore[attr-defined]
     assert len(charged) > 1
     assert sum(times for _, times in charged) == 9
@@ -115,8 +116,8 @@ def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -
 
 
 def test_micro_batches_are_clipped_where_that_is_charged() -> None:
-    recipe = _recipe(training=SIZES | {"microbatches": 16})
-    steps, plain = planned_steps(recipe), planned_steps(_recipe())
+    recipe = _recipe(training=SIZES | {"microbatches": 16}, privacy=QUICKER)
+    steps, plain = planned_steps(recipe), planned_steps(_recipe(privacy=QUICKER))
     assert steps.event == plain.event
     assert steps.noise_std(steps.noisy[0]) == 2 * plain.noise_std(steps.noisy[0])
     assert any("16 micro-batches" in sentence for sentence in plan_run(recipe).assumptions)
