@@ -1,4 +1,4 @@
-"""The least noise that a budget allows, in closed form for Gaussian queries and by bisection for anything else.
+"""The least noise that a budget allows, in closed form for Gaussian queries and by a search for anything else.
 
 >>> sigma = sigma_for(100, Budget(4.887, 1e-6))
 >>> round(sigma, 2)

@@ -30,7 +30,7 @@ WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
 _NO_SPACES = (
     "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_WORD = re.compile(rf"[^\W{_NO_SPACES}]+|[{_NO_SPACES}]")
+_WORD = re.compile(rf"[^\W{_NO_SPACES}]+|(?!\W)[{_NO_SPACES}]")
 
 
 def perplexity(total_nll: float, tokens: int) -> float:
@@ -169,8 +169,8 @@ def normal_words(text: str) -> list[str]:
 
     >>> normal_words("Don't PANIC!")
     ['don', 't', 'panic']
-    >>> normal_words("我爱 AI")
-    ['我', '爱', 'ai']
+    >>> normal_words("我爱 AI"), normal_words("コ・ー")
+    (['我', '爱', 'ai'], ['コ', 'ー'])
     """
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
