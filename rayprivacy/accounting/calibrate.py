@@ -10,6 +10,7 @@
 import math
 from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 from typing import TypeAlias
 
 from rayprivacy.accounting.fields import MAX_COUNT
@@ -21,6 +22,8 @@ _ROUND_UP = 1 + 1e-9  # far above the rounding of the ledger's sum, so that exac
 _LEAST_SIGMA = 1e-3
 _MOST_SIGMA = 1e9
 _TOLERANCE = 1e-4
+_CLOSE = 3e-3  # of a secant's step, relative: its error is much smaller then
+_MOST_SECANTS = 8
 
 
 def sigma_for(queries: int, budget: Budget) -> float:
@@ -43,36 +46,74 @@ def check_queries(queries: int) -> None:
         raise ConfigError(f"queries is {queries!r}: give a whole number of at least 1.")
 
 
-def least_sigma(cost: Callable[[float], float], epsilon: float, start: float = 1.0) -> float:
+Cost: TypeAlias = Callable[[float], float]
+
+
+def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | None = None) -> float:
     """About the smallest noise at which a cost that falls with the noise is at most epsilon, rounded up to 5 digits.
 
-    The cost of the answer itself has been computed and is at most epsilon; the answer is within 2e-4 of the least.
+    The cost of the answer itself has been computed and is at most epsilon; the answer is within 2e-4 of the least. It
+    is a search by halves, of some 18 costs. A guess leaves six or seven of them to compute, and the answer as it is.
 
     Args:
         cost: epsilon from sigma.
         epsilon: wanted.
         start: where the search begins; from one that just meets epsilon it takes the fewest costs.
+        guess: about the cost, from sigma; falls with the noise, and takes no time.
 
     Raises:
         ConfigError: epsilon is not positive and finite, or no sigma from 1e-3 to 1e9 will do.
     """
     _check_epsilon(epsilon)
-
-    def enough(sigma: float) -> bool:
-        return cost(sigma) <= epsilon
-
+    enough = _Enough(cost, epsilon)
+    if guess is not None:
+        _narrow(enough, guess)
     high = _bracket(enough, min(max(start, _LEAST_SIGMA), _MOST_SIGMA))
     if not _LEAST_SIGMA <= high <= _MOST_SIGMA:
         raise ConfigError(
             f"epsilon is {epsilon:g}, which no noise multiplier from 1e-3 to 1e9 meets: check the options."
         )
     answer = _digits_up(_bisect(enough, high / 4, high))
-    while not enough(answer):
+    while enough.cost(answer) > epsilon:
         answer = _digits_up(answer * (1 + _TOLERANCE))
     return answer
 
 
-Cost: TypeAlias = Callable[[float], float]
+class _Enough:
+    """Whether a noise is enough; what costs have told already is not computed again."""
+
+    def __init__(self, cost: Cost, epsilon: float):
+        self.cost = lru_cache(maxsize=None)(cost)
+        self.epsilon = epsilon
+        self.least, self.most = 0.0, math.inf  # the largest noise known not to be enough, and the least that is
+
+    def __call__(self, sigma: float) -> bool:
+        if self.least < sigma < self.most:
+            if self.cost(sigma) <= self.epsilon:
+                self.most = sigma
+            else:
+                self.least = sigma
+        return sigma >= self.most
+
+
+def _narrow(enough: _Enough, guess: Cost) -> None:
+    """Ask for costs where a guess, corrected by those before, meets epsilon, until its place is known on both sides."""
+    known, near = list[_Error](), None
+    for _ in range(_MOST_SECANTS):
+        sigma = _meeting(_corrected(guess, known), enough.epsilon, near)
+        if (
+            near and abs(sigma / near - 1) < _CLOSE
+        ):  # the next is nearer by far: ask a little beyond, for the other side
+            beyond = max(_TOLERANCE / 4, abs(sigma / near - 1) / 30)
+            sigma = sigma * (1 - beyond) if near >= enough.most else _digits_up(sigma * (1 + beyond))
+        if not enough.least < sigma < enough.most:
+            sigma = math.sqrt(max(enough.least, sigma / 16) * min(enough.most, sigma * 16))
+        enough(sigma)
+        if enough.most < enough.least * (1 + _TOLERANCE) or not _LEAST_SIGMA < sigma < _MOST_SIGMA:
+            return
+        if 0 < enough.cost(sigma) < math.inf:
+            known.append(_error(enough.cost(sigma), guess, sigma))
+            near = sigma
 
 
 def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None = None) -> float:
@@ -104,7 +145,7 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
         guess = _corrected(guess, [_error(rough(sigma), guess, sigma) for sigma in (at * 1.1, at)])
     low, high, known = _LEAST_SIGMA / 2, math.inf, list[_Error]()
     while high > low * (1 + _TOLERANCE):  # invariant: high is enough, and low is not or is out of range
-        sigma = _meeting(_corrected(guess, known), epsilon * (1 - 5 * _TOLERANCE), near)
+        sigma = _digits_up(_meeting(_corrected(guess, known), epsilon * (1 - 5 * _TOLERANCE), near))
         if not low < sigma < high:
             sigma = _digits_up(math.sqrt(low * high) if high < math.inf else 2 * low)
         if sigma >= high:
@@ -145,12 +186,12 @@ def _corrected(guess: Cost, known: Sequence[_Error]) -> Cost:
 
 
 def _meeting(guess: Cost, target: float, near: float | None) -> float:
-    """Where a guess meets the target, rounded up to five digits; within a factor of 4 of a noise that is near."""
+    """Where a guess meets the target, from above; within a factor of 4 of a noise that is near."""
     low, high = (near / 4, near * 4) if near else (_LEAST_SIGMA, 2 * _MOST_SIGMA)
     while high > low * (1 + 1e-7):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if guess(middle) <= target else (middle, high)
-    return _digits_up(high)
+    return high
 
 
 def _bracket(enough: Callable[[float], bool], start: float) -> float:

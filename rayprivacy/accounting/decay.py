@@ -140,7 +140,7 @@ class DecayingNoise:
             return self.figures(z0, delta).epsilon
 
         if self.q == 1 or not self.schedule.falls:  # quick enough
-            return least_sigma(cost, epsilon)
+            return least_sigma(cost, epsilon, guess=guess)
         return least_sigma_near(cost, epsilon, guess, rough)
 
     def as_printed(self, z0: float) -> list[tuple[DpEvent, int]]:

@@ -255,5 +255,5 @@ def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, co
         return guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
 
     inputs = [lines, before, budget.epsilon, budget.delta, composition]
-    near = guess if len({ratio for _, _, ratio in lines}) > MANY_LEVELS else None
-    return kept(lambda: least_noise(event, budget, composition, guess=near), "sampled steps", *inputs)
+    costly = len({ratio for _, _, ratio in lines}) > MANY_LEVELS
+    return kept(lambda: least_noise(event, budget, composition, guess=guess, costly=costly), "sampled steps", *inputs)

@@ -249,3 +249,29 @@ def test_calibration_rounds_up_and_knows_its_range() -> None:
         for start in (1.0, 1e9 / 4, 1e9):
             with pytest.raises(ConfigError, match="epsilon is"):
                 least_sigma(cost, epsilon, start)
+            with pytest.raises(ConfigError, match="epsilon is"):
+                least_sigma(cost, epsilon, start, guess=lambda s: 1 / s)
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.1, 3.0, 900.0])
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("low", [0.0, 1e-2, 3.0])
+def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, epsilon: float, low: float) -> None:
+    """Guesses that are good, 40 times too high or low, or fall by another power; costs without a figure below some."""
+    asked: list[float] = []
+
+    def cost(sigma: float) -> float:
+        asked.append(sigma)
+        return 40 / sigma**power + 0.3 / sigma if sigma > low else math.inf
+
+    found = least_sigma(cost, epsilon)
+    without = len(asked)
+    for guess, most in (
+        (lambda s: 40 / s**power, 10),
+        (lambda s: 1 / s**power, 12),
+        (lambda s: 1600 / s**1.2, 18),
+        (lambda s: 5.0, 30),
+    ):
+        asked.clear()
+        assert least_sigma(cost, epsilon, guess=guess) == found
+        assert len(asked) <= most if low == 0 else len(asked) < without + 10
