@@ -7,7 +7,11 @@
 Each row is a run of the packaged recipe in a process of its own, on an account of its own: its figures are those that
 a user sees. Rows that are in the folder already are not run again. Features of private text are kept beside them, and
 serve all rows of SeqPATE on a corpus, so that the first of a seed takes longer. The epsilon `inf` trains with next to
-no noise, as a bound that must never be released. A lever is a change to the recipe; `shipped` is none.
+no noise, as a bound that must never be released. A lever is a change to the recipe; `shipped` is none, and `base` is
+a model that learnt nothing, so that its figures are those of the public base.
+
+A seed draws teachers and texts anew. Noise and held-out users follow the key alone, and so does all training of the
+generator: rows that shall differ in them are asked for with several keys.
 """
 
 import argparse
@@ -30,6 +34,7 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "two rounds": {"seqpate": ["votes.rounds=2"]},
     "bands": {"generator": ["training.bands=5"]},
     "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
+    "base": {"generator": ["match=null", "training.steps=1", "training.optimizer.learning_rate=1e-9"]},
     "ema": {"generator": ["training.average=ema", "training.ema_decay=0.9"]},
 }
 FIGURES = (
@@ -37,15 +42,18 @@ FIGURES = (
     "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
 )  # fmt: skip
 SAMPLES = 20
+_ROLES = {"student": "released", "generator": "released"}  # of the models whose perplexity is measured
 WITHOUT_NOISE = {
     "seqpate": ["privacy.epsilon=1e6"],  # votes have noise of 1e-5 then
     "generator": ["privacy.epsilon=1e6", "privacy.composition=rdp", "training.noise_multiplier=0.05"],
 }
 
 
-def row(arguments: argparse.Namespace, corpus: str, method: str, epsilon: float, lever: str, seed: int) -> Any:
+def row(
+    arguments: argparse.Namespace, corpus: str, method: str, epsilon: float, lever: str, seed: int, key: int = 0
+) -> Any:
     """Run one row, or find it, and read its figures."""
-    name = f"{corpus}-{method}-{epsilon:g}-{lever.replace(' ', '-')}-{seed}"
+    name = f"{corpus}-{method}-{epsilon:g}-{lever.replace(' ', '-')}-{seed}" + (f"-key{key}" if key else "")
     kept = arguments.work / f"{name}.json"
     if not kept.exists():
         changes = [
@@ -56,12 +64,12 @@ def row(arguments: argparse.Namespace, corpus: str, method: str, epsilon: float,
         ]
         changes += WITHOUT_NOISE[method] if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
         changes += [f"privacy.account={name}", f"privacy.ledger=sqlite:///{arguments.work}/ledger.db"]
-        changes += [f"privacy.key={arguments.work}/key", *_source(arguments, corpus, method)]
+        changes += [f"privacy.key={arguments.work}/key{key or ''}", *_source(arguments, corpus, method)]
         if method == "seqpate":
-            changes += [f"resources.features={arguments.work}/features"]
+            changes += [f"resources.features={arguments.work}/features{key or ''}"]
         out = arguments.work / name
         seconds, watch = watched_run(_recipe(corpus, method), out, changes)
-        names = {"corpus": corpus, "method": method, "epsilon": epsilon, "lever": lever, "seed": seed}
+        names = {"corpus": corpus, "method": method, "epsilon": epsilon, "lever": lever, "seed": seed, "key": key}
         found = names | _figures(out) | {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1])}
         kept.write_text(json.dumps(found))
     return json.loads(kept.read_text())
@@ -89,7 +97,7 @@ def _figures(out: Path) -> dict[str, Any]:
         side: {name: round(found[name][side], 4) for name in FIGURES if found.get(name, {}).get(side) is not None}
         for side in ("synthetic", "reference")
     }
-    heldout = metrics["heldout"].get("perplexity", {})
+    heldout = {_ROLES.get(name, name): value for name, value in metrics["heldout"].get("perplexity", {}).items()}
     texts = pq.read_table(out / "synthetic.parquet")["text"].to_pylist()
     stages = json.loads((out / "certificate.json").read_text())["stages"]
     return {
@@ -104,9 +112,9 @@ def _figures(out: Path) -> dict[str, Any]:
 
 def _gap_closed(heldout: dict[str, float]) -> float | None:
     """Share of the log-perplexity between the public base and the non-private model, where both were measured."""
-    if not {"base", "student", "nonprivate"} <= heldout.keys():
+    if not {"base", "released", "nonprivate"} <= heldout.keys():
         return None
-    base, ours, best = (math.log(heldout[name]) for name in ("base", "student", "nonprivate"))
+    base, ours, best = (math.log(heldout[name]) for name in ("base", "released", "nonprivate"))
     return round((base - ours) / (base - best), 3)
 
 
@@ -127,8 +135,9 @@ def _kept(work: Path) -> list[dict[str, Any]]:
 def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows that are asked for, run where they are not there yet."""
     return [
-        row(arguments, corpus, method, epsilon, lever, seed)
+        row(arguments, corpus, method, epsilon, lever, seed, key)
         for corpus in arguments.corpora
+        for key in arguments.keys
         for seed in arguments.seeds
         for method in arguments.methods
         for epsilon in arguments.epsilon
@@ -139,8 +148,8 @@ def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _gap_to_bound(found: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
     """The share of the gap where a run measures no model without privacy: to the row without noise, if that was run."""
-    own = {name: found[name] for name in ("corpus", "method", "seed")} | {"epsilon": math.inf, "lever": "shipped"}
-    bound = next((each["heldout_perplexity"]["student"] for each in rows if each.items() >= own.items()), None)
+    own = {name: found[name] for name in ("corpus", "method", "seed", "key")} | {"epsilon": math.inf, "lever": "shipped"}
+    bound = next((each["heldout_perplexity"]["released"] for each in rows if each.items() >= own.items()), None)
     return _gap_closed(found["heldout_perplexity"] | ({"nonprivate": bound} if bound else {}))
 
 
@@ -159,6 +168,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--levers", nargs="+", choices=list(LEVERS), default=["shipped"])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--keys", type=int, nargs="+", default=[0], help="numbers of keys, which are made")
     parser.add_argument("--compare", type=int, default=400, help="texts of each side that are compared")
     parser.add_argument("-o", "--override", action="append", default=[], help="key=value of all recipes")
     parser.add_argument("--kept", action="store_true", help="print all rows that are in the folder, and run none")

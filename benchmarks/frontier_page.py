@@ -4,7 +4,7 @@
 
 reads `frontier.json`, `seqpate_table.json` and `dpsgd_table.json` of benchmarks/results, and writes the part of
 docs/frontier.md between its two marks, docs/frontier_samples.md, docs/images/frontier.svg, and
-rayprivacy/runs/frontier.json, which `rayprivacy plan` quotes. Rows of several seeds become their mean.
+rayprivacy/runs/frontier.json, which `rayprivacy plan` quotes. Rows of several seeds and keys become their mean.
 """
 
 import json
@@ -40,7 +40,7 @@ Rows = list[dict[str, Any]]
 
 
 def groups(rows: Rows) -> dict[tuple[str, str, str, float], Rows]:
-    """Rows by corpus, method, lever and epsilon, in that order; those of a group differ in their seeds."""
+    """Rows by corpus, method, lever and epsilon, in that order; those of a group differ in their seeds or keys."""
     found: dict[tuple[str, str, str, float], Rows] = {}
     for row in sorted(rows, key=lambda row: (row["corpus"], row["method"] != "seqpate", row["lever"] != "shipped")):
         found.setdefault((row["corpus"], row["method"], row["lever"], float(row["epsilon"])), []).append(row)
@@ -60,7 +60,7 @@ def mean(rows: Rows, *path: str) -> float | None:
 
 def table(rows: Rows) -> str:
     """The rows as a table, with other real users below those of each corpus."""
-    head = ["corpus", "method", "lever", "epsilon", "seeds", "held-out perplexity", "gap closed", *FIGURES, "CPU min"]
+    head = ["corpus", "method", "lever", "epsilon", "runs", "held-out perplexity", "gap closed", *FIGURES, "CPU min"]
     lines = [_line(head), _line(["---"] * 4 + ["---:"] * (len(head) - 4))]
     by_group = groups(rows)
     for corpus in dict.fromkeys(key[0] for key in by_group):
@@ -73,11 +73,11 @@ def table(rows: Rows) -> str:
 
 
 def _cells(key: tuple[str, str, str, float], rows: Rows) -> list[str]:
-    base, student = (mean(rows, "heldout_perplexity", name) for name in ("base", "student"))
+    base, released = (mean(rows, "heldout_perplexity", name) for name in ("base", "released"))
     minutes = mean(rows, "cpu_s")
     return [
         *key[:3], f"{key[3]:g}", str(len(rows)),
-        f"{_shown(base, 1)} to {_shown(student, 1)}", _shown(mean(rows, "gap_closed")),
+        f"{_shown(base, 1)} to {_shown(released, 1)}", _shown(mean(rows, "gap_closed")),
         *(_shown(mean(rows, "figures", name)) for name in FIGURES.values()),
         _shown(None if minutes is None else minutes / 60, 0),
     ]  # fmt: skip
@@ -102,10 +102,10 @@ def stages(rows: Rows) -> str:
 
 
 def samples(rows: Rows) -> str:
-    """A page with the samples of one seed of each group."""
+    """A page with the samples of one run of each group."""
     parts = [
         "# Samples of the frontier",
-        "Texts of each row of [the frontier](frontier.md), drawn at random from what its first seed released. The"
+        "Texts of each row of [the frontier](frontier.md), drawn at random from what its first run released. The"
         " corpora are public data sets in the part of private ones. Rows at `inf` have next to no noise, and could"
         " not be released from real ones.",
     ]
@@ -145,12 +145,12 @@ def draw(rows: Rows, path: Path) -> None:
 def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
     """The rows of `rayprivacy plan`: of this benchmark with noise, and of the tables of Europarl."""
     for (corpus, method, lever, epsilon), found in groups(rows).items():
-        base, student = (mean(found, "heldout_perplexity", name) for name in ("base", "student"))
-        if math.isinf(epsilon) or base is None or student is None:
+        base, released = (mean(found, "heldout_perplexity", name) for name in ("base", "released"))
+        if math.isinf(epsilon) or base is None or released is None:
             continue
         minutes = round(statistics.mean(row["cpu_s"] for row in found) / 60 / CORES, 1)
         settings = "the packaged recipe" if lever == "shipped" else lever
-        yield _row(corpus, method, settings, epsilon, len(found), student / base, minutes)
+        yield _row(corpus, method, settings, epsilon, len(found), released / base, minutes)
     base = next(each["perplexity"] for each in _read("seqpate_table")["summary"] if each["row"] == "pub")
     for (file, row), (method, settings, minutes) in TABLES.items():
         of_row = [each for each in _read(file)["results"] if each["row"] == row]

@@ -20,11 +20,11 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> Any:
     return frontier_page
 
 
-def _row(epsilon: float, seed: int, student: float, **figures: float) -> dict[str, Any]:
+def _row(epsilon: float, seed: int, released: float, **figures: float) -> dict[str, Any]:
     return {
         "corpus": "chat", "method": "generator", "epsilon": epsilon, "lever": "shipped", "seed": seed, "cpu_s": 600,
         "figures": figures, "other_real_users": {"mauve": 0.9}, "gap_closed": None, "samples": ["one", "two\nlines"],
-        "heldout_perplexity": {"base": 100.0, "student": student}, "epsilon_by_stage": {"DP-SGD": 2.5},
+        "heldout_perplexity": {"base": 100.0, "released": released}, "epsilon_by_stage": {"DP-SGD": 2.5},
     }  # fmt: skip
 
 
