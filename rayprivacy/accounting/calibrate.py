@@ -22,8 +22,8 @@ _ROUND_UP = 1 + 1e-9  # far above the rounding of the ledger's sum, so that exac
 _LEAST_SIGMA = 1e-3
 _MOST_SIGMA = 1e9
 _TOLERANCE = 1e-4
-_CLOSE = 3e-3  # of a secant's step, relative: its error is much smaller then
-_MOST_SECANTS = 8
+_HARDLY = 3e-3  # of an interpolation's step, relative: its error is much smaller then
+_MOST_NARROWING = 8
 
 
 def sigma_for(queries: int, budget: Budget) -> float:
@@ -97,23 +97,45 @@ class _Enough:
 
 
 def _narrow(enough: _Enough, guess: Cost) -> None:
-    """Ask for costs where a guess, corrected by those before, meets epsilon, until its place is known on both sides."""
-    known, near = list[_Error](), None
-    for _ in range(_MOST_SECANTS):
-        sigma = _meeting(_corrected(guess, known), enough.epsilon, near)
-        if (
-            near and abs(sigma / near - 1) < _CLOSE
-        ):  # the next is nearer by far: ask a little beyond, for the other side
-            beyond = max(_TOLERANCE / 4, abs(sigma / near - 1) / 30)
-            sigma = sigma * (1 - beyond) if near >= enough.most else _digits_up(sigma * (1 + beyond))
+    """Ask for costs near the place where they meet epsilon, until it is known on both sides.
+
+    The first place is that of the guess, the second that of the guess times its error at the first. Later ones
+    are interpolated from up to three costs that are nearest to epsilon.
+    """
+    known, errors = list[_Point](), list[_Error]()
+    for _ in range(_MOST_NARROWING):
+        if len(known) < 2:
+            sigma = _meeting(_corrected(guess, errors), enough.epsilon, None)
+        else:
+            sigma = _interpolated(known, math.log(enough.epsilon))
         if not enough.least < sigma < enough.most:
             sigma = math.sqrt(max(enough.least, sigma / 16) * min(enough.most, sigma * 16))
         enough(sigma)
         if enough.most < enough.least * (1 + _TOLERANCE) or not _LEAST_SIGMA < sigma < _MOST_SIGMA:
             return
         if 0 < enough.cost(sigma) < math.inf:
-            known.append(_error(enough.cost(sigma), guess, sigma))
-            near = sigma
+            known.append((math.log(sigma), math.log(enough.cost(sigma))))
+            errors.append(_error(enough.cost(sigma), guess, sigma))
+
+
+def _interpolated(known: Sequence[_Point], target: float) -> float:
+    """The noise of a target by Lagrange's polynomial in the cost, on logarithmic scales, through the nearest points.
+
+    Where it has hardly moved, it is taken a little further, so that the next cost tells the other side.
+    """
+    points = sorted({y: (x, y) for x, y in known}.values(), key=lambda point: abs(point[1] - target))[:3]
+    others = [[y for _, y in points if y != own] for _, own in points]
+    terms = [
+        x * math.prod((target - other) / (y - other) for other in rest)
+        for (x, y), rest in zip(points, others, strict=True)
+    ]
+    near = math.exp(points[0][0])
+    sigma = math.exp(max(math.log(_LEAST_SIGMA) - 1, min(math.log(_MOST_SIGMA) + 1, math.fsum(terms))))
+    moved = abs(sigma / near - 1)
+    if moved > _HARDLY:
+        return sigma
+    beyond = max(_TOLERANCE / 4, moved / 30)
+    return sigma * (1 - beyond) if points[0][1] <= target else _digits_up(sigma * (1 + beyond))
 
 
 def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None = None) -> float:
@@ -169,6 +191,7 @@ def _check_epsilon(epsilon: float) -> None:
 
 
 _Error: TypeAlias = tuple[float, float]  # logarithms of noise, and of cost / guess there
+_Point: TypeAlias = tuple[float, float]  # logarithms of noise, and of its cost
 
 
 def _error(cost: float, guess: Cost, sigma: float) -> _Error:

@@ -274,4 +274,4 @@ def test_a_guess_saves_costs_and_leaves_the_noise_as_it_is(power: float, epsilon
     ):
         asked.clear()
         assert least_sigma(cost, epsilon, guess=guess) == found
-        assert len(asked) <= most if low == 0 else len(asked) < without + 10
+        assert len(asked) <= (most if low == 0 else without + 10)
