@@ -47,6 +47,8 @@ def check_queries(queries: int) -> None:
 
 
 Cost: TypeAlias = Callable[[float], float]
+_Error: TypeAlias = tuple[float, float]  # logarithms of noise, and of cost / guess there
+_Point: TypeAlias = tuple[float, float]  # logarithms of noise, and of its cost
 
 
 def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | None = None) -> float:
@@ -188,10 +190,6 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
 def _check_epsilon(epsilon: float) -> None:
     if not 0 < epsilon < math.inf:
         raise ConfigError(f"epsilon is {epsilon}: give a positive finite number.")
-
-
-_Error: TypeAlias = tuple[float, float]  # logarithms of noise, and of cost / guess there
-_Point: TypeAlias = tuple[float, float]  # logarithms of noise, and of its cost
 
 
 def _error(cost: float, guess: Cost, sigma: float) -> _Error:
