@@ -16,11 +16,12 @@ from rayprivacy.reporting.page import write_report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]
-PROBE = """<!doctype html><iframe id="f" width="{width}" height="900" style="border:0" srcdoc="{page}"></iframe>
-<script>onload = () => {{
-  const d = document.getElementById("f").contentDocument, root = d.documentElement;
-  document.body.dataset.found = [root.clientWidth, root.scrollWidth, d.querySelectorAll("section").length].join(" ");
+FRAME = '<iframe width="{width}" height="900" style="border:0" srcdoc="{page}"></iframe>'
+PROBE = """<!doctype html>{frames}<script>onload = () => {{
+  document.body.dataset.found = [...document.querySelectorAll("iframe")].map(({{contentDocument: d}}) =>
+    [d.documentElement.clientWidth, d.documentElement.scrollWidth, d.querySelectorAll("section").length].join(" "));
 }}</script>"""
+WIDTHS = (1280, 390)
 QUIET = ("--disable-background-networking", "--disable-component-update", "--no-first-run")
 SECTIONS = {"report": "7", "audited": "9", "comparison": "2"}
 
@@ -54,24 +55,27 @@ def page(request: pytest.FixtureRequest, make_run: Callable[..., Path], tmp_path
     return write_comparison(runs, tmp_path / "comparison.html")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_horizontal_overflow(browser: Browser, page: Path, tmp_path: Path, width: int) -> None:
+def test_no_horizontal_overflow(browser: Browser, page: Path, tmp_path: Path) -> None:
     probe = tmp_path / "probe.html"
-    probe.write_text(PROBE.format(width=width, page=html.escape(page.read_text())))
-    found = re.search(r'data-found="(\d+) (\d+) (\d+)"', browser("--dump-dom", probe.as_uri()).stdout)
+    frames = [FRAME.format(width=width, page=html.escape(page.read_text())) for width in WIDTHS]
+    probe.write_text(PROBE.format(frames="".join(frames)))
+    found = re.search(r'data-found="([\d ,]+)"', browser("--dump-dom", probe.as_uri()).stdout)
     assert found
-    assert found.groups() == (str(width), str(width), SECTIONS[page.stem])
+    assert found[1].split(",") == [f"{width} {width} {SECTIONS[page.stem]}" for width in WIDTHS]
     shot = tmp_path / "shot.png"
-    browser(f"--window-size={width},1600", f"--screenshot={shot}", page.as_uri())
+    browser(f"--window-size={WIDTHS[-1]},1600", f"--screenshot={shot}", page.as_uri())
     assert shot.stat().st_size > 20_000
 
 
 def test_no_error_and_no_request(browser: Browser, page: Path, tmp_path: Path) -> None:
     assert _looked_at(browser, page, tmp_path) == ([], [])
-    broken = tmp_path / "broken.html"  # the same test sees an error, and a request, where there is one
+
+
+@pytest.mark.parametrize("page", ["comparison"], indirect=True)
+def test_an_error_and_a_request_are_seen(browser: Browser, page: Path, tmp_path: Path) -> None:
     script = '<script>console.error("x")</script><img src="http://127.0.0.1:9/pixel.png">'
-    broken.write_text(page.read_text().replace("default-src 'none'", "default-src * 'unsafe-inline'") + script)
-    errors, requests = _looked_at(browser, broken, tmp_path)
+    page.write_text(page.read_text().replace("default-src 'none'", "default-src * 'unsafe-inline'") + script)
+    errors, requests = _looked_at(browser, page, tmp_path)
     assert errors
     assert requests == ["http://127.0.0.1:9/pixel.png"]
 

@@ -5,8 +5,9 @@ and the tests start hundreds of them. One server imports once; each process is a
 environment, the folder and the output that it would have had. Whoever asked for it waits until it ends, and if that one
 is killed, it is killed too: a tree of processes ends as it would otherwise.
 
-Ray itself is imported after the fork: it reads the environment of its process then, and seeds the generator of its
-ids, which would be the same in all that were forked later.
+Ray reads its settings from the environment when it is imported. So where several processes have the same, the server
+forks another one that imports Ray under these settings, and they are forks of that. No such server may draw an id of
+Ray: the generator would be in the same state in all that are forked later.
 """
 
 import atexit
@@ -22,9 +23,11 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 SOCKET = "RAYPRIVACY_TEST_ZYGOTE"
@@ -39,6 +42,12 @@ rayprivacy.models.backbone rayprivacy.models.trainable rayprivacy.models.feature
 rayprivacy.models.store rayprivacy.ledger.store rayprivacy.release.gate rayprivacy.release.steps
 rayprivacy.evaluation.language rayprivacy.generation.decode rayprivacy.auditing.scoring
 """.split()  # noqa: SIM905
+WITH_RAY = """
+ray ray._private.node ray.train ray.train.torch ray.data rayprivacy.ledger.service rayprivacy.dpsgd.worker
+rayprivacy.corpus.shards rayprivacy.teachers.pool rayprivacy.generation.writing
+""".split()  # noqa: SIM905
+LATE = {"RAY_ADDRESS", "RAY_CLIENT_MODE", "RAY_LD_PRELOAD_ON_WORKERS"}  # Ray reads these when it needs them
+FEW, MOST = 2, 6  # orders of one set of settings that are worth no server, and the servers that there may be
 
 
 class Forked:
@@ -148,33 +157,112 @@ def _serve(address: str) -> None:
         print(flush=True)
         for name in WARM:
             __import__(name)
-        assert "ray" not in sys.modules, "its workers would share an environment and a generator of ids"
+        assert "ray" not in sys.modules, "all its workers would have the settings of this process"
         gc.freeze()  # collections of those who are forked leave the server's memory as it is
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait for others
         server.settimeout(1.0)
-        parent = os.getppid()
+        parent, with_ray = os.getppid(), _WithRay(server)
         while parent == os.getppid():  # a killed test leaves no server behind
-            with suppress(TimeoutError):
-                _answer(server)
+            with suppress(TimeoutError, ValueError):  # who asks may be killed before all is said
+                with_ray.answer(*_received(server.accept()[0]))
 
 
-def _answer(server: socket.socket) -> None:
-    connection, _ = server.accept()
+def _received(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """An order, and what it comes with: the connection, and places for the output."""
+    head, streams, _, _ = socket.recv_fds(connection, WORD, 2)
+    order = connection.recv(int(head or 0), socket.MSG_WAITALL)
+    return order, [connection.detach(), *streams]
+
+
+class _WithRay:
+    """Servers that have imported Ray, each with its settings, the one asked last behind the others."""
+
+    def __init__(self, *foreign: socket.socket) -> None:
+        self._foreign = foreign
+        self._asked: Counter[str] = Counter()
+        self._servers: dict[str, socket.socket] = {}
+
+    def answer(self, order: bytes, handles: list[int]) -> None:
+        """Fork what is asked for: from the server with its settings, if they are asked for often."""
+        key = json.dumps(_settings(json.loads(order)["env"]))
+        self._asked[key] += 1
+        if self._asked[key] > FEW:
+            server = self._servers.pop(key, None) or self._start(key, handles)
+            self._servers[key] = server
+            socket.send_fds(server, [str(len(order)).encode().ljust(WORD)], handles)
+            server.sendall(order)
+        else:
+            _attend_apart(order, handles, [*self._foreign, *self._servers.values()])
+        for handle in handles:
+            os.close(handle)
+
+    def _start(self, key: str, foreign: Sequence[int]) -> socket.socket:
+        """Fork a server: where it takes its orders. It ends when nobody can send any more."""
+        if len(self._servers) == MOST:
+            self._servers.pop(next(iter(self._servers))).close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX)
+        if os.fork() == 0:
+            try:
+                for each in (ours, *self._foreign, *self._servers.values()):
+                    each.close()
+                for handle in foreign:
+                    os.close(handle)
+                _import_ray(json.loads(key))
+                _serve_with_ray(theirs)
+            except BaseException:  # noqa: BLE001 - whoever waits for it sees that it has ended, and here why
+                traceback.print_exc()
+            finally:
+                os._exit(0)
+        theirs.close()
+        return ours
+
+
+def _settings(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that Ray reads when it is imported."""
+    return {name: env[name] for name in sorted(env) if name == "HOME" or (name.startswith("RAY_") and name not in LATE)}
+
+
+def _import_ray(settings: Mapping[str, str]) -> None:
+    for name in _settings(os.environ):
+        del os.environ[name]
+    os.environ.update(settings)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # what is imported may start a process and wait for it
+    import ray.actor
+
+    real = ray.actor.ActorClassID
+    # Each class of actors draws an id when it is defined. Ray's own generator shall not have begun before the forks.
+    ray.actor.ActorClassID = SimpleNamespace(from_random=lambda: real(os.urandom(real.size())))
+    for name in WITH_RAY:
+        __import__(name)
+    ray.actor.ActorClassID = real
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def _serve_with_ray(orders: socket.socket) -> None:
+    while True:
+        head, handles, _, _ = socket.recv_fds(orders, WORD, 3)
+        if not head:
+            return
+        _attend_apart(orders.recv(int(head), socket.MSG_WAITALL), handles, [orders])
+        for handle in handles:
+            os.close(handle)
+
+
+def _attend_apart(order: bytes, handles: list[int], foreign: Sequence[socket.socket]) -> None:
+    """Fork a process that attends to an order, without what belongs to the server."""
     if os.fork() == 0:
         try:
-            server.close()
-            _attend(connection)
+            for each in foreign:
+                each.close()
+            _attend(socket.socket(fileno=handles[0]), handles[1:], json.loads(order))
         finally:
             os._exit(0)
-    connection.close()
 
 
-def _attend(connection: socket.socket) -> None:
+def _attend(connection: socket.socket, streams: list[int], order: dict[str, Any]) -> None:
     """Fork what is asked for, and wait until it ends or nobody waits for it any more."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    head, streams, _, _ = socket.recv_fds(connection, WORD, 2)
-    with connection.makefile("rb") as file:
-        order = json.loads(file.read(int(head)))
     child = os.fork()
     if child == 0:
         connection.close()
