@@ -7,15 +7,19 @@ WORDS = {"soup": "B-food", "bread": "B-food", "home": "B-place", "mat": "B-place
 
 
 def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
-    """Save two layers of width 32 and a WordPiece tokenizer of the sentences."""
+    """Save two layers of width 32 and a WordPiece tokenizer of the words and letters of the sentences."""
     import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
-    pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    pieces.normalizer, pieces.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    normal, divided = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    words = {word for each in sentences for word, _ in divided.pre_tokenize_str(normal.normalize_str(each))}
+    letters = sorted(set("".join(words)))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces.train_from_iterator(sentences, trainers.WordPieceTrainer(vocab_size=160, special_tokens=special))
+    # Not by the library's trainer, which orders pieces otherwise in each process.
+    known = [*special, *letters, *(f"##{letter}" for letter in letters), *sorted(words - {*letters})]
+    pieces = Tokenizer(models.WordPiece({piece: at for at, piece in enumerate(known)}, unk_token="[UNK]"))
+    pieces.normalizer, pieces.pre_tokenizer = normal, divided
     marks = [(mark, pieces.token_to_id(mark)) for mark in ("[SEP]", "[CLS]")]
     pieces.post_processor = processors.BertProcessing(*marks)
     tokenizer = BertTokenizerFast(tokenizer_object=pieces)
