@@ -114,8 +114,16 @@ def _aggregate(held: list[Unit], kind: ClippingKind = "flat", workers: int = 1, 
     return total / (PARTS * OF_PART)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [
+        *(("flat", 2), ("per_layer", 1), ("automatic", 2)),
+        *(
+            pytest.param(*each, marks=pytest.mark.exhaustive)
+            for each in (("flat", 1), ("per_layer", 2), ("automatic", 1))
+        ),
+    ],
+)
 def test_one_more_user_moves_the_aggregate_by_at_most_2c_over_n(kind: ClippingKind, workers: int) -> None:
     bound, without = 2 * NORM / (PARTS * OF_PART), _aggregate(TAME, kind, workers)
     moves = []

@@ -105,7 +105,7 @@ def test_the_gradient_is_that_of_the_written_loss(
     assert torch.allclose(found, matrix.grad, atol=1e-5)
 
 
-@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("clip", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_noise_in_the_votes_does_not_bend_the_gradient(
     clip: bool,
     queries: Queries,

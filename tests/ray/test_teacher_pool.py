@@ -310,6 +310,7 @@ def peak_rise(pool: TeacherPool, queries: Queries, mechanism: VoteMechanism) -> 
     return int(peak.split()[1]) * 1024 - before
 
 
+@pytest.mark.exhaustive
 def test_the_drivers_memory_does_not_grow_with_the_teachers(
     corpus: GroupSpec, tiny_features: Features, tmp_path: Path
 ) -> None:

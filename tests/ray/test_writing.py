@@ -192,7 +192,7 @@ def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyP
             ray.kill(actor)
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
 def test_a_writer_that_died_goes_on_behind_its_last_part(
     named: bool, first: tuple[Path, Written], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +247,7 @@ def _long_texts() -> Any:
     return ray.remote(Long).options(num_cpus=0.1).remote()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_drivers_memory_does_not_grow_with_the_texts(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
