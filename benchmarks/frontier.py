@@ -148,7 +148,10 @@ def _run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _gap_to_bound(found: dict[str, Any], rows: list[dict[str, Any]]) -> float | None:
     """The share of the gap where a run measures no model without privacy: to the row without noise, if that was run."""
-    own = {name: found[name] for name in ("corpus", "method", "seed", "key")} | {"epsilon": math.inf, "lever": "shipped"}
+    own = {name: found[name] for name in ("corpus", "method", "seed", "key")} | {
+        "epsilon": math.inf,
+        "lever": "shipped",
+    }
     bound = next((each["heldout_perplexity"]["released"] for each in rows if each.items() >= own.items()), None)
     return _gap_closed(found["heldout_perplexity"] | ({"nonprivate": bound} if bound else {}))
 

@@ -143,10 +143,10 @@ def draw(rows: Rows, path: Path) -> None:
 
 
 def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
-    """The rows of `rayprivacy plan`: of this benchmark with noise, and of the tables of Europarl."""
+    """The rows of `rayprivacy plan`: of this benchmark, with noise and of what has learnt, and of Europarl's."""
     for (corpus, method, lever, epsilon), found in groups(rows).items():
         base, released = (mean(found, "heldout_perplexity", name) for name in ("base", "released"))
-        if math.isinf(epsilon) or base is None or released is None:
+        if math.isinf(epsilon) or lever == "base" or base is None or released is None:
             continue
         minutes = round(statistics.mean(row["cpu_s"] for row in found) / 60 / CORES, 1)
         settings = "the packaged recipe" if lever == "shipped" else lever
@@ -159,10 +159,10 @@ def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
             yield _row("europarl", method, settings, epsilon, len(own), statistics.mean(own) / base, minutes)
 
 
-def _row(corpus: str, method: str, settings: str, epsilon: float, seeds: int, ratio: float, minutes: Any) -> Any:
+def _row(corpus: str, method: str, settings: str, epsilon: float, runs: int, ratio: float, minutes: Any) -> Any:
     return {
         "corpus": corpus, "users": USERS[corpus], "method": method, "settings": settings, "epsilon": epsilon,
-        "seeds": seeds, "over_base": round(ratio, 3), "minutes": minutes,
+        "runs": runs, "over_base": round(ratio, 3), "minutes": minutes,
     }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ NEAR_USERS, NEAR_EPSILON = 4.0, 2.0  # a row lies near within these factors
 
 @dataclass(frozen=True)
 class Evidence:
-    """One row of the frontier; the mean over its seeds.
+    """One row of the frontier; the mean over its runs, which differ in seed or key.
 
     Attributes:
         corpus: its name.
@@ -26,7 +26,7 @@ class Evidence:
         method: of the recipe.
         settings: which, in words.
         epsilon: what the run asked for.
-        seeds: how many were run.
+        runs: how many there were.
         over_base: held-out perplexity of the released model over that of the public base.
         minutes: of two cores, as measured; None where the whole run was not timed.
     """
@@ -36,14 +36,14 @@ class Evidence:
     method: str
     settings: str
     epsilon: float
-    seeds: int
+    runs: int
     over_base: float
     minutes: float | None
 
     def __str__(self) -> str:
         took = "" if self.minutes is None else f", {self.minutes:.0f} min"
-        seeds = f"{self.seeds} seeds" if self.seeds > 1 else "one seed"
-        return f"{self.method} {self.over_base:.2f} ({self.settings}; {seeds}{took})"
+        runs = f"{self.runs} runs" if self.runs > 1 else "one run"
+        return f"{self.method} {self.over_base:.2f} ({self.settings}; {runs}{took})"
 
 
 @cache

@@ -14,7 +14,7 @@ JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def _row(method: str, over_base: float, users: int = 1000, epsilon: float = 3.0, **given: object) -> Evidence:
-    shape = {"corpus": "talk", "settings": f"settings of {over_base}", "seeds": 1, "minutes": 10.0} | given
+    shape = {"corpus": "talk", "settings": f"settings of {over_base}", "runs": 1, "minutes": 10.0} | given
     return Evidence(method=method, over_base=over_base, users=users, epsilon=epsilon, **shape)  # type: ignore[arg-type]
 
 
@@ -58,7 +58,7 @@ def test_the_packaged_rows_are_of_methods_that_there_are() -> None:
     for row in rows:
         method_named(row.method)
         assert 0 < row.over_base < 1.5
-        assert row.seeds >= 1
+        assert row.runs >= 1
     assert advice_for("santext", 1000, 3) is None
     assert advice_for("generator", 2696, 3) == advice_for("seqpate", 2696, 3)
 
