@@ -55,7 +55,8 @@ def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | No
     """About the smallest noise at which a cost that falls with the noise is at most epsilon, rounded up to 5 digits.
 
     The cost of the answer itself has been computed and is at most epsilon; the answer is within 2e-4 of the least. It
-    is a search by halves, of some 18 costs. A guess leaves six or seven of them to compute, and the answer as it is.
+    is a search by halves, of some 18 costs. A guess leaves five to nine of them to compute, mostly; it does not decide
+    the answer, which is the same where costs fall without exception.
 
     Args:
         cost: epsilon from sigma.

@@ -73,7 +73,7 @@ def least_noise(
         budget: the account's cap.
         composition: the account's rule.
         start: where the search begins; a good guess saves time.
-        guess: about the epsilon of a noise multiplier, in no time: it saves two costs of three.
+        guess: about the epsilon of a noise multiplier, in no time: it saves most of the costs.
         costly: whether each cost takes seconds, so that an answer that costs 1e-3 less than the budget will do; with
             a guess.
 

@@ -110,7 +110,7 @@ def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished
     page, inference = (result.path / "report.html").read_text(), result.metrics["inference"]
     assert SPOKEN not in page, "figures of private text, and never the text"
     pairs = (result.path / "private" / "pairs.txt").read_text()
-    assert 0 < pairs.count("before: ") == pairs.count("after:  ") <= 12, "those of one part, whose users follow the key"
+    assert pairs.count("before: ") == pairs.count("after:  ") == 12, "however few users the first part has"
     assert SPOKEN in pairs
     assert set(inference["success"]) == {"mask", "identity", "bayes", "context"}
     assert inference["words"] >= 20

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from rayprivacy.auditing.inference import Pair, attack
 from rayprivacy.core.files import write_atomic
@@ -61,12 +62,14 @@ def attack_table(measured: dict[str, Any]) -> Table:
 
 
 @sealed("writing texts before and after")
-def write_pairs(job: Job, key: Key, path: Path) -> None:
+def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
     """Write a few private texts beside their sanitised ones, for those who may see private text.
 
     Not into the report: that is copied to object storage, and has figures of private text, never the text.
     """
-    rows = read_part(job.shards, 0)
+    rows, part = read_part(job.shards, 0), 1
+    while len(rows) < SHOWN and part < parts:  # a part of a small corpus has few users, or none
+        rows, part = pa.concat_tables([rows, read_part(job.shards, part)]), part + 1
     places = np.sort(np.random.default_rng(_SEED).permutation(len(rows))[:SHOWN])
     drawn, coins = rows.take(places), Coins(key, *job.release)
     texts = drawn["text"].to_pylist()

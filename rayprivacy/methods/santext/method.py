@@ -105,7 +105,8 @@ class _Measured:
 
     def blocks(self) -> dict[str, Any]:
         """The block `inference` of metrics.json, where attacks are asked for; pairs of texts stay private."""
-        write_pairs(self.job, self.context.key, self.context.run.private("pairs.txt"))
+        path = self.context.run.private("pairs.txt")
+        write_pairs(self.job, self.context.plan.parts, self.context.key, path)
         return {"inference": self._attacks} if self._words else {}
 
     def exhibits(self) -> list[Chart | Table]:
