@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from toy_bench import QUIET, Bench
+from toy_bench import QUIET, USERS, Bench
 from toy_sanitised import STAGE
 from toy_twice import DECAYING, FIRST, SECOND
 
@@ -69,6 +69,17 @@ def test_a_file_is_released_once_whatever_dies(bench: Bench, monkeypatch: pytest
     (result.path / "sanitized.parquet").unlink()
     with pytest.raises(rp.ReleaseError, match="its file is not here"):
         bench.run(overrides={"method": "toy_sanitised"})
+
+
+def test_a_refused_file_leaves_the_earlier_release_whole(bench: Bench) -> None:
+    swaps = {"method": "toy_sanitised", "privacy.epsilon": 3.0}
+    result = bench.run(overrides=swaps)  # 2 of 3
+    kept = {name: (result.path / name).read_bytes() for name in ("sanitized.parquet", "certificate.json")}
+    bench.talk("other.parquet", USERS, "guest")
+    with pytest.raises(rp.BudgetRefusedError):
+        bench.run(overrides={**swaps, "corpus.source": str(bench.folder / "other.parquet")})
+    assert {name: (result.path / name).read_bytes() for name in kept} == kept
+    assert len(bench.charges()) == 1
 
 
 def test_a_selective_method_has_an_account_of_its_policy(bench: Bench) -> None:
