@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_bench import QUIET, USERS, Bench
@@ -12,6 +13,7 @@ import rayprivacy as rp
 from rayprivacy.core.units import AccountKind
 from rayprivacy.methods.registry import method_named
 from rayprivacy.release import files
+from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 
@@ -71,15 +73,25 @@ def test_a_file_is_released_once_whatever_dies(bench: Bench, monkeypatch: pytest
         bench.run(overrides={"method": "toy_sanitised"})
 
 
-def test_a_refused_file_leaves_the_earlier_release_whole(bench: Bench) -> None:
-    swaps = {"method": "toy_sanitised", "privacy.epsilon": 3.0}
-    result = bench.run(overrides=swaps)  # 2 of 3
+def test_a_file_that_others_left_no_budget_for_leaves_the_earlier_release_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swaps = {"method": "toy_sanitised", "privacy.epsilon": 4.0}
+    result = bench.run(overrides=swaps)
     kept = {name: (result.path / name).read_bytes() for name in ("sanitized.parquet", "certificate.json")}
-    bench.talk("other.parquet", USERS, "guest")
+    bench.talk("talk.parquet", USERS, "guest")
+    real = RunContext.shard
+
+    def overtaken(context: Any) -> Any:
+        monkeypatch.undo()
+        bench.run("faster", {**swaps, "seed": 1})  # after the account was asked, before the file is charged
+        return real(context)
+
+    monkeypatch.setattr(RunContext, "shard", overtaken)
     with pytest.raises(rp.BudgetRefusedError):
-        bench.run(overrides={**swaps, "corpus.source": str(bench.folder / "other.parquet")})
+        bench.run(overrides=swaps)
+    assert len(bench.charges()) == 2
     assert {name: (result.path / name).read_bytes() for name in kept} == kept
-    assert len(bench.charges()) == 1
 
 
 def test_a_selective_method_has_an_account_of_its_policy(bench: Bench) -> None:
