@@ -126,7 +126,24 @@ def local_ray(zygotes: None) -> Path:
     Node.start_log_monitor = lambda self: None
     os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # as `ray_session` does for a Ray of its own
     options = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
-    return Path(ray.init(address="local", **options).address_info["session_dir"])
+    session = Path(ray.init(address="local", **options).address_info["session_dir"])
+    _free_left_groups()
+    return session
+
+
+def _free_left_groups() -> None:
+    """Remove the placement groups of drivers that earlier files killed; at the beginning of a file none is in use.
+
+    Where workers and driver die at one moment, Ray Train's controller may ask for a new group after Ray has cleaned up
+    behind the job, and the group then keeps its CPUs.
+    """
+    from ray import PlacementGroupID
+    from ray.util import placement_group_table, remove_placement_group
+    from ray.util.placement_group import PlacementGroup
+
+    for name, group in placement_group_table().items():
+        if group["state"] != "REMOVED":
+            remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(name)))
 
 
 @pytest.fixture(scope="module")

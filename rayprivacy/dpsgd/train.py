@@ -90,8 +90,9 @@ def _unstarted(error: ControllerError) -> bool:
 
 def _no_room(workers: int) -> RayPrivacyError:
     return RayPrivacyError(
-        f"the cluster had no room for resources.workers = {workers}, in all attempts: add nodes or ask for fewer"
-        f" workers; {SEAL.remedy}."
+        f"the cluster had no room for resources.workers = {workers}, in all attempts: add nodes, ask for fewer"
+        " workers, or remove the placement groups that a killed run has left (`ray list placement-groups`);"
+        f" {SEAL.remedy}."
     )
 
 
