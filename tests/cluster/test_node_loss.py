@@ -1,5 +1,6 @@
 """Whole nodes, and drivers, lost in the middle of their work: the same votes, model and certificate, charged once."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from ray.exceptions import GetTimeoutError
 
 from rayprivacy.core.errors import CorpusError, LedgerError
 from rayprivacy.corpus import piecework, shards
+from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
 from rayprivacy.ledger.store import Ledger
@@ -214,4 +216,11 @@ def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp
     assert client.accounts() == []
     joined.lose()
     with pytest.raises(LedgerError, match="the node that keeps the ledger file has left the cluster"):
+        _ask_on(client)
+
+
+def _ask_on(client: LedgerApi) -> None:
+    """Ask again and again for ten seconds: the process of a killed service may answer for a moment."""
+    for _ in range(100):
         client.accounts()
+        time.sleep(0.1)
