@@ -17,15 +17,18 @@ BLOCK = 256
 PIECES = 4
 
 
-def next_token_loss(states: torch.Tensor, rows: Encoded, head: torch.Tensor) -> torch.Tensor:
+def next_token_loss(
+    states: torch.Tensor, rows: Encoded, head: torch.Tensor, keep: torch.Tensor | None = None
+) -> torch.Tensor:
     """Summed cross-entropy, in nats, over the positions of `rows` that predict one of their own document.
 
     Args:
         states: final states, [rows, row_tokens, width]; the gradient goes to them, never to the head.
         rows: their tokens and segments; the states in them are not looked at.
         head: output head, float32 [vocabulary, width].
+        keep: some of these positions, bool [rows, row_tokens - 1]; all of them if absent.
     """
-    keep = rows.predicts
+    keep = rows.predicts if keep is None else keep
     return summed_cross_entropy(states[:, :-1][keep].float(), rows.ids[:, 1:][keep], head)
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.methods.seqpate import deep_student
 from rayprivacy.methods.seqpate.deep_student import DeepStudent, _batches
 from rayprivacy.methods.seqpate.student import vote_loss
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
@@ -16,6 +17,7 @@ from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.packing import PAD
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.token_loss import next_token_loss
 
 KINDS = {
     "lora, last layer": {"kind": "lora", "layers": 1, "rank": 4},
@@ -132,6 +134,7 @@ def test_the_gradient_of_a_step_is_that_of_the_written_loss(
 ) -> None:
     """One step of plain descent of size one over all queries, in two parts of at most eight rows."""
     monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
+    monkeypatch.setattr(deep_student, "PSEUDO_POSITIONS", 10_000)  # all of them
     once = config.model_copy(update={"steps": 1, "batch": 1000, "learning_rate": 1.0, "weight": 3.0})
     moved = untrained.distilled(queries, votes, rows, once).state()
     name = next(name for name in moved if "lora_B" in name or name.endswith("q_proj.weight"))
@@ -147,6 +150,31 @@ def test_the_gradient_of_a_step_is_that_of_the_written_loss(
 
     found = float(((untrained.state()[name] - moved[name]) * step).sum())
     assert found == pytest.approx((loss(1) - loss(-1)) / 2, rel=2e-2, abs=2e-6)
+
+
+def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(
+    untrained: DeepStudent,
+    queries: Queries,
+    votes: torch.Tensor,
+    rows: Encoded,
+    config: StudentConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[torch.Tensor] = []
+
+    def recorded(states: torch.Tensor, few: Encoded, head: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        assert not (keep & ~few.predicts).any()
+        asked.append(keep)
+        return next_token_loss(states, few, head, keep)
+
+    monkeypatch.setattr(deep_student, "next_token_loss", recorded)
+    monkeypatch.setattr(deep_student, "PSEUDO_POSITIONS", 7)
+    steps = config.model_copy(update={"steps": 2, "batch": 1000})
+    untrained.distilled(queries, votes, rows, steps)
+    parts = len(asked) // 2
+    first, second = torch.cat(asked[:parts]), torch.cat(asked[parts:])
+    assert first.sum() == second.sum() == 7
+    assert not torch.equal(first, second)
 
 
 def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(

@@ -1,7 +1,8 @@
 """Students that train layers: LoRA on the last layers or all of them, or all weights of all layers.
 
 They learn by the same loss as the student on the head (see `student`). A step runs whole rows of pseudo-sentences
-through the trained layers: every query in them is learnt from at once, and L_pseudo is that of the same rows.
+through the trained layers: every query in them is learnt from at once. L_pseudo is about the same rows, at no more than
+PSEUDO_POSITIONS of their positions: the product with the whole vocabulary at all of them takes most of a step.
 """
 
 import copy
@@ -21,6 +22,8 @@ from rayprivacy.models.queries import Queries
 from rayprivacy.models.split_trunk import cut_below
 from rayprivacy.models.token_loss import next_token_loss
 from rayprivacy.models.trainable_layers import ROWS, FullLayers, LoraLayers, TrainableLayers, at_cut, calls, select
+
+PSEUDO_POSITIONS = 256
 
 
 @dataclass(frozen=True)
@@ -102,16 +105,18 @@ class DeepStudent:
             told: told how many steps are done.
         """
         below = at_cut(self.backbone, self.upper.cut, rows)
-        examples, asked = below.predicts.sum(1), torch.bincount(queries.context[:, 0], minlength=len(rows))
+        asked = torch.bincount(queries.context[:, 0], minlength=len(rows))
         weight, pseudo = config.weight, float(config.pseudo)
+        draw = torch.Generator().manual_seed(config.seed)
 
         def losses(take: torch.Tensor) -> Iterator[torch.Tensor]:
-            for index in take.split(ROWS):
+            looked_at = _some(below.predicts[take], PSEUDO_POSITIONS, draw)
+            for index, keep in zip(take.split(ROWS), looked_at.split(ROWS), strict=True):
                 few = select(below, index)
                 states = self.upper.states(few)
                 of_votes = self._vote_loss(states, queries, targets, index) * asked[index].sum() / asked[take].sum()
-                of_pseudo = next_token_loss(states, few, self.backbone.head) / examples[take].sum() if pseudo else 0.0
-                yield (pseudo * of_pseudo + weight * of_votes) / (pseudo + weight)
+                summed = next_token_loss(states, few, self.backbone.head, keep) if pseudo else 0.0
+                yield (pseudo * summed / looked_at.sum() + weight * of_votes) / (pseudo + weight)
 
         batches = islice(_batches(asked, config.batch, config.seed), config.steps)
         return self._descend(batches, config.steps, config.step_size, losses, told)
@@ -166,6 +171,15 @@ class DeepStudent:
             layer.load_state_dict(tuned.state_dict())
         trunk.norm.load_state_dict(merged.norm.state_dict())
         return model
+
+
+def _some(places: torch.Tensor, most: int, draw: torch.Generator) -> torch.Tensor:
+    """At most `most` of the true entries of a bool tensor, drawn without replacement."""
+    found = places.nonzero()
+    found = found[torch.randperm(len(found), generator=draw)[:most]]
+    kept = torch.zeros_like(places)
+    kept[tuple(found.T)] = True
+    return kept
 
 
 def _batches(counts: torch.Tensor, batch: int, seed: int) -> Iterator[torch.Tensor]:

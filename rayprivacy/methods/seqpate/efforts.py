@@ -6,6 +6,7 @@ counted as if they trained the whole model.
 
 from collections.abc import Mapping
 
+from rayprivacy.methods.seqpate.deep_student import PSEUDO_POSITIONS
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.effort import FULL, Effort, Kernel, sampling_kernel
@@ -106,8 +107,9 @@ class _Counted:
             pseudo = _PSEUDO_BATCH * self._size.head if student.pseudo else 0.0
             asked = student.batch * 2.0 * self._size.width * (self._recipe.votes.top_k + student.rank_in)
             return self._driver("product", _BACKWARD * rounds * student.steps * (pseudo + asked))
-        tokens = student.batch * self._written / max(self._queries, 1)
-        return self._driver("train", self._size.trained(rounds * student.steps * max(tokens, student.batch)))
+        tokens = max(student.batch * self._written / max(self._queries, 1), student.batch)
+        without_head = max(0.0, tokens - PSEUDO_POSITIONS) * _BACKWARD * self._size.head
+        return self._driver("train", rounds * student.steps * (self._size.trained(tokens) - without_head))
 
     @property
     def _measuring(self) -> Efforts:

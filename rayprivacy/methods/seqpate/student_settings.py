@@ -1,6 +1,6 @@
 """The `student` block of a recipe of SeqPATE: what the student is, and how it learns."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,7 @@ from rayprivacy.core.config import Config
 
 LEARNING_RATES = {"head": 5e-3, "lora": 2e-3, "full": 3e-5}
 WARM_LEARNING_RATES = {"head": 1e-3, "lora": 1e-3, "full": 3e-5}
+WARM_STEPS = {"head": 60, "lora": 200, "full": 60}
 
 
 class StudentConfig(Config):
@@ -18,12 +19,14 @@ class StudentConfig(Config):
         layers: for `lora`: how many of the last layers; all if absent.
         rank: for `lora`.
         rank_in, rank_out: for `head`: size of its matrix.
-        warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes.
+        warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes; a resolved recipe has the
+            number of steps that suits the kind, where it gives none.
         steps, batch, learning_rate: on the votes; learning rates are by default ones that suit the kind.
         weight: lambda, the weight of the votes against the pseudo-sentences.
         pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
         label: learn the whole `vote`, or the candidate with the most votes (`top1`).
-        mix: share of the student's own distribution in what it learns from a vote.
+        mix: share of the student's own distribution in what it learns from a vote; below 0 it learns more than the
+            vote says: at -0.5 one and a half times how far the vote is from the student.
         curriculum: begin with the queries that surprise the student least, and take in the others step by step.
         seed: public seed of the order of examples.
     """
@@ -33,7 +36,7 @@ class StudentConfig(Config):
     rank: int = Field(default=8, ge=1)
     rank_in: int = Field(default=32, ge=1)
     rank_out: int = Field(default=128, ge=1)
-    warm_steps: int = Field(default=60, ge=0)
+    warm_steps: int = Field(default=WARM_STEPS["head"], ge=0)
     warm_batch: int = Field(default=128, ge=1)
     warm_learning_rate: float | None = Field(default=None, gt=0)
     steps: int = Field(default=300, ge=1)
@@ -42,7 +45,7 @@ class StudentConfig(Config):
     weight: float = Field(default=20.0, ge=0)
     pseudo: bool = True
     label: Literal["vote", "top1"] = "vote"
-    mix: float = Field(default=0.0, ge=0, lt=1)
+    mix: float = Field(default=0.0, ge=-4, lt=1)
     curriculum: bool = False
     seed: int = 0
 
@@ -55,6 +58,12 @@ class StudentConfig(Config):
     def warm_step_size(self) -> float:
         """The learning rate on pseudo-sentences, or the default one of the kind."""
         return self.warm_learning_rate or WARM_LEARNING_RATES[self.kind]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _warm_steps_of_the_kind(cls, data: Any) -> Any:
+        kind = data.get("kind") if isinstance(data, dict) else None
+        return {"warm_steps": WARM_STEPS[kind], **data} if kind in WARM_STEPS else data
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> "StudentConfig":
