@@ -25,8 +25,7 @@ class StudentConfig(Config):
         weight: lambda, the weight of the votes against the pseudo-sentences.
         pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
         label: learn the whole `vote`, or the candidate with the most votes (`top1`).
-        mix: share of the student's own distribution in what it learns from a vote; below 0 it learns more than the
-            vote says: at -0.5 one and a half times how far the vote is from the student.
+        mix: share of the student's own distribution in what it learns from a vote.
         curriculum: begin with the queries that surprise the student least, and take in the others step by step.
         seed: public seed of the order of examples.
     """
@@ -45,7 +44,7 @@ class StudentConfig(Config):
     weight: float = Field(default=20.0, ge=0)
     pseudo: bool = True
     label: Literal["vote", "top1"] = "vote"
-    mix: float = Field(default=0.0, ge=-4, lt=1)
+    mix: float = Field(default=0.0, ge=0, lt=1)
     curriculum: bool = False
     seed: int = 0
 

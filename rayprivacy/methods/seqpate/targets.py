@@ -1,8 +1,7 @@
 """From released votes to what the student learns from them. All of it is post-processing of the release.
 
 Mixing a vote with the student, (1 - lambda) p + lambda s, scales signal and noise alike, whether a teacher does it
-before the noise or the student after it; so it is done here, where lambda can be changed without a new release. It may
-be negative: clipping makes centred votes shorter than what teachers say, and a lambda of -0.5 makes them longer.
+before the noise or the student after it; so it is done here, where lambda can be changed without a new release.
 """
 
 import torch
