@@ -15,15 +15,13 @@ import torch
 
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.methods.seqpate.student import vote_loss
-from rayprivacy.methods.seqpate.student_settings import StudentConfig
+from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS, StudentConfig
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.split_trunk import cut_below
 from rayprivacy.models.token_loss import next_token_loss
 from rayprivacy.models.trainable_layers import ROWS, FullLayers, LoraLayers, TrainableLayers, at_cut, calls, select
-
-PSEUDO_POSITIONS = 256
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ counted as if they trained the whole model.
 
 from collections.abc import Mapping
 
-from rayprivacy.methods.seqpate.deep_student import PSEUDO_POSITIONS
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.effort import FULL, Effort, Kernel, sampling_kernel
 from rayprivacy.runs.match_plan import candidates_of

@@ -9,6 +9,7 @@ from rayprivacy.core.config import Config
 LEARNING_RATES = {"head": 5e-3, "lora": 2e-3, "full": 3e-5}
 WARM_LEARNING_RATES = {"head": 1e-3, "lora": 1e-3, "full": 3e-5}
 WARM_STEPS = {"head": 60, "lora": 200, "full": 60}
+PSEUDO_POSITIONS = 256  # of a step of a student that trains layers
 
 
 class StudentConfig(Config):
