@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
@@ -75,6 +76,18 @@ def student(
 def _logits(student: DeepStudent, queries: Queries, rows: Encoded) -> torch.Tensor:
     states = student.hidden(rows)[queries.context[:, 0], queries.context[:, 1]]
     return torch.einsum("qw,qkw->qk", states, student.backbone.head[queries.candidates])
+
+
+def test_the_warm_steps_follow_the_kind_unless_they_are_given() -> None:
+    assert [StudentConfig.model_validate({"kind": kind}).warm_steps for kind in ("head", "lora", "full")] == [
+        60,
+        200,
+        60,
+    ]
+    assert StudentConfig(kind="lora", warm_steps=60).warm_steps == 60
+    assert StudentConfig().warm_steps == 60
+    with pytest.raises(ValidationError, match="kind"):
+        StudentConfig.model_validate({"kind": ["lora"]})
 
 
 def test_the_untrained_student_is_the_base(untrained: DeepStudent, rows: Encoded, tiny_backbone: Backbone) -> None:

@@ -9,7 +9,7 @@ from rayprivacy.core.config import Config
 LEARNING_RATES = {"head": 5e-3, "lora": 2e-3, "full": 3e-5}
 WARM_LEARNING_RATES = {"head": 1e-3, "lora": 1e-3, "full": 3e-5}
 WARM_STEPS = {"head": 60, "lora": 200, "full": 60}
-PSEUDO_POSITIONS = 256  # of a step of a student that trains layers
+PSEUDO_POSITIONS = 256  # at which a step of a `lora` or `full` student computes L_pseudo, at most
 
 
 class StudentConfig(Config):
@@ -63,7 +63,8 @@ class StudentConfig(Config):
     @classmethod
     def _warm_steps_of_the_kind(cls, data: Any) -> Any:
         kind = data.get("kind") if isinstance(data, dict) else None
-        return {"warm_steps": WARM_STEPS[kind], **data} if kind in WARM_STEPS else data
+        known = isinstance(kind, str) and kind in WARM_STEPS  # a list is refused by its field, in a sentence
+        return {"warm_steps": WARM_STEPS[kind], **data} if known else data
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> "StudentConfig":
