@@ -63,8 +63,9 @@ class StudentConfig(Config):
     @classmethod
     def _warm_steps_of_the_kind(cls, data: Any) -> Any:
         kind = data.get("kind") if isinstance(data, dict) else None
-        known = isinstance(kind, str) and kind in WARM_STEPS  # a list is refused by its field, in a sentence
-        return {"warm_steps": WARM_STEPS[kind], **data} if known else data
+        if not isinstance(kind, str) or kind not in WARM_STEPS:
+            return data  # the field refuses it in a sentence, where it is no kind
+        return {"warm_steps": WARM_STEPS[kind], **data}
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> "StudentConfig":
