@@ -7,7 +7,7 @@ from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.methods.seqpate.ensemble import ensemble
-from rayprivacy.methods.seqpate.public_side import Round, bases, pseudo_rows, warm_students
+from rayprivacy.methods.seqpate.public_side import FIRST, bases, pseudo_rows, warm_students
 from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
@@ -50,6 +50,14 @@ def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded,
     Returns:
         The encoded pseudo-sentences, the student before them, the student after them, and the ensemble.
     """
+    rows, base, warm, spec = before_features(run, backbone, prompts)
+    with run.stage("features"):
+        deque(cache_features(spec, run.recipe.resources), maxlen=0)
+    return rows, base, warm, spec
+
+
+def before_features(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded, Student, Student, GroupSpec]:
+    """The same without features of private text."""
     recipe = run.recipe
     teachers, key = recipe.teachers, Path(recipe.privacy.key).absolute()
     load_or_create_key(key)
@@ -57,9 +65,6 @@ def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded,
     with run.stage("corpus"):
         shard_corpus(recipe.corpus, key, teachers.count, teachers.stack, shards, recipe.privacy.unit)
     with run.stage("public side"):
-        rows = pseudo_rows(run, backbone, prompts, backbone.model, Round(0, "0"))
+        rows = pseudo_rows(run, backbone, prompts, backbone.model, FIRST)
         base, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
-    spec = ensemble(run, backbone, run.recipe.model)
-    with run.stage("features"):
-        deque(cache_features(spec, recipe.resources), maxlen=0)
-    return rows, base, warm, spec
+    return rows, base, warm, ensemble(run, backbone, run.recipe.model)

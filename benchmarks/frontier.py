@@ -42,6 +42,7 @@ FIGURES = (
     "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
 )  # fmt: skip
 SAMPLES = 20
+RECIPE_EPSILON, SHARES_NOISE = 3.0, 5.0  # of the generator's recipe
 _ROLES = {"student": "released", "generator": "released"}  # of the models whose perplexity is measured
 WITHOUT_NOISE = {
     "seqpate": ["privacy.epsilon=1e6"],  # votes have noise of 1e-5 then
@@ -63,6 +64,7 @@ def row(
             *arguments.override,
         ]
         changes += WITHOUT_NOISE[method] if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
+        changes += _shares(method, epsilon, lever)
         changes += [f"privacy.account={name}", f"privacy.ledger=sqlite:///{arguments.work}/ledger.db"]
         changes += [f"privacy.key={arguments.work}/key{key or ''}", *_source(arguments, corpus, method)]
         if method == "seqpate":
@@ -73,6 +75,15 @@ def row(
         found = names | _figures(out) | {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1])}
         kept.write_text(json.dumps(found))
     return json.loads(kept.read_text())
+
+
+def _shares(method: str, epsilon: float, lever: str) -> list[str]:
+    """More noise for the two small votes of the generator where the recipe's would take all of the budget."""
+    if method != "generator" or epsilon >= RECIPE_EPSILON:
+        return []
+    sigma = SHARES_NOISE * RECIPE_EPSILON / epsilon
+    matched = [] if lever in ("plain", "base") else [f"match.noise_multiplier={sigma:g}"]
+    return [f"codes.noise_multiplier={sigma:g}", *matched]
 
 
 def _recipe(corpus: str, method: str) -> Path:

@@ -114,7 +114,7 @@ def no_idle_ray(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module")
 def local_ray(zygotes: None) -> Path:
-    """Ray on three CPUs, started once; returns the session directory, where its logs are.
+    """Ray on three CPUs, and on a GPU that it is told of, started once; returns the session directory, where logs are.
 
     Every file asks again, because files that run between two of these may have shut it down to start a cluster. Nobody
     shuts it down here: `no_idle_ray` does, or Ray when the process ends.
@@ -125,7 +125,13 @@ def local_ray(zygotes: None) -> Path:
     # It reads all logs ten times a second, to show them to drivers; none of ours asks for that.
     Node.start_log_monitor = lambda self: None
     os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"  # as `ray_session` does for a Ray of its own
-    options = {"num_cpus": 3, "include_dashboard": False, "log_to_driver": False, "ignore_reinit_error": True}
+    options = {
+        "num_cpus": 3,
+        "num_gpus": 1,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "ignore_reinit_error": True,
+    }
     session = Path(ray.init(address="local", **options).address_info["session_dir"])
     _free_left_groups()
     return session

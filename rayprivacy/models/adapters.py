@@ -36,9 +36,9 @@ class Basis:
     shortlist: torch.Tensor
 
     @staticmethod
-    def load(path: Path) -> "Basis":
+    def load(path: Path, device: str = "cpu") -> "Basis":
         """Read from a safetensors file."""
-        return Basis(**load_file(path))
+        return Basis(**load_file(path, device))
 
 
 @torch.no_grad()

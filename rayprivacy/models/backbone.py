@@ -8,7 +8,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -110,10 +110,14 @@ def load_documents(folder: Path) -> Documents:
     return Documents.of(AutoTokenizer.from_pretrained(folder))
 
 
-def load_backbone(config: ModelConfig) -> Backbone:
+def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Backbone:
     """Load the base of a recipe, a causal language model or a tagger.
 
     `dtype: auto`, which no run has left, is what this machine computes fast in.
+
+    Args:
+        config: names the base.
+        device: where a language model computes; a tagger stays on the CPU.
 
     Raises:
         ConfigError: the base does not exist or has no end-of-text token.
@@ -133,6 +137,7 @@ def load_backbone(config: ModelConfig) -> Backbone:
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"model.base is {config.base!r}: its tokenizer has no end-of-text token.")
     model.eval().requires_grad_(False)
+    cast(torch.nn.Module, model).to(device)
     read_head_contiguously(model)
     documents = Documents.of(tokenizer)
     return Backbone(tokenizer, documents.start, documents.end, model=model)

@@ -68,6 +68,10 @@ class Encoded:
         none = torch.zeros(0, row_tokens, dtype=torch.int64)
         return Encoded(none, none.clone(), torch.zeros(0, row_tokens, width, dtype=torch.bfloat16))
 
+    def to(self, device: torch.device) -> "Encoded":
+        """The same rows on a device."""
+        return Encoded(self.ids.to(device), self.segment.to(device), self.hidden.to(device))
+
     @property
     def predicts(self) -> torch.Tensor:
         """Whether a position predicts the next one of the same document: bool [rows, row_tokens - 1]."""
@@ -150,10 +154,11 @@ def _calls(rows: list[Row]) -> Iterator[list[Row]]:
 def _states(trunk: Any, rows: list[Row], whole: bool) -> Encoded:
     ids, segment = torch.stack([row.ids for row in rows]), torch.stack([row.segment for row in rows])
     end = segment.shape[1] if whole else _end(segment)
+    mask = torch.stack([row.mask for row in rows])
     out = trunk(
-        input_ids=ids[:, :end],
-        attention_mask=attention_bias(torch.stack([row.mask for row in rows])[:, :end, :end], trunk.dtype),
-        position_ids=torch.stack([row.positions for row in rows])[:, :end],
+        input_ids=ids[:, :end].to(trunk.device),
+        attention_mask=attention_bias(mask[:, :end, :end].to(trunk.device), trunk.dtype),
+        position_ids=torch.stack([row.positions for row in rows])[:, :end].to(trunk.device),
         use_cache=False,
     )
     hidden = torch.zeros(*ids.shape, out.last_hidden_state.shape[-1], dtype=torch.bfloat16)
@@ -169,7 +174,7 @@ def _end(segment: torch.Tensor) -> int:
 
 def attention_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Additive attention mask [rows, 1, row_tokens, row_tokens] of a boolean one [rows, row_tokens, row_tokens]."""
-    bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
     return bias[:, None]
 
 

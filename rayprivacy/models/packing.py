@@ -32,7 +32,7 @@ class Row:
     @property
     def positions(self) -> torch.Tensor:
         """Position inside the document, int64 [row_tokens]."""
-        index = torch.arange(len(self.segment))
+        index = torch.arange(len(self.segment), device=self.segment.device)
         starts = torch.ones_like(self.segment, dtype=torch.bool)
         starts[1:] = self.segment[1:] != self.segment[:-1]
         return index - torch.cummax(torch.where(starts, index, 0), 0).values

@@ -43,6 +43,10 @@ class Queries:
         """All queries in order."""
         return Queries(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Queries)))
 
+    def to(self, device: torch.device) -> "Queries":
+        """The same queries on a device."""
+        return Queries(*(getattr(self, field.name).to(device) for field in fields(self)))
+
     @staticmethod
     def load(path: Path) -> "Queries":
         """Read from a safetensors file."""

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from functools import cached_property
 
 import ray
-import torch
 from ray.exceptions import RayError
 
 from rayprivacy.core.errors import RayPrivacyError, ReleaseError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.teachers.actor_pool import ActorPool
+from rayprivacy.teachers.devices import prepared_device
 from rayprivacy.teachers.encoding import Piece, encode_part, is_cached
+from rayprivacy.teachers.places import actor_options, places
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
 
@@ -30,13 +31,11 @@ class _Encoder:
     """An actor that encodes parts; foreign errors leave it sealed, because they may quote private text."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
-        torch.set_num_threads(1)
         self._spec = spec
 
     @cached_property
     def _backbone(self) -> Backbone:
-        return load_backbone(self._spec.model)
+        return load_backbone(self._spec.model, prepared_device(gpu=self._spec.gpu))
 
     def ready(self) -> None:
         """Answer, to say that the process is there."""
@@ -57,6 +56,7 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
 
     Raises:
         ConfigError: the base cannot be loaded, or has fewer layers than teachers.layers.
+        ClusterError: actors want GPUs, and there are none.
         ReleaseError: encoding stopped; nothing was charged or released.
     """
     spec.store.prepare()
@@ -64,8 +64,8 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
     if _all_cached(spec):
         yield from range(parts)
         return
-    count = resources.actors or max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus_per_actor))
-    encoder = ray.remote(_Encoder).options(num_cpus=resources.cpus_per_actor, scheduling_strategy="SPREAD")
+    count = places(resources)
+    encoder = ray.remote(_Encoder).options(**actor_options(resources))
     pieces = -(-_PIECES * count // parts)
     actors = ActorPool(lambda: encoder.remote(spec), min(count, parts * pieces))
     left = dict.fromkeys(range(parts), pieces)

@@ -6,6 +6,7 @@ is handed out: a piece is in it once, however often it is asked for, and what di
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, join
+from rayprivacy.teachers.devices import prepared_device
 from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.head_kinds import HEAD_KINDS
-from rayprivacy.teachers.kinds import TeacherKind
+from rayprivacy.teachers.kinds import TeacherKind, on
 from rayprivacy.teachers.pieces import blocks_of
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_votes
@@ -27,8 +29,9 @@ from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_vo
 class _Shards(Sequence[Encoded]):
     """Some shards, each read when it is its turn: a large one need not share memory with its neighbours."""
 
-    def __init__(self, spec: GroupSpec, names: Sequence[list[str]]) -> None:
+    def __init__(self, spec: GroupSpec, names: Sequence[list[str]], device: torch.device) -> None:
         self._spec = spec
+        self._device = device
         self._names = names
 
     def __len__(self) -> int:
@@ -36,15 +39,14 @@ class _Shards(Sequence[Encoded]):
 
     def __getitem__(self, index: Any) -> Any:
         # A shard without groups has no width either: nothing is computed from it.
-        return join(self._spec.store.read(self._names[index]), self._spec.teachers.row_tokens, 0)
+        return join(self._spec.store.read(self._names[index]), self._spec.teachers.row_tokens, 0).to(self._device)
 
 
 class TeacherGroup:
-    """Trains teachers and answers questions with them, piece by piece, on one thread."""
+    """Trains teachers and answers questions with them, piece by piece, on one thread or on a share of a GPU."""
 
     def __init__(self, spec: GroupSpec) -> None:
-        # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
-        torch.set_num_threads(1)
+        self._device = prepared_device(gpu=spec.gpu)
         self.spec = spec
         self._built: tuple[Path | None, TeacherKind] | None = None
         self._asked: tuple[Question, VoteTotal] | None = None
@@ -53,7 +55,7 @@ class TeacherGroup:
         """The kind that answers from these public rows; the last one is kept, and the base only if it needs it."""
         rows = None if self.spec.teachers.kind in HEAD_KINDS else rows
         if self._built is None or self._built[0] != rows:
-            self._built = rows, kind_for(self.spec, load_backbone(self.spec.model), rows)
+            self._built = rows, kind_for(self.spec, load_backbone(self.spec.model, self._device), rows)
         return self._built[1]
 
     def train(self, piece: range) -> None:
@@ -67,7 +69,8 @@ class TeacherGroup:
         sources = {teacher: workspace.source(names) for teacher, names in groups.items()}
         missing = workspace.missing(sources)
         if missing:
-            state = self._kind().train(_Shards(self.spec, [groups[teacher] for teacher in missing]))
+            shards = _Shards(self.spec, [groups[teacher] for teacher in missing], self._device)
+            state = on(self._kind().train(shards), "cpu")
             workspace.write({teacher: sources[teacher] for teacher in missing}, state)
 
     def vote(self, piece: range, question: Question) -> None:
@@ -81,13 +84,15 @@ class TeacherGroup:
         kind = self._kind(asked.rows)
         for block in blocks_of(piece):
             if block.start not in total.teachers:
-                sums = summed_votes(kind, self.spec.workspace.read(block), asked.queries, asked.mechanism)
+                state = on(self.spec.workspace.read(block), self._device)
+                sums = summed_votes(kind, state, asked.queries, asked.mechanism)
                 total.add(PartialSum(tuple(block), sums))
 
     def _total(self, question: Question) -> tuple[Question, VoteTotal]:
         """The sum so far, with the question as it was first heard: a kind prepares a question object once."""
         if self._asked is None or self._asked[0].digest != question.digest:
-            self._asked = question, VoteTotal(len(question.queries), question.mechanism.candidates)
+            total = VoteTotal(len(question.queries), question.mechanism.candidates)
+            self._asked = replace(question, queries=question.queries.to(self._device)), total
         return self._asked
 
     def collect(self, digest: str) -> PartialSum:
@@ -114,10 +119,11 @@ def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> T
     """
     config = spec.teachers
     if config.kind in HEAD_KINDS:
-        warm = HeadAdapter(Basis.load(spec.basis), load_file(spec.warm)["matrix"])
+        device = str(backbone.head.device)
+        warm = HeadAdapter(Basis.load(spec.basis, device), load_file(spec.warm, device)["matrix"])
         return HEAD_KINDS[config.kind](config, warm, backbone.head)
     # Imported here because they bring the layers of the trunk along, which head kinds never touch.
     from rayprivacy.teachers.deep_kinds import FullKind, LoraKind
 
     public = Encoded(**load_file(rows)) if rows else Encoded.empty(config.row_tokens, backbone.width)
-    return (LoraKind if config.kind == "lora" else FullKind)(backbone, config, public)
+    return (LoraKind if config.kind == "lora" else FullKind)(backbone, config, public.to(backbone.head.device))

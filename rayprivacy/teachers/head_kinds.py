@@ -122,7 +122,7 @@ class HeadKind(ABC):
         public = hidden @ self._short_head.T
         columns = self._short_columns
         optimizer = Adam([tensor.requires_grad_() for tensor in teacher.values()], config.step_size)
-        rows = torch.arange(config.batch)
+        rows = torch.arange(config.batch, device=self.head.device)
         for step in range(steps):
             take = (rows + step * config.batch) % used
             moved = self.moved(teacher, inward[take])
@@ -165,7 +165,7 @@ class SquareKind(HeadKind):
     def start(self) -> State:
         """R of zeros."""
         rank = min(self.config.width, len(self.warm.basis.outward))
-        return {"matrix": torch.zeros(rank, rank)}
+        return {"matrix": torch.zeros(rank, rank, device=self.head.device)}
 
     def moved(self, teachers: State, inward: torch.Tensor) -> torch.Tensor:
         """The change in the coordinates of S, [..., rows, r]."""
@@ -187,7 +187,7 @@ class ResidualKind(HeadKind):
         """A drawn from the public seed, B of zeros."""
         width, rank = self.head.shape[1], self.config.width
         down = Dice(SEED).normal(width, rank) / math.sqrt(width)
-        return {"down": down, "up": torch.zeros(rank, width)}
+        return {"down": down.to(self.head.device), "up": torch.zeros(rank, width, device=self.head.device)}
 
     def moved(self, teachers: State, inward: torch.Tensor) -> torch.Tensor:
         """The change itself, [..., rows, width]."""

@@ -20,6 +20,11 @@ VOTERS = 10  # a block of one is two to three times as slow, and one of 50 a twe
 FILLED = "filled"  # bool [G], in every state: whether the teacher had anything to learn from
 
 
+def on(state: State, device: torch.device | str) -> State:
+    """Teachers on a device."""
+    return {name: tensor.to(device) for name, tensor in state.items()}
+
+
 class TeacherKind(Protocol):
     """One kind of teacher over one public base."""
 

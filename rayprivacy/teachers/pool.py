@@ -29,6 +29,7 @@ from rayprivacy.release.vote import VoteMechanism
 from rayprivacy.teachers.actor_pool import ActorPool, is_loss
 from rayprivacy.teachers.group import TeacherGroup
 from rayprivacy.teachers.pieces import training_pieces, voting_pieces
+from rayprivacy.teachers.places import actor_options, places
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal
@@ -73,9 +74,8 @@ class TeacherPool:
         self._spec = spec
         self._resources = resources
         self._askings = count()
-        places = resources.actors or max(1, int(ray.cluster_resources().get("CPU", 1) / resources.cpus_per_actor))
-        actor = ray.remote(_SealedGroup).options(num_cpus=resources.cpus_per_actor, scheduling_strategy="SPREAD")
-        self.actors = ActorPool(lambda: actor.remote(spec), min(places, spec.teachers.count))
+        actor = ray.remote(_SealedGroup).options(**actor_options(resources))
+        self.actors = ActorPool(lambda: actor.remote(spec), min(places(resources), spec.teachers.count))
 
     def train(self) -> Iterator[range]:
         """Train every teacher that is not in the workspace; yields pieces of the ensemble as they finish."""

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
@@ -103,8 +103,9 @@ class ResourcesConfig(Config):
     """How the work is spread. Nothing here changes what is released (a test shows it).
 
     Attributes:
-        actors: teacher actors; 0 means one for every CPU of the cluster.
+        actors: teacher actors; 0 means as many as the cluster has room for.
         cpus_per_actor: CPUs each actor reserves.
+        gpus_per_actor: the share of a GPU that each actor reserves and computes on, like 0.25; 0 means CPUs alone.
         piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that nobody waits long for the
             slowest one.
         query_batch: queries in one vote call.
@@ -115,7 +116,15 @@ class ResourcesConfig(Config):
 
     actors: int = Field(default=0, ge=0)
     cpus_per_actor: float = Field(default=1.0, gt=0)
+    gpus_per_actor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     piece: int = Field(default=0, ge=0)
     query_batch: int = Field(default=1024, ge=32, multiple_of=32)
     features: Annotated[str | None, PathKind.PRIVATE] = Field(default=None, min_length=1)
     encrypt_features: bool = False
+
+    @field_validator("gpus_per_actor")
+    @classmethod
+    def _one_gpu_is_shared(cls, share: float) -> float:
+        if share > 1 and share != int(share):
+            raise ValueError("an actor takes a share of one GPU, or whole ones: give at most 1, or a whole number")
+        return share

@@ -23,6 +23,7 @@ class GroupSpec:
         basis: file of the public bases.
         warm: file of the public student that teachers start from (head kinds), with the tensor `matrix`.
         workspace: folder and recipe digest of the ensemble.
+        gpu: whether its actors compute on a GPU.
     """
 
     model: ModelConfig
@@ -33,3 +34,4 @@ class GroupSpec:
     basis: Path
     warm: Path
     workspace: Workspace
+    gpu: bool = False

@@ -65,7 +65,7 @@ def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: V
     for answers in kind.answers(state, queries):
         centre = queries.centre[at : at + len(answers)]
         ballots = torch.where(state[FILLED][:, None], answers, centre[:, None])
-        sums.append(mechanism.summed(ballots.numpy(), None if mechanism.clip is None else centre.numpy()))
+        sums.append(mechanism.summed(ballots.cpu().numpy(), None if mechanism.clip is None else centre.cpu().numpy()))
         at += len(answers)
     return np.concatenate(sums)
 

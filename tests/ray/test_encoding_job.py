@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import part_path
@@ -220,3 +220,13 @@ def test_a_base_that_does_not_load_is_one_sentence(spec: GroupSpec) -> None:
         list(cache_features(broken, RESOURCES))
     assert "\n" not in str(caught.value)
     assert not any(is_cached(spec, part) for part in range(TEACHERS.parts))
+
+
+@with_ray
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has the GPU here")
+def test_a_gpu_that_torch_does_not_find_stops_the_encoding_in_a_sentence(spec: GroupSpec) -> None:
+    """Ray believes in its GPU here, so actors start on halves of it."""
+    shared = ResourcesConfig(cpus_per_actor=0.5, gpus_per_actor=0.5)
+    with pytest.raises(ClusterError, match="torch finds no GPU on a node: install torch with CUDA there"):
+        list(cache_features(replace(spec, gpu=True), shared))
+    assert not is_cached(spec, 0)

@@ -13,12 +13,13 @@ from rayprivacy.runs.effort import FULL, Effort, Kernel, sampling_kernel
 from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
+_OF_TEACHERS = ("features", "teachers", "votes")  # how fast a GPU does them was measured for no machine of a user's
 _MODELS = 4  # that are measured on held-out users
 Efforts = tuple[Effort, ...]
 
 
 def efforts_of(recipe: SeqPateRecipe, queries: int) -> Mapping[str, Efforts]:
-    """The efforts of the stages by a word for each; empty where the size of the model is not known.
+    """The efforts of the stages by a word for each, without those of GPUs; empty where the model's size is not known.
 
     Args:
         recipe: the recipe.
@@ -41,7 +42,7 @@ class _Counted:
     def all(self) -> Mapping[str, Efforts]:
         size, recipe = self._size, self._recipe
         written = size.forward(self._written)
-        return {
+        counted = {
             "pseudo": (self._driver(sampling_kernel(recipe.pseudo.engine), written), self._driver("encode", written)),
             "bases": (self._driver("product", self._bases),),
             "features": (self._spread("encode", size.forward(self._tokens), users=True),),
@@ -52,6 +53,8 @@ class _Counted:
             "writing": (self._writing,),
             "measuring": self._measuring,
         }
+        on_gpus = _OF_TEACHERS if recipe.resources.gpus_per_actor else ()
+        return {name: efforts for name, efforts in counted.items() if name not in on_gpus}
 
     @property
     def _writing(self) -> Effort:

@@ -45,4 +45,5 @@ def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) ->
         basis=basis,
         warm=warm,
         workspace=workspace,
+        gpu=resources.gpus_per_actor > 0,
     )
