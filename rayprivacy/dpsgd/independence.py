@@ -21,6 +21,7 @@ from torch import Tensor
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.models.norms import Recorder
+from rayprivacy.models.repeatable import has_no_repeatable_kernel
 
 _SEED, _PAD = 0, 0  # public, like the tokens
 _SHORT = 8  # the least width of a batch, hence the most rows
@@ -36,7 +37,7 @@ def check_independence(model: Any, losses: Callable[[Any, Batch], Tensor], token
         batch_tokens: of a physical batch.
 
     Raises:
-        ConfigError: the gradient differs, or a module cannot be clipped.
+        ConfigError: the gradient differs, or would differ from time to time, or a module cannot be clipped.
     """
     vocabulary = model.get_input_embeddings().num_embeddings
     draw = partial(np.random.default_rng(_SEED).integers, 0, vocabulary)
@@ -84,7 +85,15 @@ def _companies(draw: Callable[[int], Any], length: int, batch_tokens: int) -> tu
 def _norms(model: Any, losses: Callable[[Any, Batch], Tensor], batch: Batch) -> Tensor:
     """Norms of every row's gradient by each parameter, [rows, parameters]."""
     tape = Recorder(model)
-    with tape.recording():
-        values = losses(model, batch)
-    tape.differentiate(values)
-    return tape.squared_norms(1)
+    try:
+        with tape.recording():
+            values = losses(model, batch)
+        tape.differentiate(values)
+        return tape.squared_norms(1)
+    except RuntimeError as error:
+        if not has_no_repeatable_kernel(error):
+            raise
+    raise ConfigError(
+        "the model or its loss uses an operation that gives other bits each time on this GPU, which the noise does not"
+        " hide: choose another model.base or loss, or set resources.gpu to false."
+    )

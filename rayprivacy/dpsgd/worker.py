@@ -48,6 +48,7 @@ from rayprivacy.dpsgd.units import Reading, each_unit, shares_of_rank
 from rayprivacy.ledger.client import LedgerClient
 from rayprivacy.ledger.service import Address
 from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.repeatable import repeatable
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import checkpointed, trainable
 from rayprivacy.release.microbatch import MicroBatchGaussian
@@ -231,7 +232,7 @@ def _check_micro_batches(job: Job, world: int) -> None:
 
 def _engine(job: Job, key: Key, backbone: Backbone) -> Engine:
     low_precision = job.model.dtype == "bfloat16"
-    model = trainable(backbone, job.adapter).to(get_device())
+    model = trainable(backbone, job.adapter).to(repeatable(get_device()))
     if job.engine.gradient_checkpointing:
         model = checkpointed(model)
     noise = StepNoise(KeyedNoise(key, job.release.stream), job.release.mechanism, job.training.divisor, job.scales)

@@ -16,4 +16,4 @@ class Dice:
 
     def normal(self, *shape: int) -> torch.Tensor:
         """Standard normal numbers, float32 of this shape."""
-        return torch.randn(shape, generator=self.stream)
+        return torch.randn(shape, generator=self.stream, device="cpu")

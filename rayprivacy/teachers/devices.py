@@ -1,15 +1,13 @@
 """Where a teacher actor computes: on a CPU, or on its share of a GPU. No Ray in here.
 
-On a GPU torch is held to kernels that give the same bits again (it refuses an operation that has none). That a teacher
-depends on its own shard alone, to the last bit, is then as true there as on one thread of a CPU. Bits differ between
-kinds of GPU, as they do between kinds of processor.
+That a teacher depends on its own shard alone, to the last bit, is as true on a GPU as on one thread of a CPU: see
+`models.repeatable`.
 """
-
-import os
 
 import torch
 
 from rayprivacy.core.errors import ClusterError
+from rayprivacy.models.repeatable import repeatable
 
 
 def prepared_device(*, gpu: bool) -> torch.device:
@@ -30,6 +28,4 @@ def prepared_device(*, gpu: bool) -> torch.device:
             "resources.gpus_per_actor is set and torch finds no GPU on a node: install torch with CUDA there, or leave"
             " the key out."
         )
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it torch refuses products
-    torch.use_deterministic_algorithms(True)
-    return torch.device("cuda")
+    return repeatable(torch.device("cuda"))

@@ -212,6 +212,23 @@ def test_losses_that_mix_users_are_refused_before_the_first_step(monkeypatch: py
         made(Case("llama"))
 
 
+def _scattered(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Losses by way of an operation that torch has no repeatable kernel for, on no device."""
+    own = losses(model, batch)
+    return own + torch.zeros(2).put_(torch.tensor([0]), torch.ones(1)).sum()
+
+
+def test_an_operation_without_a_repeatable_kernel_is_refused() -> None:
+    model = tiny_model("llama")
+    check_independence(model, _scattered, 16, 64)
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(ConfigError, match="gives other bits each time on this GPU"):
+            check_independence(model, _scattered, 16, 64)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.parametrize("microbatches", [None, 4])
 def test_a_model_that_remembers_the_longest_text_is_refused(microbatches: int | None) -> None:
     config = LlamaConfig(
