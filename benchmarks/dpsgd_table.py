@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from ensembles import HALVES, heldout_rows
 
+from rayprivacy.core.artifacts import digest_json
 from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import perplexity
 from rayprivacy.methods.generator.card import METHOD
@@ -41,7 +42,8 @@ ROWS = {
 
 def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: list[str]) -> dict[str, Any]:
     """Train one row, or find it trained, and measure it."""
-    began, label = time.perf_counter(), f"{name}-{epsilon:g}-{seed}" + "".join(f"-{each}" for each in changes)
+    began, label = time.perf_counter(), f"{name}-{epsilon:g}-{seed}"
+    label += f"-{digest_json(changes)[:12]}" if changes else ""  # names of accounts have 200 characters at most
     overrides = [f"training.{each}" for each in ROWS[name]] + changes
     overrides += [
         f"seed={seed}", f"privacy.epsilon={epsilon}", f"privacy.account={label}", "generation.texts=64",

@@ -17,6 +17,7 @@ from dp_accounting.dp_event import (
 )
 from pydantic import Field
 
+from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.accounting.guess import guessed_epsilon
 from rayprivacy.core.errors import ConfigError
@@ -156,7 +157,16 @@ def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: Budge
         ConfigError: no noise is enough.
     """
     beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
-    return _least_noise(lines, beside, budget, composition)
+    try:
+        return _least_noise(lines, beside, budget, composition)
+    except ConfigError:
+        alone = epsilon([before], budget.delta, "pld") if before else 0.0
+        if alone < budget.epsilon:
+            raise
+    raise ConfigError(
+        f"privacy.epsilon is {budget.epsilon:g}, and what is released besides the steps (shares of codes, votes of"
+        f" match) costs {alone:.2g} by itself: give these blocks a larger noise_multiplier, or leave match out."
+    )
 
 
 def _lines(training: DpSgdConfig, ratio: float, charged: Sequence[int] | None = None) -> list[Line]:

@@ -130,3 +130,22 @@ def test_a_row_of_the_frontier_is_measured_and_found_again(job: Any, monkeypatch
     assert set(found["epsilon_by_stage"]) == {"release gate", "topics and lengths", "all stages together"}
     monkeypatch.setattr(frontier, "watched_run", lambda *_: pytest.fail("ran twice"))
     assert frontier.row(arguments, "chat", "seqpate", 3.0, "shipped", 0) == found
+
+
+def test_votes_that_take_the_whole_budget_together_are_refused() -> None:
+    codes = {"values": {"topic": ["food", "travel"]}}
+    said = {
+        "method": "generator",
+        "corpus": {"source": "chitchat", "labels": ["topic"]},
+        "privacy": {"epsilon": 1.0},
+        "training": {"sampling_rate": 0.05, "expected_batch": 50, "steps": 10},
+        "codes": codes,
+        "match": {},
+    }
+    recipe = parse_recipe(said)
+    words = r"epsilon is 1, and what is released besides the steps .* costs 1\.\d+ by itself"
+    with pytest.raises(ConfigError, match=words):
+        method_of(recipe).planned(recipe)
+    noisy = {"noise_multiplier": 15.0}
+    recipe = parse_recipe(said | {"match": noisy, "codes": codes | noisy})
+    assert method_of(recipe).planned(recipe).events
