@@ -1,6 +1,8 @@
 """Two real nodes, each in a network namespace of its own: a worker node is killed in the middle of a run.
 
     python benchmarks/two_nodes.py --json        # as root, with `ip` of iproute2
+    python benchmarks/two_nodes.py --methods generator --cpus 9 -o "resources={workers: 8, cpus: 1, actors: 1}" \\
+        -o model.dtype=float32 --calm "resources={workers: 1, cpus: 1, actors: 1}" --json
 
 The namespaces are joined by a pair of virtual Ethernet devices, so that every byte between the nodes crosses a network
 device, ports of one node are not ports of the other, and `ray start` runs as on two machines. They share one file
@@ -8,7 +10,8 @@ system, as the nodes of a cluster share one. Recipes go in through the Jobs API 
 
 For each method: a run whose worker node is killed (SIGKILL, all its processes) once it has finished a piece of teachers
 or saved a chunk of steps; then a run of the same recipe, key and ledger that nobody disturbs. Their certificates and
-synthetic texts must be the same, and the second run must not be charged.
+synthetic texts must be the same, and the second run must not be charged. By the second command the first run has eight
+workers and the other one has one.
 
 Without the right to make namespaces, `--loopback` starts the two nodes on 127.0.0.2 and 127.0.0.3 instead.
 """
@@ -73,10 +76,11 @@ def _method(method: str, nodes: tuple[Node, Node], arguments: argparse.Namespace
     work = arguments.work / method
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    recipe, charges = _recipe(method, work, arguments.override), []
-    for name, disturbed in (("disturbed", True), ("calm", False)):
-        with _ray(*nodes, work) as worker:
-            _run(method, nodes, recipe, work / name, worker if disturbed else None)
+    overrides, charges = {"disturbed": arguments.override, "calm": arguments.override + arguments.calm}, []
+    for name, own in overrides.items():
+        with _ray(*nodes, work, arguments.cpus) as worker:
+            recipe = _recipe(method, work, own)
+            _run(method, nodes, recipe, work / name, worker if name == "disturbed" else None)
         charges.append(_charges(work))
     certificates = [json.loads((work / name / "certificate.json").read_text()) for name in ("disturbed", "calm")]
     texts = [pq.read_table(work / name / "synthetic.parquet") for name in ("disturbed", "calm")]
@@ -84,6 +88,7 @@ def _method(method: str, nodes: tuple[Node, Node], arguments: argparse.Namespace
         "same_certificate": certificates[0] == certificates[1],
         "same_text": texts[0].equals(texts[1]),
         "charges": charges,
+        "overrides": overrides,
         "seconds": {name: _seconds(work / name) for name in ("disturbed", "calm")},
     }
 
@@ -131,9 +136,9 @@ def _ask(head: Node, call: str) -> str:
 
 
 @contextmanager
-def _ray(head: Node, other: Node, work: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _ray(head: Node, other: Node, work: Path, cpus: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start both nodes; yields the worker node's process."""
-    start = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=2"]
+    start = [str(Path(sys.executable).with_name("ray")), "start", "--block", f"--num-cpus={cpus}"]
     first = [*start, "--head", f"--node-ip-address={head.address}", f"--port={PORT}", "--include-dashboard=true"]
     first += [f"--dashboard-host={head.address}", f"--dashboard-port={DASHBOARD}"]
     second = [*start, f"--address={head.address}:{PORT}", f"--node-ip-address={other.address}"]
@@ -243,6 +248,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--loopback", action="store_true")
     parser.add_argument("--methods", nargs="+", choices=list(SMALL), default=list(SMALL))
     parser.add_argument("--work", type=lambda path: Path(path).absolute(), default=Path("runs/two_nodes").absolute())
+    parser.add_argument("--cpus", type=int, default=2, help="CPUs that each node says it has")
+    parser.add_argument("--calm", action="append", default=[], help="one more setting of the run that is not disturbed")
     parser.add_argument("-o", dest="override", action="append", default=[], help="one more setting of the recipes")
     return parser.parse_args()
 

@@ -196,6 +196,17 @@ def test_sampling_is_as_fast_as_its_engine(method: str, monkeypatch: pytest.Monk
     assert kernels("auto") == kernels("transformers")
 
 
+def test_nobody_knows_how_long_a_gpu_takes() -> None:
+    """The stages that actors do on it show no time; the driver's own, and sampling, do."""
+
+    def unknown(share: float) -> set[str]:
+        recipe = parse_recipe({"method": "seqpate", "resources": {"gpus_per_actor": share}})
+        return {stage.name for stage in method_of(recipe).planned(recipe).stages if stage.efforts is None}
+
+    assert unknown(0) == set()
+    assert unknown(0.25) == {"features of private text", "teachers", "votes"}
+
+
 def test_without_the_engine_the_machine_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     before = machine_name()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
