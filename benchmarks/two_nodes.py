@@ -1,8 +1,8 @@
 """Two real nodes, each in a network namespace of its own: a worker node is killed in the middle of a run.
 
     python benchmarks/two_nodes.py --json        # as root, with `ip` of iproute2
-    python benchmarks/two_nodes.py --methods generator --cpus 9 -o "resources={workers: 8, cpus: 1, actors: 1}" \\
-        -o model.dtype=float32 --calm "resources={workers: 1, cpus: 1, actors: 1}" --json
+    python benchmarks/two_nodes.py --methods generator --cpus 9 -o resources.workers=8 -o model.dtype=float32 \\
+        --calm resources.workers=1 --json
 
 The namespaces are joined by a pair of virtual Ethernet devices, so that every byte between the nodes crosses a network
 device, ports of one node are not ports of the other, and `ray start` runs as on two machines. They share one file
@@ -52,7 +52,7 @@ SMALL = {
         "evaluation={users: 4}", "resources={workers: 2, cpus: 1, actors: 1}",
     ],
 }  # fmt: skip
-UNDER_WAY = {"seqpate": "private/teachers/*.safetensors", "generator": "private/training/states/step-*"}
+UNDER_WAY = {"seqpate": "private/teachers/*.safetensors", "generator": "private/training/states/*/step-*"}
 
 
 @dataclass(frozen=True)

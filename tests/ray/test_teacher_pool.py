@@ -22,7 +22,7 @@ from ray.exceptions import RayActorError
 from safetensors.torch import save_file
 
 from rayprivacy.core.artifacts import Private
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.errors import ClusterError, ReleaseError
 from rayprivacy.core.keys import Key, create_key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.corpus.parts import part_path
@@ -441,3 +441,13 @@ def test_the_tree_adds_each_summand_once_and_refuses_overlaps() -> None:
     doubled = [*partials, PartialSum((5, 200), np.ones((3, 2), dtype=np.int64))]
     with pytest.raises(ReleaseError, match="in two partial sums"):
         ray.get(tree_sum([ray.put(partial) for partial in doubled]))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has the GPU here")
+def test_a_gpu_that_torch_does_not_find_stops_the_training_in_a_sentence(spec: GroupSpec) -> None:
+    """Ray believes in its GPU here, so actors start on halves of it."""
+    shared = ResourcesConfig(cpus_per_actor=0.5, gpus_per_actor=0.5)
+    with teacher_pool(replace(spec, gpu=True), shared) as pool:
+        assert len(pool.actors.workers) == 2
+        with pytest.raises(ClusterError, match="torch finds no GPU on a node: install torch with CUDA there"):
+            list(pool.train())
