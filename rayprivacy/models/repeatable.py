@@ -1,9 +1,8 @@
 """A GPU that gives the same bits again.
 
-Kernels that add with atomics add in another order each time. In bfloat16, with all weights trained, that moved one
-user's clipped gradient from run to run on an H200, so that a user who joins could not be told from chance to the bit.
-torch is held to kernels that are repeatable here, and refuses an operation that has none. Bits differ between kinds of
-GPU, as they do between kinds of processor.
+Kernels that add with atomics add in another order each time. On an H200, in bfloat16 with all weights trained, the last
+bits of a user's clipped gradient changed from run to run. Here torch is held to repeatable kernels, and refuses an
+operation that has none. Bits differ between kinds of GPU, as they do between kinds of processor.
 """
 
 import os

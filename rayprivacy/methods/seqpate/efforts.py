@@ -13,7 +13,7 @@ from rayprivacy.runs.effort import FULL, Effort, Kernel, sampling_kernel
 from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
-_OF_TEACHERS = ("features", "teachers", "votes")  # how fast a GPU does them was measured for no machine of a user's
+_OF_TEACHERS = ("features", "teachers", "votes")  # what actors on GPUs do; only CPUs are timed
 _MODELS = 4  # that are measured on held-out users
 Efforts = tuple[Effort, ...]
 
