@@ -50,6 +50,23 @@ WITHOUT_NOISE = {
 }
 
 
+# Reviews of medicines are three times as long as chat, and begin in other ways.
+REVIEWS = ["corpus.text=benefitsReview", "corpus.user=review_id", "corpus.max_records_per_user=1"]
+EFFECTS = ["Highly Effective", "Considerably Effective", "Moderately Effective", "Marginally Effective", "Ineffective"]
+OF_REVIEWS = {
+    "seqpate": [
+        f"prompts={Path(__file__).with_name('reviews_prompts.txt')}",
+        "pseudo.max_tokens=60", "teachers.max_tokens=62", "generation.max_tokens=80",
+    ],
+    "generator": [
+        "training.sampling_rate=0.03",
+        "training.expected_batch=117",
+        "corpus.labels=[effectiveness]", f"codes.values={{effectiveness: {EFFECTS}}}",
+        "training.max_tokens=64", "generation.max_tokens=80",
+    ],
+}  # fmt: skip
+
+
 def row(
     arguments: argparse.Namespace, corpus: str, method: str, epsilon: float, lever: str, seed: int, key: int = 0
 ) -> Any:
@@ -95,8 +112,7 @@ def _source(arguments: argparse.Namespace, corpus: str, method: str) -> list[str
     if corpus == "chat":
         return []
     if corpus == "reviews":
-        source = [f"corpus.source={arguments.data / 'reviews_druglib.parquet'}"]
-        return [*source, "corpus.text=benefitsReview", "corpus.user=review_id", "corpus.max_records_per_user=1"]
+        return [f"corpus.source={arguments.data / 'reviews_druglib.parquet'}", *REVIEWS, *OF_REVIEWS[method]]
     made = [f"corpus.source={arguments.europarl}/private.parquet"]  # see europarl.py
     return made + ([f"prompts={arguments.europarl}/prompts.txt"] if method == "seqpate" else [])
 

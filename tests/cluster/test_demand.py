@@ -51,9 +51,11 @@ def test_what_is_there_is_not_waited_for(local_ray: Path) -> None:
 
 def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray: Path) -> None:
     has, before = int(ray.cluster_resources()["CPU"]), _pending()  # of other tests of this Ray
-    sentences = _said(_needs(cpus=has + 1, gpus=2))
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    sentences = _said(_needs(cpus=has + 1, gpus=gpus + 2))
     assert sentences == [
-        f"asked for {has + 1} CPUs and 2 GPUs, and after 0.01 min there are {has} CPUs and 0 GPUs: going on"
+        f"asked for {has + 1} CPUs and {gpus + 2} GPUs, and after 0.01 min there are {has} CPUs and {gpus} GPUs:"
+        " going on"
     ]
     assert _pending() <= before
 
