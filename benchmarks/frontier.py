@@ -42,7 +42,6 @@ FIGURES = (
     "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
 )  # fmt: skip
 SAMPLES = 20
-RECIPE_EPSILON, SHARES_NOISE = 3.0, 5.0  # of the generator's recipe
 _ROLES = {"student": "released", "generator": "released"}  # of the models whose perplexity is measured
 WITHOUT_NOISE = {
     "seqpate": ["privacy.epsilon=1e6"],  # votes have noise of 1e-5 then
@@ -52,18 +51,12 @@ WITHOUT_NOISE = {
 
 # Reviews of medicines are three times as long as chat, and begin in other ways.
 REVIEWS = ["corpus.text=benefitsReview", "corpus.user=review_id", "corpus.max_records_per_user=1"]
-EFFECTS = ["Highly Effective", "Considerably Effective", "Moderately Effective", "Marginally Effective", "Ineffective"]
 OF_REVIEWS = {
     "seqpate": [
         f"prompts={Path(__file__).with_name('reviews_prompts.txt')}",
         "pseudo.max_tokens=60", "teachers.max_tokens=62", "generation.max_tokens=80",
     ],
-    "generator": [
-        "training.sampling_rate=0.03",
-        "training.expected_batch=117",
-        "corpus.labels=[effectiveness]", f"codes.values={{effectiveness: {EFFECTS}}}",
-        "training.max_tokens=64", "generation.max_tokens=80",
-    ],
+    "generator": [],
 }  # fmt: skip
 
 
@@ -81,7 +74,6 @@ def row(
             *arguments.override,
         ]
         changes += WITHOUT_NOISE[method] if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
-        changes += _shares(method, epsilon, lever)
         changes += [f"privacy.account={name}", f"privacy.ledger=sqlite:///{arguments.work}/ledger.db"]
         changes += [f"privacy.key={arguments.work}/key{key or ''}", *_source(arguments, corpus, method)]
         if method == "seqpate":
@@ -92,15 +84,6 @@ def row(
         found = names | _figures(out) | {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1])}
         kept.write_text(json.dumps(found))
     return json.loads(kept.read_text())
-
-
-def _shares(method: str, epsilon: float, lever: str) -> list[str]:
-    """More noise for the two small votes of the generator where the recipe's would take all of the budget."""
-    if method != "generator" or epsilon >= RECIPE_EPSILON:
-        return []
-    sigma = SHARES_NOISE * RECIPE_EPSILON / epsilon
-    matched = [] if lever in ("plain", "base") else [f"match.noise_multiplier={sigma:g}"]
-    return [f"codes.noise_multiplier={sigma:g}", *matched]
 
 
 def _recipe(corpus: str, method: str) -> Path:

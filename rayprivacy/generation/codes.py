@@ -26,6 +26,7 @@ from pydantic import Field, field_validator
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.release.histogram import check_cells
+from rayprivacy.release.small_votes import NOISE
 
 OTHER = "other"
 
@@ -36,12 +37,13 @@ class CodesConfig(Config):
     Attributes:
         values: for each of corpus.labels, its public values; `other` is always one more.
         histogram: release how often each combination occurs, with noise and for a charge; if false, all are equal.
-        noise_multiplier: sigma of that release, noise std / L2 sensitivity.
+        noise_multiplier: sigma of that release, noise std / L2 sensitivity; None lets a recipe take 5, or more
+            where its epsilon is below 3 (see `release.small_votes`).
     """
 
     values: dict[str, tuple[str, ...]] = Field(default={})
     histogram: bool = True
-    noise_multiplier: float = Field(default=5.0, gt=0)
+    noise_multiplier: float | None = Field(default=None, gt=0)
 
     @field_validator("values")
     @classmethod
@@ -54,6 +56,11 @@ class CodesConfig(Config):
             if any(len((value + ".").splitlines()) > 1 for value in listed):  # a last line break counts too
                 raise ValueError(f"label '{label}' has a value of several lines: a control code is one line")
         return values
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier that a recipe has filled in."""
+        return self.noise_multiplier or NOISE
 
 
 class Codes:

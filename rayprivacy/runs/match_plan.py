@@ -36,7 +36,7 @@ def match_stages(recipe: MatchedRecipe, texts: int, parts: int) -> tuple[Stage, 
     if match is None:
         return ()
     kept = f"{texts} texts of {candidates_of(match, texts)} are kept"
-    detail = f"one Gaussian release of multiplier {match.noise_multiplier:g}; {kept}"
+    detail = f"one Gaussian release of multiplier {match.sigma:g}; {kept}"
     work = (Work(PARTS_VOTED, parts),)
     read = (recipe.corpus.max_records_per_user or 1) * _OF_TEXT
     efforts = (
@@ -48,7 +48,7 @@ def match_stages(recipe: MatchedRecipe, texts: int, parts: int) -> tuple[Stage, 
 
 def planned_margins(match: MatchConfig, unit: PrivacyUnit, blocks: tuple[int, ...] = (1,) * _BLOCKS) -> Margins:
     """The mechanism of the votes; its charge does not depend on the number of cells."""
-    return Margins(blocks, match.noise_multiplier, unit)
+    return Margins(blocks, match.sigma, unit)
 
 
 def charged_margins(recipe: MatchedRecipe) -> Margins | None:
@@ -64,7 +64,7 @@ def charged_margins(recipe: MatchedRecipe) -> Margins | None:
     alone = epsilon([margins.event], privacy.delta, "pld")
     if alone >= privacy.epsilon:
         raise ConfigError(
-            f"match.noise_multiplier is {match.noise_multiplier:g}: these votes alone cost epsilon {alone:.2g}, and"
+            f"match.noise_multiplier is {match.sigma:g}: these votes alone cost epsilon {alone:.2g}, and"
             f" privacy.epsilon is {privacy.epsilon:g}: give them more noise, or remove the block."
         )
     return margins

@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.matching.settings import MatchConfig
+from rayprivacy.release.small_votes import small_vote_noise
 from rayprivacy.runs.recipe import FREE, Recipe
 
 
@@ -23,6 +24,13 @@ class MatchedRecipe(Recipe):
     def _users_can_vote(self) -> "MatchedRecipe":
         if self.match and self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and 'match' counts the texts of users: remove 'match'")
+        return self
+
+    @model_validator(mode="after")
+    def _votes_leave_the_budget_to_others(self) -> "MatchedRecipe":
+        if self.match and self.match.noise_multiplier is None:
+            sigma = small_vote_noise(self.privacy.epsilon)
+            object.__setattr__(self, "match", self.match.model_copy(update={"noise_multiplier": sigma}))  # it is frozen
         return self
 
     @property

@@ -13,8 +13,10 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
+from rayprivacy.runs.match_plan import charged_margins
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+LOUD = {"noise_multiplier": 5.0}  # votes that cost epsilon 0.83
 MATCH = ["-o", "match={candidates: 3, topics: 3, noise_multiplier: 4.0}"]
 
 
@@ -81,7 +83,7 @@ def test_the_votes_on_tokens_leave_room_for_these(composition: str) -> None:
 
 @pytest.mark.parametrize("method", ["seqpate", "generator"])
 def test_votes_that_take_the_whole_budget_are_refused(method: str) -> None:
-    said = {"method": method, "corpus": {"source": "chitchat"}, "privacy": {"epsilon": 0.5}, "match": {}}
+    said = {"method": method, "corpus": {"source": "chitchat"}, "privacy": {"epsilon": 0.5}, "match": LOUD}
     recipe = parse_recipe(said)
     words = r"match\.noise_multiplier is 5: these votes alone cost epsilon 0\.\d\d, and privacy\.epsilon is 0\.5: give"
     with pytest.raises(ConfigError, match=words):
@@ -133,19 +135,31 @@ def test_a_row_of_the_frontier_is_measured_and_found_again(job: Any, monkeypatch
 
 
 def test_votes_that_take_the_whole_budget_together_are_refused() -> None:
-    codes = {"values": {"topic": ["food", "travel"]}}
+    codes = {"values": {"topic": ["food", "travel"]}, **LOUD}
     said = {
         "method": "generator",
         "corpus": {"source": "chitchat", "labels": ["topic"]},
         "privacy": {"epsilon": 1.0},
         "training": {"sampling_rate": 0.05, "expected_batch": 50, "steps": 10},
         "codes": codes,
-        "match": {},
+        "match": LOUD,
     }
     recipe = parse_recipe(said)
     words = r"epsilon is 1, and what is released besides the steps .* costs 1\.\d+ by itself"
     with pytest.raises(ConfigError, match=words):
         method_of(recipe).planned(recipe)
-    noisy = {"noise_multiplier": 15.0}
-    recipe = parse_recipe(said | {"match": noisy, "codes": codes | noisy})
+    left_out: dict[str, Any] = {"noise_multiplier": None}
+    recipe = parse_recipe(said | {"match": {}, "codes": codes | left_out})
+    assert (recipe.codes.sigma, recipe.match.sigma) == (15.0, 15.0)
     assert method_of(recipe).planned(recipe).events
+
+
+@pytest.mark.parametrize(("asked", "sigma"), [(0.5, 30.0), (1.0, 15.0), (3.0, 5.0), (8.0, 5.0)])
+@pytest.mark.parametrize("method", ["seqpate", "generator"])
+def test_small_votes_take_a_small_part_of_any_budget(method: str, asked: float, sigma: float) -> None:
+    recipe = parse_recipe({"method": method, "privacy": {"epsilon": asked}, "match": {}})
+    assert recipe.match.noise_multiplier == sigma, "a number in the recipe that is written down"
+    margins = charged_margins(recipe)
+    assert margins is not None
+    assert epsilon([margins.event], recipe.privacy.delta, "pld") < 0.3 * asked
+    assert parse_recipe(recipe.model_dump(mode="json", by_alias=True)).release_id == recipe.release_id

@@ -27,7 +27,7 @@ def planned_histogram(recipe: GeneratorRecipe) -> HistogramMechanism | None:
     if not recipe.has_histogram:
         return None
     cells = Codes(recipe.codes, recipe.corpus.labels).cells
-    return HistogramMechanism(cells=cells, sigma=recipe.codes.noise_multiplier, unit=recipe.privacy.unit)
+    return HistogramMechanism(cells=cells, sigma=recipe.codes.sigma, unit=recipe.privacy.unit)
 
 
 def planned_steps(recipe: GeneratorRecipe) -> SampledGaussian:

@@ -11,6 +11,7 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.methods.generator.presets import GeneratorTraining
 from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.release.small_votes import small_vote_noise
 from rayprivacy.runs.matched_recipe import MatchedRecipe
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
 from rayprivacy.runs.sampled_steps import (
@@ -47,6 +48,13 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
         check_layer_scale(self.training, self.adapter, self.corpus.source)
         Codes(self.codes, self.corpus.labels)
+        return self
+
+    @model_validator(mode="after")
+    def _shares_leave_the_budget_to_steps(self) -> "GeneratorRecipe":
+        if self.codes.noise_multiplier is None:
+            sigma = small_vote_noise(self.privacy.epsilon)
+            object.__setattr__(self, "codes", self.codes.model_copy(update={"noise_multiplier": sigma}))  # it is frozen
         return self
 
     @property
