@@ -30,6 +30,7 @@ CORPORA = ("chat", "reviews", "europarl")
 LEVERS: dict[str, dict[str, list[str]]] = {
     "shipped": {"seqpate": [], "generator": []},  # the packaged recipe as it is
     "plain": {"seqpate": ["match=null"], "generator": ["match=null"]},
+    "match noise 5": {"seqpate": ["match.noise_multiplier=5"]},  # what epsilon 3 and more have anyway
     "lora student": {"seqpate": ["student.kind=lora"]},
     "two rounds": {"seqpate": ["votes.rounds=2"]},
     "bands": {"generator": ["training.bands=5"]},
