@@ -1,8 +1,7 @@
 """How much noise the small votes beside a release take: shares of topics, of lengths and of control codes.
 
-Their noise is public, and what they need of it depends on the number of users alone. But a vote of multiplier 5 costs
-epsilon 0.83 at delta 1e-6: of a budget of 3 this is little, and of a budget of 1 it is most. So the noise grows as the
-budget falls. On chat at epsilon 0.5 votes of multiplier 30 chose as good a mix as those of 5 at epsilon 3.
+A vote of multiplier 5 costs epsilon 0.83 at delta 1e-6: little of a budget of 3, and most of a budget of 1. So the noise grows as the budget falls, and a vote takes about a tenth of mu squared at any epsilon below 3. How precise
+its shares are depends on the number of users, which is private: docs/frontier.md has what it costs a thousand of them.
 """
 
 NOISE = 5.0
