@@ -1,8 +1,8 @@
 """How much noise the small votes beside a release take: shares of topics, of lengths and of control codes.
 
-A vote of multiplier 5 costs epsilon 0.83 at delta 1e-6: little of a budget of 3, and most of a budget of 1. So the noise
-grows as the budget falls, and a vote takes at most a tenth of mu squared at any epsilon below 3. How precise its shares
-are depends on the number of users, which is private: docs/frontier.md has what it costs a thousand of them.
+A vote of multiplier 5 costs epsilon 0.83 at delta 1e-6: little of a budget of 3, and most of a budget of 1. So its
+noise grows as the budget falls, and it takes at most a tenth of mu squared at any epsilon up to 3. How precise its
+shares are depends on the number of users, which is private: docs/frontier.md has what it costs a thousand of them.
 """
 
 NOISE = 5.0
