@@ -1,4 +1,4 @@
-"""Presets of the generator: named public defaults, which own keys override, and of which no name is left."""
+"""Presets of the generator and of two stages: public defaults; own keys override them, and no name is left."""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.generator.presets import PRESETS
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.files import dump_recipe
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -78,6 +79,25 @@ def test_best_has_the_values_that_the_table_measured(monkeypatch: pytest.MonkeyP
 
     changed = {**PRESETS["good"], **(dict(each.split("=") for each in ROWS["noisy_sgd"]))}
     assert {key: float(changed[key]) for key in PRESETS["best"]} == PRESETS["best"]
+
+
+def test_both_stages_take_what_a_preset_gives_and_no_name_is_left() -> None:
+    recipe = load_recipe(
+        JOBS / "two_stage" / "smcalflow.yaml", ["training={preset: quick, users: 2600, max_tokens: 40}"]
+    )
+    assert isinstance(recipe, TwoStageRecipe)
+    written = recipe.model_dump(mode="json")["training"]
+    assert "preset" not in written
+    assert "users" not in written
+    for stage, steps in (("trees", 20), ("utterances", 80)):
+        training = recipe.training_of(stage)
+        assert (training.expected_batch, training.sampling_rate, training.steps) == (30, 30 / 2600, steps)
+        assert (training.max_records, training.chunk) == (1, 20)
+
+
+def test_two_stages_refuse_presets_of_the_generator() -> None:
+    with pytest.raises(ConfigError, match=r"'training\.preset' is 'good': Input should be 'quick'"):
+        parse_recipe({"method": "two_stage", "training": {"preset": "good", "users": USERS}})
 
 
 def test_other_methods_have_no_presets() -> None:

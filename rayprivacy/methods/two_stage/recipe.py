@@ -1,7 +1,7 @@
 """The recipe of two-stage generation: the trees, the two trainings and how they share the budget."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -11,6 +11,7 @@ from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.dpsgd.presets import PresetTraining
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
@@ -136,6 +137,19 @@ class TreesGenerationConfig(WritingConfig):
     constrained: bool = True
 
 
+class TwoStageTraining(PresetTraining):
+    """The `training` block, which both stages share.
+
+    Attributes:
+        preset: `quick`, 30 users a step: the rows of benchmarks/results/two_stage_table.json.
+    """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "quick": {"expected_batch": 30.0, "chunk": 20, "max_records": 1},
+    }
+    preset: Literal["quick"] | None = Field(default=None, exclude=True)
+
+
 class TwoStageRecipe(PretrainedRecipe):
     """A resolved recipe of two-stage generation (Mireshghallah et al., ACL 2023).
 
@@ -151,7 +165,7 @@ class TwoStageRecipe(PretrainedRecipe):
     parser: ParserConfig | None = None
     adapter: AdapterConfig = AdapterConfig()
     stages: StagesConfig = StagesConfig()
-    training: DpSgdConfig = DpSgdConfig(max_records=1)
+    training: TwoStageTraining = TwoStageTraining(max_records=1)
     generation: TreesGenerationConfig = TreesGenerationConfig()
     resources: SampledResources = SampledResources()
 
