@@ -5,7 +5,7 @@
 
 Both rows run jobs/generator/europarl.yaml, read the same number of speakers, and differ in how many of them a step
 reads. What is measured is what `seqpate_table.py` measures: the perplexity of the same held-out speakers' sentences,
-cut and packed as there, under the full vocabulary.
+cut and packed as there, under the full vocabulary, beside that of the public base.
 """
 
 import argparse
@@ -56,13 +56,14 @@ def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: li
     found = {"row": name, "epsilon": epsilon, "seed": seed, "half": half, "changes": changes}
     found |= {"noise_multiplier": round(planned_steps(recipe).noise_multiplier, 4)}
     seconds = {"training_s": run.timings()["DP-SGD"], "seconds": round(time.perf_counter() - began, 1)}
-    return found | {"perplexity": measured(run, half)} | seconds
+    models = {"base": str(recipe.model.base), "perplexity": str(run.root / "model")}
+    return found | {name: measured(run, half, model) for name, model in models.items()} | seconds
 
 
-def measured(run: Any, half: str) -> float:
-    """Perplexity of the released model."""
+def measured(run: Any, half: str, model: str) -> float:
+    """Perplexity of a model, by its path or name."""
     teachers: TeachersConfig = load_recipe(JOBS / "seqpate" / "europarl.yaml").teachers  # type: ignore[attr-defined]
-    backbone = load_backbone(ModelConfig(base=str(run.root / "model"), dtype=run.recipe.model.dtype))
+    backbone = load_backbone(ModelConfig(base=model, dtype=run.recipe.model.dtype))
     rows = heldout_rows(run.private("shards"), backbone, teachers, half)
     return round(perplexity(*total_nll(rows.hidden, rows, backbone.head)), 3)
 
