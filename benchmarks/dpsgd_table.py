@@ -34,10 +34,9 @@ from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.settings import TeachersConfig
 
 JOBS = Path(__file__).parent.parent / "jobs"
-ROWS = {
-    "noisy_sgd": ["sampling_rate=0.0128", "expected_batch=32", "steps=470", "chunk=94"],
-    "noisy_sgd_gc": ["sampling_rate=0.1", "expected_batch=250", "steps=60", "chunk=20"],
-}
+_SMALL = ["sampling_rate=0.0128", "expected_batch=32", "steps=470", "chunk=94", "optimizer.learning_rate=0.002"]
+_LARGE = ["sampling_rate=0.1", "expected_batch=250", "steps=60", "chunk=20"]
+ROWS = {"noisy_sgd": _SMALL, "noisy_sgd_gc": _LARGE}
 
 
 def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: list[str]) -> dict[str, Any]:

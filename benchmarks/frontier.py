@@ -36,6 +36,7 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "bands": {"generator": ["training.bands=5"]},
     "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
     "base": {"generator": ["match=null", "training.steps=1", "training.optimizer.learning_rate=1e-9"]},
+    "learning rate 0.002": {"generator": ["training.optimizer.learning_rate=0.002"]},
     "learning rate 0.006": {"generator": ["training.optimizer.learning_rate=0.006"]},
     "ema": {"generator": ["training.average=ema", "training.ema_decay=0.9"]},
 }

@@ -1,5 +1,6 @@
 """Presets of the generator and of two stages: public defaults; own keys override them, and no name is left."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,19 @@ def _training(**training: Any) -> dict[str, Any]:
     return dict(written["training"])
 
 
+def _given(training: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a training that some values name, nested ones too."""
+    return {
+        key: _given(training[key], value) if isinstance(value, Mapping) else training[key]
+        for key, value in values.items()
+    }
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_written_as_its_values_and_is_the_same_release(name: str, tmp_path: Path) -> None:
     recipe = parse_recipe({"method": "generator", "training": {"preset": name, "users": USERS}})
     values = {**PRESETS[name], "sampling_rate": PRESETS[name]["expected_batch"] / USERS}
-    assert _training(preset=name, users=USERS).items() >= values.items()
+    assert _given(_training(preset=name, users=USERS), values) == values
     (tmp_path / "written.yaml").write_text(dump_recipe(recipe))
     assert "preset" not in (tmp_path / "written.yaml").read_text()
     assert load_recipe(tmp_path / "written.yaml") == recipe
@@ -41,6 +50,17 @@ def test_own_keys_stand_and_the_other_size_follows_from_the_users() -> None:
     assert (both["sampling_rate"], both["expected_batch"], both["steps"]) == (0.1, 70, 40)
     rate = _training(preset="good", users=USERS, optimizer={"learning_rate": 1e-3})["optimizer"]["learning_rate"]
     assert rate == 1e-3
+
+
+def test_learning_rates_of_presets_are_for_lora() -> None:
+    training = {"preset": "good", "users": USERS}
+    full = {"method": "generator", "adapter": {"kind": "full"}}
+    given = training | {"optimizer": {"learning_rate": 3e-4}}
+    rates = [
+        parse_recipe(full | {"training": each}).model_dump()["training"]["optimizer"]["learning_rate"]
+        for each in (training, given)
+    ]
+    assert rates == [None, 3e-4]
 
 
 @pytest.mark.parametrize(
@@ -64,13 +84,13 @@ def test_a_preset_that_says_nothing_is_refused_in_one_sentence(training: dict[st
 def test_quick_is_what_the_packaged_chat_does() -> None:
     chat = load_recipe(JOBS / "generator" / "chat.yaml")
     assert isinstance(chat, GeneratorRecipe)
-    assert chat.training.model_dump().items() >= PRESETS["quick"].items()
+    assert _given(chat.training.model_dump(), PRESETS["quick"]) == PRESETS["quick"]
 
 
 def test_good_is_what_the_packaged_europarl_does() -> None:
     europarl = load_recipe(JOBS / "generator" / "europarl.yaml")
     assert isinstance(europarl, GeneratorRecipe)
-    assert europarl.training.model_dump().items() >= PRESETS["good"].items()
+    assert _given(europarl.training.model_dump(), PRESETS["good"]) == PRESETS["good"]
 
 
 def test_best_has_the_values_that_the_table_measured(monkeypatch: pytest.MonkeyPatch) -> None:

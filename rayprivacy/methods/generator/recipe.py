@@ -1,6 +1,6 @@
 """The recipe of the DP-SGD generator: control codes, the steps that are charged, and what is sampled afterwards."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,14 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
     training: GeneratorTraining = GeneratorTraining()
     generation: GenerationConfig = GenerationConfig()
     resources: SampledResources = SampledResources()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _learning_rates_of_presets_are_for_lora(cls, data: Any) -> Any:
+        match data:
+            case {"adapter": {"kind": "full"}, "training": {"preset": _, **own}} if "optimizer" not in own:
+                return {**data, "training": {**data["training"], "optimizer": {}}}
+        return data
 
     @model_validator(mode="after")
     def _can_run(self) -> "GeneratorRecipe":
