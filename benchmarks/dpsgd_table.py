@@ -37,6 +37,7 @@ JOBS = Path(__file__).parent.parent / "jobs"
 _SMALL = ["sampling_rate=0.0128", "expected_batch=32", "steps=470", "chunk=94", "optimizer.learning_rate=0.002"]
 _LARGE = ["sampling_rate=0.1", "expected_batch=250", "steps=60", "chunk=20"]
 ROWS = {"noisy_sgd": _SMALL, "noisy_sgd_gc": _LARGE}
+SETTINGS = {"noisy_sgd": "training.preset best", "noisy_sgd_gc": "training.preset good"}
 
 
 def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: list[str]) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: li
     run = Run.open(work / "dpsgd" / label, recipe, resume=True, measured=False)
     drive(METHOD, run)
     found = {"row": name, "epsilon": epsilon, "seed": seed, "half": half, "changes": changes}
+    found |= {"settings": ", ".join([SETTINGS[name], *changes]), "cores": torch.get_num_threads()}
     found |= {"noise_multiplier": round(planned_steps(recipe).noise_multiplier, 4)}
     seconds = {"training_s": run.timings()["DP-SGD"], "seconds": round(time.perf_counter() - began, 1)}
     models = {"base": str(recipe.model.base), "perplexity": str(run.root / "model")}
@@ -77,7 +79,7 @@ def main() -> None:
                     found = row(name, epsilon, seed, arguments.work, arguments.half, arguments.changes)
                     print(json.dumps(found), file=sys.stderr, flush=True)
                     results.append(found)
-    machine = {"cores": torch.get_num_threads(), "python": platform.python_version()}
+    machine = {"python": platform.python_version()}
     print(json.dumps({"results": results, **machine}, indent=1) if arguments.json else results)
 
 

@@ -67,7 +67,7 @@ def test_the_plan_says_it_and_bad_minutes_are_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(machine, "this_machine", lambda say: None)  # a machine that cannot be measured
     shown = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--users", "2700"], tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "for about 2,700 users at epsilon 3, generator with training.preset best" in " ".join(shown.stdout.split())
+    assert "for about 2,700 users at epsilon 3, generator with training.preset good" in " ".join(shown.stdout.split())
     refused = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--minutes", "0"], tmp_path)
     assert refused.returncode == 2
     assert "minutes is 0: give a number of at least 1" in " ".join(refused.stderr.split())
