@@ -4,8 +4,9 @@
     python benchmarks/dpsgd_table.py --seeds 1 --json
 
 Both rows run jobs/generator/europarl.yaml, read the same number of speakers, and differ in how many of them a step
-reads, and in the learning rate that goes with it. What is measured is what `seqpate_table.py` measures: the perplexity of the same held-out speakers' sentences,
-cut and packed as there, under the full vocabulary, beside that of the public base.
+reads, and in the learning rate that goes with it. What is measured is what `seqpate_table.py` measures: the perplexity
+of the same held-out speakers' sentences, cut and packed as there, under the full vocabulary, beside that of the public
+base.
 """
 
 import argparse
