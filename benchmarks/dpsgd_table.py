@@ -15,6 +15,7 @@ import platform
 import sys
 import time
 from contextlib import redirect_stdout
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,8 @@ def main() -> None:
     with redirect_stdout(sys.stderr), ray_session("local"):  # libraries print to it, and JSON must stand alone there
         for seed in arguments.seeds:
             for epsilon in arguments.epsilon:
-                for name in arguments.rows:
-                    found = row(name, epsilon, seed, arguments.work, arguments.half, arguments.changes)
+                for name, half in product(arguments.rows, arguments.half):
+                    found = row(name, epsilon, seed, arguments.work, half, arguments.changes)
                     print(json.dumps(found), file=sys.stderr, flush=True)
                     results.append(found)
     machine = {"python": platform.python_version()}
@@ -91,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[3.0])
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--changes", nargs="*", default=[], help="further overrides of the recipe")
-    parser.add_argument("--half", choices=HALVES, default="test")
+    parser.add_argument("--half", nargs="+", choices=HALVES, default=["test"])
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

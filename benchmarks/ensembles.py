@@ -11,6 +11,7 @@ from rayprivacy.methods.seqpate.public_side import FIRST, bases, pseudo_rows, wa
 from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.directory import Run
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.settings import TeachersConfig
@@ -42,21 +43,25 @@ def heldout_rows(shards: Path, backbone: Backbone, config: TeachersConfig, half:
     return join(parts, config.row_tokens, backbone.width)
 
 
-def prepared(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded, Student, Student, GroupSpec]:
+def prepared(
+    run: Run, backbone: Backbone, prompts: list[str], model: ModelConfig | None = None
+) -> tuple[Encoded, Student, Student, GroupSpec]:
     """Shard, write and encode pseudo-sentences, warm the student up, and cache features, or find it all done.
 
-    Ray must be started.
+    Ray must be started. `model` is how actors load the backbone, where the recipe does not say it.
 
     Returns:
         The encoded pseudo-sentences, the student before them, the student after them, and the ensemble.
     """
-    rows, base, warm, spec = before_features(run, backbone, prompts)
+    rows, base, warm, spec = before_features(run, backbone, prompts, model)
     with run.stage("features"):
         deque(cache_features(spec, run.recipe.resources), maxlen=0)
     return rows, base, warm, spec
 
 
-def before_features(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[Encoded, Student, Student, GroupSpec]:
+def before_features(
+    run: Run, backbone: Backbone, prompts: list[str], model: ModelConfig | None = None
+) -> tuple[Encoded, Student, Student, GroupSpec]:
     """The same without features of private text."""
     recipe = run.recipe
     teachers, key = recipe.teachers, Path(recipe.privacy.key).absolute()
@@ -67,4 +72,4 @@ def before_features(run: Run, backbone: Backbone, prompts: list[str]) -> tuple[E
     with run.stage("public side"):
         rows = pseudo_rows(run, backbone, prompts, backbone.model, FIRST)
         base, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
-    return rows, base, warm, ensemble(run, backbone, run.recipe.model)
+    return rows, base, warm, ensemble(run, backbone, model or run.recipe.model)

@@ -19,7 +19,7 @@ import torch
 
 from rayprivacy.evaluation.language import perplexity
 from rayprivacy.methods.seqpate.plan import round_mechanism
-from rayprivacy.methods.seqpate.public_side import Round
+from rayprivacy.methods.seqpate.public_side import Round, save_tensors
 from rayprivacy.methods.seqpate.query_selection import candidate_tokens, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.targets import vote_targets
@@ -50,9 +50,11 @@ def _of_teachers(found: Any, pool: Any, recipe: SeqPateRecipe) -> float:
     parts = found.warm.hidden(found.heldout)[:, :-1][keep].float().split(ROWS), examples.targets.split(ROWS)
     at = [_position(found, recipe, *piece) for piece in zip(*parts, strict=True)]
     candidates, allowed, own, target = (torch.cat(each) for each in zip(*at, strict=True))
-    nowhere = torch.zeros(len(candidates), 2, dtype=torch.int64)
-    queries = Queries(examples.hidden.float(), candidates, allowed, own.softmax(-1), nowhere)
-    shared = own.logsumexp(-1, keepdim=True) + _mean(found, pool, queries, recipe, clip=None).clamp_min(LEAST).log()
+    rows = found.run.private("heldout-rows.safetensors")
+    save_tensors(rows, vars(found.heldout))
+    queries = Queries(examples.hidden.float(), candidates, allowed, own.softmax(-1), keep.nonzero())
+    mean = _mean(found, pool, queries, recipe, clip=None, rows=rows)
+    shared = own.logsumexp(-1, keepdim=True) + mean.clamp_min(LEAST).log()
     is_target = (candidates == examples.targets[:, None]) & allowed
     logs = torch.where(is_target.any(1), torch.where(is_target, shared, 0.0).sum(1), target)
     return perplexity(float(-logs.sum()), len(logs))

@@ -20,7 +20,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from ensembles import HALVES, heldout_rows, prepared
 from seqpate_curves import curves
 
 from rayprivacy.core.artifacts import Private, digest_array, digest_json
+from rayprivacy.core.counting import nobody
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import NeighbouringRelation
 from rayprivacy.corpus.manifest import read_manifest
@@ -52,6 +53,7 @@ from rayprivacy.methods.seqpate.targets import vote_targets
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.release.gate import Gate
 from rayprivacy.runs.directory import Run
+from rayprivacy.runs.pretraining import pretrained_base
 from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.pool import teacher_pool
 
@@ -67,8 +69,11 @@ class Bench:
         """Do all that rows share, or find it done; Ray must be started."""
         self.recipe, self.run = recipe, Run.open(root, recipe, resume=True)
         self.prompts = load_prompts(recipe.prompts)
-        self.backbone = load_backbone(recipe.model)
-        self.rows, self.base, self.warm, self.spec = prepared(self.run, self.backbone, self.prompts)
+        self.backbone, model = load_backbone(recipe.model), recipe.model
+        if recipe.pretrain:
+            found = pretrained_base(self.run, self.backbone, recipe.pretrain, nobody)
+            self.backbone, model = found.backbone, found.config
+        self.rows, self.base, self.warm, self.spec = prepared(self.run, self.backbone, self.prompts, model)
         self.key = load_or_create_key(Path(recipe.privacy.key).absolute())
         self.ledger = Ledger.open(f"sqlite:///{root}/rows.db")
         self._sums: dict[str, Any] = {}
@@ -159,7 +164,7 @@ UNITS = {
 }
 
 
-def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> SeqPateRecipe:
+def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user", changes: Sequence[str] = ()) -> SeqPateRecipe:
     """The recipe that rows change, for one seed: other pseudo-sentences, queries and students, the same shards."""
     overrides = [
         f"seed={seed}", f"pseudo.seed={seed}", f"student={{seed: {seed}}}", f"teachers.count={teachers}",
@@ -167,7 +172,7 @@ def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user") -> Seq
         f"privacy.key={work}/bench.key", f"resources.features={work}/features",
     ]  # fmt: skip
     overrides += [f"privacy.unit={unit}", *(option.format(work=work) for option in UNITS[unit])]
-    return load_recipe(RECIPES / "europarl.yaml", overrides)
+    return load_recipe(RECIPES / "europarl.yaml", [*overrides, *changes])
 
 
 def row_recipe(base: SeqPateRecipe, row: str, epsilon: float) -> SeqPateRecipe:
@@ -200,8 +205,9 @@ def bases(arguments: argparse.Namespace) -> Iterator[tuple[SeqPateRecipe, Path]]
         yield recipe, arguments.run
         return
     for seed in arguments.seeds:
-        root = arguments.work / f"table-{arguments.unit}-{arguments.teachers}-{seed}"
-        yield base_recipe(seed, arguments.work, arguments.teachers, arguments.unit), root
+        changed = f"-{digest_json(arguments.override)[:12]}" if arguments.override else ""
+        root = arguments.work / f"table-{arguments.unit}-{arguments.teachers}-{seed}{changed}"
+        yield base_recipe(seed, arguments.work, arguments.teachers, arguments.unit, arguments.override), root
 
 
 def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -276,6 +282,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--unit", choices=list(UNITS), default="user")
     parser.add_argument("--half", choices=HALVES, default="test")
     parser.add_argument("--baselines", action="store_true")
+    parser.add_argument("-o", "--override", action="append", default=[], help="key=value of the recipe of all rows")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -1,13 +1,14 @@
 """The blocks `model`, `pretrain` and `parser` of a recipe, and the settings of what is trained of the model."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
 AUTO: Final = "auto"
+LEAST_TEXTS = 10  # on which a model is pretrained
 
 
 class ModelConfig(Config):
@@ -30,20 +31,37 @@ class PretrainConfig(Config):
         source: public text: `chitchat`, or a Parquet, JSONL or CSV file or directory (a path or a URI). That it is
             public, and no part of the corpus, is the word of whoever writes the recipe.
         text: the column that holds the text.
+        prompts: in place of a source, a public file of prompts, one a line: the base model writes the text itself.
+        texts: how many it writes.
         steps: of AdamW.
         batch: rows of a step.
         max_tokens: of a row. Texts are packed into rows, and longer ones are cut.
         learning_rate: of AdamW.
-        seed: of which texts are held out, and of the order of the others.
+        seed: of what the base model writes, of which texts are held out, and of the order of the others.
     """
 
-    source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
+    source: Annotated[str | None, PathKind.PUBLIC_CORPUS] = Field(default=None, min_length=1)
     text: str = "text"
+    prompts: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
+    texts: int = Field(default=2000, ge=LEAST_TEXTS)
     steps: int = Field(default=100, ge=1)
     batch: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=128, ge=8, le=2048)
     learning_rate: float = Field(default=1e-4, gt=0)
     seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if (self.source is None) == (self.prompts is None):
+            both = "both are given" if self.source else "neither is given"
+            raise ValueError(f"give source or prompts, public text or what the base model writes it behind: {both}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_it_does_not_use(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Recipes with a source are written as they were before there were prompts, so that their releases are found.
+        written: dict[str, Any] = handler(self)
+        return {name: value for name, value in written.items() if self.prompts or name not in ("prompts", "texts")}
 
 
 class AdapterConfig(Config):

@@ -26,7 +26,7 @@ from rayprivacy.runs.audit_rows import planted_rows
 from rayprivacy.runs.demand import await_machines
 from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan
-from rayprivacy.runs.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
+from rayprivacy.runs.pretrain_plan import OWN_TEXTS, PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.runs.pretraining import Pretrained, pretrained_base
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.recipe import LOCAL
@@ -232,7 +232,12 @@ class RunContext(Generic[R]):
         if pretrain is not None:
             with self.stage(PRETRAINING):
                 self.pretrained = pretrained_base(
-                    self.run, self.base, pretrain, self.counter(PRETRAINING_STEPS), documents
+                    self.run,
+                    self.base,
+                    pretrain,
+                    self.counter(PRETRAINING_STEPS),
+                    documents,
+                    self.counter(OWN_TEXTS),
                 )
         return self.pretrained.backbone if self.pretrained else self.base
 

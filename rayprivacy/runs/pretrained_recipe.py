@@ -21,14 +21,16 @@ class PretrainedRecipe(Recipe):
     def _pretrains_on_other_text(self) -> "PretrainedRecipe":
         if self.pretrain is None:
             return self
-        if has_credentials(self.pretrain.source):
+        if self.pretrain.source and has_credentials(self.pretrain.source):
             raise ValueError(
                 "pretrain.source is a URI with credentials in it: give them by the environment, or by the machine's"
                 " role"
             )
-        if not apart(self.pretrain.source, self.corpus.source):
-            raise ValueError(
-                "pretrain.source is the private corpus: name public text, in a file or folder of its own, or remove"
-                " 'pretrain'"
-            )
+        for key, what in (("source", "text"), ("prompts", "prompts")):
+            path = getattr(self.pretrain, key)
+            if path and not apart(path, self.corpus.source):
+                raise ValueError(
+                    f"pretrain.{key} is the private corpus: name public {what}, in a file or folder of its own, or"
+                    " remove 'pretrain'"
+                )
         return self

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.counting import Told
+from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.memory import trim_memory
@@ -21,6 +21,7 @@ from rayprivacy.models.pretraining import pretrained
 from rayprivacy.models.save import save_model, write_card
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
 from rayprivacy.runs.directory import FOUND, INPUTS, R, Run
+from rayprivacy.runs.own_texts import own_texts
 from rayprivacy.runs.pretrain_plan import HELD_ROWS, PRETRAINING, texts_of
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
 
@@ -45,7 +46,12 @@ class Pretrained:
 
 
 def pretrained_base(
-    run: Run[Any], base: Backbone, config: PretrainConfig, told: Told, documents: Sequence[str] | None = None
+    run: Run[Any],
+    base: Backbone,
+    config: PretrainConfig,
+    told: Told,
+    documents: Sequence[str] | None = None,
+    written: Told = nobody,
 ) -> Pretrained:
     """Train the base model on public text, or find that done, here or in a run beside this one; and hold the run to it.
 
@@ -54,12 +60,15 @@ def pretrained_base(
         base: the model that the recipe names.
         config: the block of the recipe.
         told: told how many steps are done.
-        documents: public; by default the texts of the block.
+        documents: public; by default the texts of the block, or those that the base writes behind its prompts.
+        written: told how many of these are written.
 
     Raises:
         ConfigError: the text cannot be read, or it or the model has changed since the run began.
     """
-    texts = texts_of(config) if documents is None else list(documents)
+    if documents is None:
+        documents = own_texts(run, base, config, written) if config.prompts else texts_of(config)
+    texts = list(documents)
     text = digest_json(texts)
     run.bind(pretraining_text=text)
     folder = _folder(run.root, base.digest, config, text)
@@ -114,5 +123,5 @@ def _shared(folder: Path, run: Run[Any], base: Backbone) -> bool:
 
 
 def _folder(root: Path, base: str, config: PretrainConfig, text: str) -> Path:
-    settings = config.model_dump(mode="json", exclude={"source", "text"})
+    settings = config.model_dump(mode="json", exclude={"source", "text", "prompts", "texts"})
     return root / "public" / f"pretrained-{digest_json([base, settings, text])[:16]}"

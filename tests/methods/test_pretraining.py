@@ -126,6 +126,49 @@ def test_teachers_and_student_of_seqpate_start_from_it(
     assert "Base model after pretraining" in page
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_base_writes_its_own_text_behind_public_prompts(
+    generator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts, recipe = tmp_path / "prompts.txt", yaml.safe_load(generator.recipe.read_text())
+    prompts.write_text("the bread\nwe eat\n")
+    block = {"prompts": str(prompts), "texts": 24, "steps": 2, "batch": 4, "max_tokens": 16}
+    generator.recipe.write_text(yaml.safe_dump({**recipe, "pretrain": block}))
+    with monkeypatch.context() as patched:
+        patched.setattr(generator_method, "_shares", _stop)
+        with pytest.raises(_StoppedError):
+            rp.run(load_recipe(generator.recipe), generator.folder / "out", console=QUIET)
+    (kept,) = (generator.folder / "out" / "public").glob("own-texts-*.json")
+    before, texts = kept.stat().st_mtime_ns, json.loads(kept.read_text())
+    assert len(texts) == 24
+    assert all(text.startswith(("the bread", "we eat")) for text in texts)
+    prompts.write_text("the cake\n")
+    with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
+        rp.run(load_recipe(generator.recipe), generator.folder / "out", console=QUIET)
+    prompts.write_text("the bread\nwe eat\n")
+    rp.run(load_recipe(generator.recipe), generator.folder / "out", console=QUIET)
+    assert kept.stat().st_mtime_ns == before, "what was written is found"
+    assert _charged(generator) == rp.plan(_without(load_recipe(generator.recipe))).plan.charges
+    said = "was written by that model; the prompts before it (pretrain.prompts) are public"
+    assert any(said in assumption for assumption in generator.certificate("out")["assumptions"])
+
+
+@pytest.mark.parametrize("name", ["seqpate", "generator"])
+def test_text_of_its_own_is_counted_and_timed(name: str) -> None:
+    values = {"method": name, "corpus": {"source": "chats.parquet"}}
+    read, written = (
+        method_of(recipe).planned(recipe).stages[0]
+        for recipe in (
+            parse_recipe({**values, "pretrain": {"source": "public.csv"}}),
+            parse_recipe({**values, "pretrain": {"prompts": "prompts.txt", "texts": 50}}),
+        )
+    )
+    assert {work.what: work.total for work in written.work} == {"own_texts_written": 50, "pretraining_steps": 100}
+    assert len(written.efforts or ()) == len(read.efforts or ()) + 1
+    assert "50 texts that the base model writes" in written.detail
+
+
 @pytest.mark.parametrize("name", ["seqpate", "generator"])
 def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name: str, tmp_path: Path) -> None:
     values = {"method": name, "corpus": {"source": "chats.parquet"}}
@@ -174,6 +217,34 @@ def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(n
 def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None:
     with pytest.raises(rp.ConfigError, match=r"pretrain\.source is the private corpus: name public text"):
         parse_recipe({"method": "seqpate", "corpus": {"source": private}, "pretrain": {"source": public}})
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({}, "give source or prompts, .*: neither is given"),
+        ({"source": "one.csv", "prompts": "prompts.txt"}, "give source or prompts, .*: both are given"),
+        ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is the private corpus: name public prompts"),
+        ({"prompts": "prompts.txt", "texts": 9}, r"pretrain\.texts"),
+    ],
+)
+def test_a_block_has_public_text_or_prompts(block: dict[str, Any], said: str) -> None:
+    with pytest.raises(rp.ConfigError, match=said):
+        parse_recipe({"method": "seqpate", "corpus": {"source": "talk"}, "pretrain": block})
+
+
+def test_prompts_that_cannot_be_read_are_refused_before_there_is_an_account(tmp_path: Path) -> None:
+    values = {"privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key")}}
+    block = {"prompts": str(tmp_path / "none.txt")}
+    with pytest.raises(rp.ConfigError, match=r"the prompts file .*none\.txt cannot be read"):
+        rp.run(parse_recipe({"method": "generator", **values, "pretrain": block}), tmp_path / "out", console=QUIET)
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_a_recipe_with_a_source_is_written_as_it_was_before_there_were_prompts() -> None:
+    recipe = parse_recipe({"method": "seqpate", "pretrain": {"source": "public.parquet"}})
+    written = recipe.model_dump(mode="json")["pretrain"]
+    assert set(written) == {"source", "text", "steps", "batch", "max_tokens", "learning_rate", "seed"}
 
 
 def test_credentials_of_a_public_source_are_refused_and_not_shown() -> None:

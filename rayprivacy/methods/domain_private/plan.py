@@ -93,7 +93,7 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
     efforts = steps_efforts(size, recipe.training, recipe.resources)
     return Plan(
         stages=(
-            *pretrain_stages(recipe.pretrain, recipe.model.base),
+            *pretrain_stages(recipe.pretrain, recipe.model.base, recipe.generation.engine),
             training_stage(STEPS, detail, mechanism, recipe.training.chunk, efforts),
             writing_stage(WRITING, recipe.model.base, recipe.generation, recipe.resources.actors),
         ),

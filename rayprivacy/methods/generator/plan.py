@@ -64,7 +64,7 @@ def plan_run(recipe: GeneratorRecipe) -> Plan:
     written = recipe.generation.model_copy(update={"texts": texts})
     return Plan(
         stages=(
-            *pretrain_stages(recipe.pretrain, recipe.model.base),
+            *pretrain_stages(recipe.pretrain, recipe.model.base, recipe.generation.engine),
             _codes(recipe),
             _steps(recipe, mechanism),
             writing_stage(WRITING, recipe.model.base, written, recipe.resources.actors),

@@ -139,7 +139,7 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
     steps, efforts = recipe.student, efforts_of(recipe, mechanism.queries)
     trained = (Work(TEACHERS, teachers.count),)
     return (
-        *pretrain_stages(recipe.pretrain, recipe.model.base),
+        *pretrain_stages(recipe.pretrain, recipe.model.base, recipe.generation.engine),
         Stage(
             "pseudo-sentences",
             "public text",

@@ -48,7 +48,7 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
     noise = [noise_line(mechanisms[PARSES], parse), noise_line(mechanisms[UTTERANCES], utterance)]
     return Plan(
         stages=(
-            *pretrain_stages(recipe.pretrain, recipe.model.base),
+            *pretrain_stages(recipe.pretrain, recipe.model.base, recipe.generation.engine),
             *_parser_stages(recipe),
             _training(recipe, "trees", PARSES, mechanisms[PARSES]),
             _training(recipe, "utterances", UTTERANCES, mechanisms[UTTERANCES]),

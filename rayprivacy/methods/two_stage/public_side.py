@@ -9,8 +9,8 @@ from rayprivacy.generation.grammars import check_grammar
 from rayprivacy.generation.structured import Structure
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
-from rayprivacy.models.settings import ParserConfig, PretrainConfig
-from rayprivacy.runs.pretrain_plan import BLOCK, LEAST_TEXTS
+from rayprivacy.models.settings import LEAST_TEXTS, ParserConfig, PretrainConfig
+from rayprivacy.runs.pretrain_plan import BLOCK
 
 
 def check_inputs(recipe: TwoStageRecipe) -> None:
@@ -91,6 +91,7 @@ def parser_pairs(recipe: TwoStageRecipe) -> list[tuple[str, str]]:
 
 
 def _pairs(recipe: TwoStageRecipe, config: PretrainConfig | ParserConfig, block: str) -> list[tuple[str, str]]:
+    assert config.source is not None, "PairsConfig takes no prompts"
     rows = public_rows(config.source, config.text, recipe.parses.column, block, "parses.column")
     if len(rows) < LEAST_TEXTS:
         raise ConfigError(

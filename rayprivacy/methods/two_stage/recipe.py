@@ -122,6 +122,12 @@ class StagesConfig(Config):
 class PairsConfig(PretrainConfig):
     """The `pretrain` block: public text with its trees, in the column that `parses.column` names."""
 
+    @model_validator(mode="after")
+    def _has_trees(self) -> "PairsConfig":
+        if self.prompts:
+            raise ValueError("prompts are given, and what a model writes behind them has no tree: give source instead")
+        return self
+
 
 class TreesGenerationConfig(WritingConfig):
     """The `generation` block.

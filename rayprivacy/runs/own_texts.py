@@ -1,0 +1,72 @@
+"""Texts that the public base model writes behind public prompts, for it to be pretrained on: they teach it their form.
+
+    public prompts -> the base model, by its own probabilities -> texts, kept in the public folder of the run
+
+Neither temperature nor a filter changes the probabilities: of texts that were filtered the model grows too sure, and is
+a worse one of real text (benchmarks/results/README.md). A run beside this one that has the same texts shares them.
+"""
+
+import os
+from typing import Any
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.counting import Told
+from rayprivacy.core.files import read_json, write_json
+from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.generation.decode import cut_prompts
+from rayprivacy.generation.fast import sampler_of
+from rayprivacy.generation.settings import SamplingConfig, settled
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import PretrainConfig
+from rayprivacy.runs.directory import Run
+
+
+def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told) -> list[str]:
+    """Write the texts, or find them written, here or in a run beside this one.
+
+    Args:
+        run: the run; the engine of its generation writes.
+        base: the public model.
+        config: the `pretrain` block, with prompts.
+        told: told how many texts are written.
+
+    Returns:
+        `config.texts` texts, each with the prompt that it begins with.
+
+    Raises:
+        ConfigError: the prompts cannot be read.
+    """
+    prompts, engine = load_prompts(config.prompts), settled(run.recipe.generation.engine)
+    origin = [base.digest, prompts, engine, config.texts, config.max_tokens, config.seed]
+    path = run.public(f"own-texts-{digest_json(origin)[:16]}.json")
+    if not path.exists():
+        write_json(path, _beside(run, path.name) or _written(run, base, prompts, engine, config, told))
+    return [str(text) for text in read_json(path)]
+
+
+def _beside(run: Run[Any], name: str) -> Any:
+    """The texts of another run of the same owner, or None."""
+    for other in sorted(run.root.parent.glob(f"*/public/{name}")):
+        try:
+            if other.stat().st_uid == os.getuid():
+                return read_json(other)
+        except (OSError, ValueError):
+            continue  # it was deleted meanwhile
+    return None
+
+
+def _written(
+    run: Run[Any], base: Backbone, prompts: list[str], engine: str, config: PretrainConfig, told: Told
+) -> list[str]:
+    longest = max(len(prompt.split()) for prompt in prompts)
+    sampling = SamplingConfig(
+        texts=config.texts,
+        max_tokens=config.max_tokens,
+        prompt_words=(longest, longest),
+        top_k=len(base.head),
+        top_p=1.0,
+        seed=config.seed,
+    )
+    with sampler_of(engine, base.model, base, run.public(""), told) as sampler:
+        documents = sampler(cut_prompts(prompts, sampling), sampling)
+    return [str(base.tokenizer.decode(ids, skip_special_tokens=True)) for ids in documents]

@@ -1,0 +1,104 @@
+"""Texts of the base model's own: drawn from its own probabilities, written once, shared by runs beside each other."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from rayprivacy.core.counting import nobody
+from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.methods.registry import parse_recipe
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import PretrainConfig
+from rayprivacy.runs import own_texts as module
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.own_texts import own_texts
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> PretrainConfig:
+    (tmp_path / "prompts.txt").write_text("the bread is\nwe\n")
+    return PretrainConfig(prompts=str(tmp_path / "prompts.txt"), texts=12, max_tokens=8)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
+    """What is asked of the sampler from here on."""
+    found: list[SamplingConfig] = []
+    real = module.sampler_of
+
+    def watched(*arguments: Any) -> Any:
+        context = real(*arguments)
+        sampler = context.__enter__()
+
+        def sample(prompts: list[str], sampling: SamplingConfig) -> list[list[int]]:
+            found.append(sampling)
+            return sampler(prompts, sampling)
+
+        return _Entered(sample)
+
+    monkeypatch.setattr(module, "sampler_of", watched)
+    return found
+
+
+class _Entered:
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __enter__(self) -> Any:
+        return self._value
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+def _run(folder: Path, base: Path, engine: str = "transformers") -> Run[Any]:
+    blocks = {"model": {"base": str(base)}, "generation": {"engine": engine}, "privacy": {"epsilon": 8.0}}
+    recipe = parse_recipe({"method": "generator", **blocks})
+    return Run.open(folder, recipe, resume=True, console=Console(quiet=True))
+
+
+def test_texts_are_drawn_from_the_base_itself(
+    tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, asked: list[SamplingConfig]
+) -> None:
+    texts = own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
+    assert len(texts) == 12
+    assert [text.startswith("the bread is") for text in texts] == [True, False] * 6, "prompts are used whole, in turn"
+    (sampling,) = asked
+    assert (sampling.temperature, sampling.top_p) == (1.0, 1.0)
+    logits = torch.randn(len(tiny_backbone.head))
+    assert len(logits.topk(sampling.top_k).values) == len(logits), "no token is ruled out"
+
+
+def test_they_are_written_once_and_shared(
+    tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, asked: list[SamplingConfig]
+) -> None:
+    one = own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
+    assert own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody) == one
+    assert own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody) == one
+    assert len(asked) == 1
+    (tmp_path / "prompts.txt").write_text("we\nthe bread is\n")
+    changes: tuple[dict[str, Any], ...] = ({}, {"seed": 1}, {"texts": 13}, {"max_tokens": 9})
+    for number, change in enumerate(changes, 2):
+        own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config.model_copy(update=change), nobody)
+        assert len(asked) == number, change
+    own_texts(_run(tmp_path / "three", tiny_base, "ctranslate2_float32"), tiny_backbone, config, nobody)
+    assert len(asked) == 6, "another engine writes other texts"
+
+
+def test_those_of_another_owner_are_not_read(
+    tmp_path: Path,
+    tiny_base: Path,
+    tiny_backbone: Backbone,
+    config: PretrainConfig,
+    asked: list[SamplingConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody)
+    assert len(asked) == 2
