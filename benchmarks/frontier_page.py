@@ -33,7 +33,7 @@ SEQPATE = {  # rows of seqpate_table.json that belong to the frontier, and minut
     "default": ("head student", 25.0),
     "student_lora": ("student.kind lora", 27.0),
 }
-CORES = 2  # that minutes are of
+CORES, ON_GPU = 2, "resources.gpu=true"  # cores that minutes are of, and the change of rows that have none of these
 BOUND = 1e5  # epsilon of rows with next to no noise, which are bounds and no advice
 Rows = list[dict[str, Any]]
 
@@ -159,7 +159,8 @@ def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
             yield _row("europarl", "seqpate", settings, epsilon, len(own), statistics.mean(own) / base, minutes)
     for (settings, epsilon), of_row in _by_settings(_read("dpsgd_table")["results"]).items():
         ratio = statistics.mean(each["perplexity"] / each["base"] for each in of_row)
-        minutes = round(statistics.mean(each["seconds"] * each["cores"] for each in of_row) / 60 / CORES, 1)
+        timed = [each["seconds"] * each["cores"] for each in of_row if ON_GPU not in each["changes"]]
+        minutes = round(statistics.mean(timed) / 60 / CORES, 1) if timed else None
         yield _row("europarl", "generator", settings, epsilon, len(of_row), ratio, minutes)
 
 
