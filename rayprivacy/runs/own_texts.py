@@ -36,11 +36,12 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told)
     Raises:
         ConfigError: the prompts cannot be read.
     """
-    prompts, engine = load_prompts(config.prompts), settled(run.recipe.generation.engine)
-    origin = [base.digest, prompts, engine, config.texts, config.max_tokens, config.seed]
+    prompts = load_prompts(config.prompts)
+    # Without the engine: runs beside each other share texts, and so the pretrained model, whatever engines they have.
+    origin = [base.digest, prompts, config.texts, config.max_tokens, config.seed]
     path = run.public(f"own-texts-{digest_json(origin)[:16]}.json")
     if not path.exists():
-        write_json(path, _beside(run, path.name) or _written(run, base, prompts, engine, config, told))
+        write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, told))
     return [str(text) for text in read_json(path)]
 
 
@@ -55,9 +56,8 @@ def _beside(run: Run[Any], name: str) -> Any:
     return None
 
 
-def _written(
-    run: Run[Any], base: Backbone, prompts: list[str], engine: str, config: PretrainConfig, told: Told
-) -> list[str]:
+def _written(run: Run[Any], base: Backbone, prompts: list[str], config: PretrainConfig, told: Told) -> list[str]:
+    engine = settled(run.recipe.generation.engine)
     longest = max(len(prompt.split()) for prompt in prompts)
     sampling = SamplingConfig(
         texts=config.texts,
