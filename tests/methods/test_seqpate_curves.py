@@ -11,14 +11,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("more", [[], ["teachers.kind=lora", "student.warm_steps=0"]])  # which start from the base
 def test_curves_meet_without_noise_and_teachers_that_learnt_nothing_are_the_warm_student(
-    job: Any, monkeypatch: pytest.MonkeyPatch
+    job: Any, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from seqpate_curves import curves
     from seqpate_table import bench
 
-    recipe = load_recipe(job.recipe, ["privacy.epsilon=1e6", "votes.queries=30", "teachers.learning_rate=1e-12"])
+    recipe = load_recipe(job.recipe, ["privacy.epsilon=1e6", "votes.queries=30", "teachers.learning_rate=1e-12", *more])
     with bench(recipe, job.folder / "bench", "all") as (found, pool):
         rows = list(curves(found, pool, recipe, [10, 30]))
         warm = found.perplexity(found.warm)

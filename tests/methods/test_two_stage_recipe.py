@@ -51,6 +51,7 @@ def _recipe(**blocks: Any) -> TwoStageRecipe:
         ),
         ({"parses": {"grammar": "ebnf", "rules": "a", "functions": "api.txt"}}, "grammar and functions go together"),
         ({"parses": {"max_tokens": 0}}, r"'parses\.max_tokens' is 0"),
+        ({"pretrain": {"prompts": "prompts.txt"}}, "what a model writes behind them has no tree: give source instead"),
         ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
         ({"privacy": {"unit": "record"}}, "max_records_per_user"),
         ({"privacy": {"composition": "gdp"}}, r"'privacy\.composition' is 'gdp'"),
