@@ -2,8 +2,8 @@
 
     python benchmarks/frontier_page.py
 
-reads `frontier.json`, `seqpate_table.json` and `dpsgd_table.json` of benchmarks/results, and writes the part of
-docs/frontier.md between its two marks, docs/frontier_samples.md, docs/images/frontier.svg, and
+reads `frontier.json`, `seqpate_table.json`, `seqpate_own_texts.json` and `dpsgd_table.json` of benchmarks/results, and
+writes the part of docs/frontier.md between its two marks, docs/frontier_samples.md, docs/images/frontier.svg, and
 rayprivacy/runs/frontier.json, which `rayprivacy plan` quotes. Rows of several seeds and keys become their mean.
 """
 
@@ -157,6 +157,9 @@ def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
         for epsilon in sorted({each["epsilon"] for each in of_row}):
             own = [each["perplexity"] for each in of_row if each["epsilon"] == epsilon]
             yield _row("europarl", "seqpate", settings, epsilon, len(own), statistics.mean(own) / base, minutes)
+    for (settings, epsilon), of_row in _by_settings(_read("seqpate_own_texts")["rows"]).items():
+        ratio = statistics.mean(each["perplexity"] / each["base"] for each in of_row)
+        yield _row("europarl", "seqpate", f"pretrained on {settings}", epsilon, len(of_row), ratio, None)
     for (settings, epsilon), of_row in _by_settings(_read("dpsgd_table")["results"]).items():
         ratio = statistics.mean(each["perplexity"] / each["base"] for each in of_row)
         timed = [each["seconds"] * each["cores"] for each in of_row if ON_GPU not in each["changes"]]
@@ -165,10 +168,10 @@ def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
 
 
 def _by_settings(rows: Rows) -> dict[tuple[str, float], Rows]:
-    """DP-SGD's rows with noise on speakers by whom nothing was chosen, by settings and epsilon."""
+    """Rows with noise on speakers by whom nothing was chosen, by settings and epsilon."""
     found: dict[tuple[str, float], Rows] = {}
     for row in rows:
-        if row["half"] == "test" and row["epsilon"] < BOUND:
+        if row.get("half", "test") == "test" and row["epsilon"] < BOUND:
             found.setdefault((row["settings"], row["epsilon"]), []).append(row)
     return found
 
