@@ -53,8 +53,8 @@ class PretrainConfig(Config):
     @model_validator(mode="after")
     def _has_text(self) -> Self:
         if (self.source is None) == (self.prompts is None):
-            both = "both are given" if self.source else "neither is given"
-            raise ValueError(f"give source or prompts, public text or what the base model writes it behind: {both}")
+            said = "source and prompts are both given" if self.source else "neither source nor prompts is given"
+            raise ValueError(f"{said}: name public text, or prompts behind which the base model writes its own")
         return self
 
     @model_serializer(mode="wrap")

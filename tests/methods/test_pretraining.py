@@ -150,6 +150,9 @@ def test_the_base_writes_its_own_text_behind_public_prompts(
     rp.run(load_recipe(generator.recipe), generator.folder / "out", console=QUIET)
     assert kept.stat().st_mtime_ns == before, "what was written is found"
     assert _charged(generator) == rp.plan(_without(load_recipe(generator.recipe))).plan.charges
+    out = generator.folder / "out"
+    afterwards = on_its_base(out, load_recipe(out / "recipe.yaml"))
+    assert Path(afterwards.model.base) == _folder(generator, "out"), "audits find the model that it became"
     said = "was written by that model; the prompts before it (pretrain.prompts) are public"
     assert any(said in assumption for assumption in generator.certificate("out")["assumptions"])
 
@@ -222,8 +225,8 @@ def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        ({}, "give source or prompts, .*: neither is given"),
-        ({"source": "one.csv", "prompts": "prompts.txt"}, "give source or prompts, .*: both are given"),
+        ({}, "neither source nor prompts is given: name public text"),
+        ({"source": "one.csv", "prompts": "prompts.txt"}, "source and prompts are both given: name public text"),
         ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is the private corpus: name public prompts"),
         ({"prompts": "prompts.txt", "texts": 9}, r"pretrain\.texts"),
     ],
