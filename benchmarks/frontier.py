@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from quickstart import watched_run
 
 JOBS = Path(__file__).parent.parent / "jobs"
+OPENERS = Path(__file__).parent.parent / "rayprivacy/corpus/openers.txt"
 METHODS = ("seqpate", "generator")
 CORPORA = ("chat", "reviews", "europarl")
 LEVERS: dict[str, dict[str, list[str]]] = {
@@ -32,6 +33,19 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "plain": {"seqpate": ["match=null"], "generator": ["match=null"]},
     "match noise 5": {"seqpate": ["match.noise_multiplier=5"]},  # what epsilon 3 and more have anyway
     "lora student": {"seqpate": ["student.kind=lora"]},
+    "small lora student": {  # what minutes allow: 6 layers, and a sixth of the examples
+        "seqpate": [
+            "student={kind: lora, layers: 6, steps: 60, batch: 64, warm_steps: 60, warm_batch: 32}",
+        ]
+    },
+    "own texts": {  # the base reads text that it wrote behind the packaged prompts
+        "seqpate": [
+            f"pretrain={{prompts: {OPENERS}, texts: 1000, steps: 60, batch: 16, max_tokens: 26}}",
+            "student.warm_steps=0",
+            "pseudo.temperature=1.0",
+            "pseudo.top_k=49152",
+        ]
+    },
     "two rounds": {"seqpate": ["votes.rounds=2"]},
     "bands": {"generator": ["training.bands=5"]},
     "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
