@@ -25,27 +25,18 @@ import pyarrow.parquet as pq
 from quickstart import watched_run
 
 JOBS = Path(__file__).parent.parent / "jobs"
-OPENERS = Path(__file__).parent.parent / "rayprivacy/corpus/openers.txt"
+EARLIER = [  # what the packaged recipe had before: 100 openers, fewer tokens to draw from, and fewer candidates
+    f"prompts={Path(__file__).with_name('earlier_openers.txt')}", "generation.prompt_words=[1,4]",
+    "generation.top_k=50", "generation.top_p=0.95", "match.candidates=1.5",
+]  # fmt: skip
 METHODS = ("seqpate", "generator")
 CORPORA = ("chat", "reviews", "europarl")
 LEVERS: dict[str, dict[str, list[str]]] = {
     "shipped": {"seqpate": [], "generator": []},  # the packaged recipe as it is
     "plain": {"seqpate": ["match=null"], "generator": ["match=null"]},
-    "match noise 5": {"seqpate": ["match.noise_multiplier=5"]},  # what epsilon 3 and more have anyway
+    "earlier recipe": {"seqpate": EARLIER},
+    "earlier recipe, match noise 5": {"seqpate": [*EARLIER, "match.noise_multiplier=5"]},  # as at epsilon 3 and more
     "lora student": {"seqpate": ["student.kind=lora"]},
-    "small lora student": {  # what minutes allow: 6 layers, and a sixth of the examples
-        "seqpate": [
-            "student={kind: lora, layers: 6, steps: 60, batch: 64, warm_steps: 60, warm_batch: 32}",
-        ]
-    },
-    "own texts": {  # the base reads text that it wrote behind the packaged prompts
-        "seqpate": [
-            f"pretrain={{prompts: {OPENERS}, texts: 1000, steps: 60, batch: 16, max_tokens: 26}}",
-            "student.warm_steps=0",
-            "pseudo.temperature=1.0",
-            "pseudo.top_k=49152",
-        ]
-    },
     "two rounds": {"seqpate": ["votes.rounds=2"]},
     "bands": {"generator": ["training.bands=5"]},
     "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},

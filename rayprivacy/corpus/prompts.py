@@ -2,7 +2,7 @@
 
 Prompts must be PUBLIC: written by hand or taken from public text, never prefixes of the private corpus. A prefix copied
 from a user's message is published without noise as soon as a synthetic text starts with it. The packaged openers were
-written for this project.
+written for this project: small talk, and beginnings of answers to the public questions that `chitchat` put to people.
 """
 
 from importlib.resources import files
@@ -15,7 +15,7 @@ def load_prompts(path: str | None = None) -> list[str]:
     """Read prompts, one a line in UTF-8; empty lines are skipped. Without a path: the packaged openers.
 
     >>> load_prompts()[0]
-    'What do you like'
+    'Oh I see'
 
     Raises:
         ConfigError: the file is missing, not UTF-8, or has no prompt.

@@ -7,8 +7,10 @@
                                          v
                the model, under masks that leave the tokens with which the grammar can go on -> complete? -> kept
 
-Masks decide token by token, and so change the distribution; free draws do not. Both kinds are counted. A text that
-reaches its bound of tokens before it is complete is drawn again, a few times, and then left out.
+Masks decide token by token, and so change the distribution; free draws do not. But a long text follows the grammar
+less often than a short one, so that kept free draws are shorter than what the model writes: without free draws, all
+texts are sampled under masks. Both kinds are counted. A text that reaches its bound of tokens before it is complete is
+drawn again, a few times, and then left out.
 
 All of this looks at the released model and at public rules: it is post-processing. How a grammar is checked, and how
 masks are made, is in `grammars`. Without a grammar every text is kept, and those that are parse trees, or JSON, are

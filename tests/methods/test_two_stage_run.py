@@ -29,7 +29,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
     """A run of which a worker was killed in its first training, and the whole job in its second; then resumed."""
     pytest.importorskip("xgrammar")
     folder = tmp_path_factory.mktemp("two_stage")
-    job = small_job(folder, tiny_base, **warm(folder))
+    job = small_job(folder, tiny_base, **warm(folder), generation={"free_draws": 1})
     cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
     killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]), *cluster)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -133,13 +133,14 @@ class TreesGenerationConfig(WritingConfig):
     """The `generation` block.
 
     Attributes:
-        free_draws: how often a tree is sampled freely before it is drawn under the grammar's masks.
+        free_draws: how often a tree is sampled freely before it is drawn under the grammar's masks. Those that pass are
+            the shorter ones; 0 draws all under masks.
         constrained: whether it then is; otherwise trees are kept as they are.
     """
 
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=64, ge=1)
-    free_draws: int = Field(default=2, ge=1)
+    free_draws: int = Field(default=0, ge=0)
     constrained: bool = True
 
 
