@@ -29,6 +29,7 @@ EARLIER = [  # what the packaged recipe had before: 100 openers, fewer tokens to
     f"prompts={Path(__file__).with_name('earlier_openers.txt')}", "generation.prompt_words=[1,4]",
     "generation.top_k=50", "generation.top_p=0.95", "match.candidates=1.5",
 ]  # fmt: skip
+NARROW = ["generation.top_k=50", "generation.top_p=0.9"]  # what the generator's packaged recipe had before
 METHODS = ("seqpate", "generator")
 CORPORA = ("chat", "reviews", "europarl")
 LEVERS: dict[str, dict[str, list[str]]] = {
@@ -40,9 +41,10 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "two rounds": {"seqpate": ["votes.rounds=2"]},
     "bands": {"generator": ["training.bands=5"]},
     "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
-    "base": {"generator": ["match=null", "training.steps=1", "training.optimizer.learning_rate=1e-9"]},
-    "learning rate 0.002": {"generator": ["training.optimizer.learning_rate=0.002"]},
-    "learning rate 0.006": {"generator": ["training.optimizer.learning_rate=0.006"]},
+    "base": {"generator": [*NARROW, "match=null", "training.steps=1", "training.optimizer.learning_rate=1e-9"]},
+    "narrow sampling": {"generator": NARROW},
+    "learning rate 0.002": {"generator": [*NARROW, "training.optimizer.learning_rate=0.002"]},
+    "learning rate 0.006": {"generator": [*NARROW, "training.optimizer.learning_rate=0.006"]},
     "ema": {"generator": ["training.average=ema", "training.ema_decay=0.9"]},
 }
 FIGURES = (
