@@ -165,6 +165,14 @@ def test_a_model_that_knows_no_grammar_follows_it_under_masks(
     assert _writer(tiny_backbone, Structure(SHORT, free_draws=2))([""] * 16, CONFIG) == found
 
 
+def test_without_free_draws_every_text_is_drawn_under_masks(tiny_backbone: Any) -> None:
+    writer = _writer(tiny_backbone, Structure(SHORT, free_draws=0))
+    writer.freely = lambda prompts, config: pytest.fail("nothing is sampled freely")
+    kept = [text for text, reason in writer([""] * 16, CONFIG) if reason is None]
+    assert len(kept) > 8
+    assert set(writer.counts) == {"masked_draws", "left_out"}
+
+
 def test_what_does_not_end_in_time_is_drawn_again_and_then_left_out(tiny_backbone: Any) -> None:
     writer = _writer(tiny_backbone, Structure(SHORT))
     found = writer([""] * 3, CONFIG.model_copy(update={"max_tokens": 2}))

@@ -222,3 +222,17 @@ def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> No
     assert (mechanisms[PARSES].steps, mechanisms[UTTERANCES].steps) == (40, 60)
     assert mechanisms[PARSES].noise_multiplier == pytest.approx(2 * mechanisms[UTTERANCES].noise_multiplier)
     assert len(trials.charges(values)) == 2 + 3  # chunks of twenty steps
+
+
+@pytest.mark.parametrize(
+    ("generation", "engine"),
+    [({}, "transformers"), ({"free_draws": 2}, "auto"), ({"constrained": False}, "auto")],
+)
+def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(
+    tmp_path: Path, tiny_base: Path, generation: dict[str, Any], engine: str
+) -> None:
+    recipe = small_recipe(tmp_path, tiny_base) | warm(tmp_path)
+    recipe["corpus"] |= {"labels": ["lispress"]}
+    recipe["generation"] = {"texts": 12, **generation}
+    writing = TwoStageRecipe.parse(recipe).tree_writing
+    assert (writing.engine, writing.max_tokens, writing.texts) == (engine, 64, 12)

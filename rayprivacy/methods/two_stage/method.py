@@ -103,7 +103,7 @@ def _public_models(context: Context, backbone: Backbone) -> dict[str, tuple[Any,
 
 
 def _write_trees(context: Context, trained: Trained) -> Written:
-    recipe, config = context.recipe, context.recipe.generation
+    recipe, config = context.recipe, context.recipe.tree_writing
     asked, structure = [(0, "")] * config.texts, structure_of(recipe)
     rules = structure.grammar.text if structure.grammar else None
     mark = digest_json([trained.inputs, config.texts, rules, structure.free_draws, structure.constrained])
@@ -111,7 +111,7 @@ def _write_trees(context: Context, trained: Trained) -> Written:
         context,
         context.run.root / PARSES_FOLDER,
         asked,
-        config.model_copy(update={"max_tokens": recipe.parses.max_tokens}),
+        config,
         Codes(CodesConfig(), ()),
         context.run.public(TREES_FILE),
         mark,

@@ -44,7 +44,7 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
     """
     mechanisms = planned_trainings(recipe)
     parse, utterance = recipe.training_of("trees"), recipe.training_of("utterances")
-    base, trees = recipe.model.base, recipe.generation.model_copy(update={"max_tokens": recipe.parses.max_tokens})
+    base = recipe.model.base
     noise = [noise_line(mechanisms[PARSES], parse), noise_line(mechanisms[UTTERANCES], utterance)]
     return Plan(
         stages=(
@@ -52,7 +52,9 @@ def plan_run(recipe: TwoStageRecipe) -> Plan:
             *_parser_stages(recipe),
             _training(recipe, "trees", PARSES, mechanisms[PARSES]),
             _training(recipe, "utterances", UTTERANCES, mechanisms[UTTERANCES]),
-            writing_stage(TREES, base, trees, recipe.resources.actors, TREES_WRITTEN, "the released models"),
+            writing_stage(
+                TREES, base, recipe.tree_writing, recipe.resources.actors, TREES_WRITTEN, "the released models"
+            ),
             writing_stage(WRITING, base, recipe.generation, recipe.resources.actors, reads="the released models"),
         ),
         protection=mechanisms[PARSES].protection,

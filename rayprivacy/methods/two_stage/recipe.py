@@ -13,7 +13,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.presets import PresetTraining
 from rayprivacy.dpsgd.settings import DpSgdConfig
-from rayprivacy.generation.settings import WritingConfig
+from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
 from rayprivacy.runs.places import apart
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
@@ -213,6 +213,14 @@ class TwoStageRecipe(PretrainedRecipe):
             )
         if not apart(self.parser.source, self.corpus.source):
             raise ValueError("parser.source is the private corpus: name public pairs, in a file or folder of their own")
+
+    @property
+    def tree_writing(self) -> TreesGenerationConfig:
+        """How trees are sampled. Masks are for `transformers`: no other engine is made ready where all are drawn so."""
+        own: dict[str, Any] = {"max_tokens": self.parses.max_tokens}
+        if self.parses.grammar and self.generation.constrained and not self.generation.free_draws:
+            own["engine"] = FIRST_ENGINE
+        return self.generation.model_copy(update=own)
 
     def training_of(self, stage: str) -> DpSgdConfig:
         """The training of a stage, `trees` or `utterances`, with a learning rate."""
