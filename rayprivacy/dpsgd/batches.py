@@ -4,6 +4,11 @@ A unit (user or record) is one or more documents; each document is a row, and th
 that the gradient of a unit can be summed up and clipped once. The loss of a unit is the mean loss of its target tokens:
 its weights sum to 1 over all of its rows, whatever other units are in the batch.
 
+The mean may be a weighted one: with `decay` d the t-th target of a document has t^-d of the first one's weight. Clipped
+gradients of long and short documents have one norm, so with equal weights each token of a long one counts for less, the
+first ones too, and a model learns to begin as short documents do. The faster weights fall, the less a document's length
+changes what its first tokens count.
+
 Privacy argument. One unit may change the sum of a step by its own clipped gradient and by nothing else, so the gradient
 of every other unit must keep each of its bits, whichever units take part. Floating point does not give that by itself:
 which kernel multiplies two matrices, and in which order it adds, depends on their shapes, and in bfloat16 a wider batch
@@ -30,6 +35,7 @@ import torch
 from rayprivacy.core.errors import ConfigError
 
 _WIDTH_STEP = 8
+Weights = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -86,27 +92,28 @@ class Batch:
         return int(torch.count_nonzero(self.weights[:, 1:]))
 
 
-def physical_batches(units: list[list[Document]], max_tokens: int, pad: int) -> list[Batch]:
+def physical_batches(units: list[list[Document]], max_tokens: int, pad: int, decay: float = 0.0) -> list[Batch]:
     """Cut units, each of at least one document, into batches of at most `max_tokens` padded tokens.
 
     The shape of a unit's batch is a function of the unit's own shape and of `max_tokens`. A unit that is larger by
-    itself becomes a batch of its own. Widths are multiples of 8. Without units there are no batches.
+    itself becomes a batch of its own. Widths are multiples of 8. Without units there are no batches. Weights fall with
+    the place of a token by the power `decay`.
     """
     batches = []
     for (rows, width), same in groupby(sorted(units, key=_shape, reverse=True), key=_shape):
         held, at_once = list(same), max(1, max_tokens // (rows * width))
-        batches += [_batch(held[at : at + at_once], at_once, pad) for at in range(0, len(held), at_once)]
+        batches += [_batch(held[at : at + at_once], at_once, pad, decay) for at in range(0, len(held), at_once)]
     return batches
 
 
-def packed(units: list[list[Document]], max_tokens: int, pad: int) -> list[Batch]:
+def packed(units: list[list[Document]], max_tokens: int, pad: int, decay: float = 0.0) -> list[Batch]:
     """The documents of some units, packed by length into batches of at most `max_tokens` padded tokens.
 
     A batch is as large as what is in it, so this is for units that are clipped together and for no others. A document
     that is larger by itself becomes a batch of its own. Rows are of one unit each (`rows_per_unit` is 1), and the
     weights of one unit sum to 1 over all of its rows.
     """
-    rows = sorted(_weighted(units), key=lambda row: len(row[0].ids), reverse=True)
+    rows = sorted(_weighted(units, decay), key=lambda row: len(row[0].ids), reverse=True)
     batches = []
     while rows:
         width = -(-len(rows[0][0].ids) // _WIDTH_STEP) * _WIDTH_STEP
@@ -122,21 +129,26 @@ def dummy_batch(pad: int) -> Batch:
     return Batch(torch.full(shape, pad, dtype=torch.int64), torch.zeros(shape, dtype=torch.float32), 1)
 
 
-def _batch(units: list[list[Document]], at_once: int, pad: int) -> Batch:
+def _batch(units: list[list[Document]], at_once: int, pad: int, decay: float) -> Batch:
     rows_per_unit, width = _shape(units[0])
-    return _rectangle(_weighted(units), (at_once * rows_per_unit, width), pad, rows_per_unit)
+    return _rectangle(_weighted(units, decay), (at_once * rows_per_unit, width), pad, rows_per_unit)
 
 
-def _weighted(units: list[list[Document]]) -> list[tuple[Document, float]]:
-    """The rows of all units, each with the weight of its tokens."""
-    return [(document, 1 / sum(len(each.targets) for each in unit)) for unit in units for document in unit]
+def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document, Weights]]:
+    """The rows of all units, each with the weights of its targets."""
+    rows = []
+    for unit in units:
+        weights = [np.arange(1, len(each.targets) + 1) ** -decay for each in unit]
+        whole = sum(float(each.sum()) for each in weights)
+        rows += [(document, each / whole) for document, each in zip(unit, weights, strict=True)]
+    return rows
 
 
-def _rectangle(rows: list[tuple[Document, float]], shape: tuple[int, int], pad: int, rows_per_unit: int) -> Batch:
+def _rectangle(rows: list[tuple[Document, Weights]], shape: tuple[int, int], pad: int, rows_per_unit: int) -> Batch:
     ids, weights = np.full(shape, pad, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    for row, (document, weight) in enumerate(rows):
+    for row, (document, own) in enumerate(rows):
         ids[row, : len(document.ids)] = document.ids
-        weights[row, document.targets.start : document.targets.stop] = weight
+        weights[row, document.targets.start : document.targets.stop] = own
     redacted = all(document.redacted for document, _ in rows)
     return Batch(torch.from_numpy(ids), torch.from_numpy(weights), rows_per_unit, redacted)
 

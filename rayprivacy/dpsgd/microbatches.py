@@ -46,15 +46,18 @@ class MicroBatch:
         return all(piece.redacted for piece in self.pieces)
 
 
-def micro_batches(groups: Sequence[list[list[Document]]], max_tokens: int, pad: int) -> list[MicroBatch]:
+def micro_batches(
+    groups: Sequence[list[list[Document]]], max_tokens: int, pad: int, decay: float = 0.0
+) -> list[MicroBatch]:
     """The micro-batches of a step that are not empty.
 
     Args:
         groups: the units of each, a unit being a list of documents.
         max_tokens: of a piece, padding included.
         pad: token that pieces are filled with.
+        decay: of the weights of tokens, as in `batches`.
     """
-    return [MicroBatch(tuple(packed(units, max_tokens, pad)), len(units)) for units in groups]
+    return [MicroBatch(tuple(packed(units, max_tokens, pad, decay)), len(units)) for units in groups]
 
 
 def mean_losses(model: Any, batch: MicroBatch, losses: Callable[[Any, Batch], Tensor]) -> Iterator[Tensor]:

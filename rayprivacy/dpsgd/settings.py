@@ -19,6 +19,7 @@ _LATER = {  # keys that came after 0.5
     "floor": 0.1,
     "microbatches": None,
     "layer_scale": None,
+    "token_decay": 0.0,
     "noise_schedule": {"kind": "constant", "tau": 0.0, "steps_per_epoch": 1},
 }
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
@@ -136,6 +137,8 @@ class DpSgdConfig(Config):
             and the sum is divided by N; None clips each user.
         max_records: m, records of one user that a step reads at most, taken in turn by a keyed choice.
         max_tokens: tokens of one record that are read; longer ones are cut, and do not end with the end token.
+        token_decay: d, so that the loss of a unit is a mean in which the t-th token of a text has weight t^-d; 0 weighs
+            all alike. What is clipped says more of how texts begin then, whatever their length (see `batches`).
         chunk: steps that are reserved in the ledger, and saved, at once.
         bands: b, how many steps in a row share noise (Choquette-Choo et al., 2023); 1 is independent noise.
         average: which weights are released: `none`, the last ones; `ema`, their exponential moving average; `tail`, the
@@ -156,6 +159,7 @@ class DpSgdConfig(Config):
     microbatches: int | None = Field(default=None, ge=1)
     max_records: int = Field(default=4, ge=1)
     max_tokens: int = Field(default=64, ge=1)
+    token_decay: float = Field(default=0.0, ge=0)
     chunk: int = Field(default=25, ge=1)
     bands: int = Field(default=1, ge=1)
     average: Literal["none", "ema", "tail"] = "none"

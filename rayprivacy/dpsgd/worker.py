@@ -281,10 +281,10 @@ class _Worker:
     def _batches(self, step: int) -> Sequence[Batch | MicroBatch]:
         """What was sampled on this rank: as physical batches, or as micro-batches where these are clipped."""
         sampler, pad, micro = self._training.sampler, self._training.pad, self._job.training.microbatches
-        tokens = self._job.engine.tokens_at_once
+        tokens, decay = self._job.engine.tokens_at_once, self._job.training.token_decay
         if micro is None:
-            return physical_batches(sampler.sample(step), tokens, pad)
-        return micro_batches(sampler.micro_batches(step, micro // self._job.parts), tokens, pad)
+            return physical_batches(sampler.sample(step), tokens, pad, decay)
+        return micro_batches(sampler.micro_batches(step, micro // self._job.parts), tokens, pad, decay)
 
     def _save(self, steps: int) -> None:
         states = self._job.states

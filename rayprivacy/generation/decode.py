@@ -1,7 +1,7 @@
 """Continue public prompts with a causal language model (Hugging Face `generate`), in batches, reproducibly."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,21 +43,32 @@ def sample(
         Documents: `start, prompt, continuation`, and `end` where the model ended the text by itself.
     """
     filters = {"do_sample": True, "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    return _continue(model, documents, prompts, config.max_tokens, config.seed, filters, batch, told, masks)
+    prefixes = [documents.prefix(prompt) for prompt in prompts]
+    return _continue(model, documents, prefixes, config.max_tokens, config.seed, filters, batch, told, masks)
 
 
 def greedy(
-    model: Any, documents: Documents, prompts: list[str], max_tokens: int, masks: Callable[[], Any] | None = None
+    model: Any,
+    documents: Documents,
+    prompts: list[str],
+    max_tokens: int,
+    masks: Callable[[], Any] | None = None,
+    begun: Sequence[int] = (),
 ) -> list[list[int]]:
-    """The most likely continuation of every prompt, token by token; arguments and answer as of `sample`."""
-    return _continue(model, documents, prompts, max_tokens, 0, {"do_sample": False}, BATCH, masks=masks)
+    """The most likely continuation of every prompt, token by token; arguments and answer as of `sample`.
+
+    Each continuation begins with the tokens `begun`, which count among its `max_tokens`, and which masks have seen.
+    """
+    prefixes = [[*documents.prefix(prompt), *begun] for prompt in prompts]
+    most = max_tokens - len(begun)
+    return _continue(model, documents, prefixes, most, 0, {"do_sample": False}, BATCH, masks=masks)
 
 
 @torch.no_grad()
 def _continue(
     model: Any,
     documents: Documents,
-    prompts: list[str],
+    begun: list[list[int]],
     max_tokens: int,
     seed: int,
     filters: dict[str, Any],
@@ -68,8 +79,8 @@ def _continue(
     found: list[list[int]] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for at in range(0, len(prompts), batch):
-            prefixes = [documents.prefix(prompt) for prompt in prompts[at : at + batch]]
+        for at in range(0, len(begun), batch):
+            prefixes = begun[at : at + batch]
             ids, seen = _left_padded(prefixes, documents.end)
             stops = sorted({documents.start, documents.end})
             watch = _Watch(at, len(prefixes), ids.shape[1], max_tokens, told)

@@ -73,7 +73,9 @@ def _made(
         return scales_of_weights(model)
     units = [[_document(backbone, text, settings.max_tokens)] for text in texts]
     losses: Callable[[Any, Batch], Tensor] = partial(own_losses, loss=loss) if loss else row_losses
-    return scales_of_gradients(model, packed(units, settings.max_tokens * 8, backbone.end), losses)
+    return scales_of_gradients(
+        model, packed(units, settings.max_tokens * 8, backbone.end, settings.token_decay), losses
+    )
 
 
 def _document(backbone: Backbone, text: str, max_tokens: int) -> Document:

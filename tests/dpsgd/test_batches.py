@@ -1,6 +1,9 @@
 """Sampled units as padded rectangles: complete, homogeneous, and without influence on what a unit contributes."""
 
+import copy
+import math
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, Document, dummy_batch, physical_batches
 from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.dpsgd.worker import _Worker
 
 if TYPE_CHECKING:
     from rayprivacy.models.backbone import Backbone
 
-PAD = 7
+PAD, KEY = 7, Key.for_tests()
 Rows = list[tuple[list[int], list[float]]]  # token ids and weights
 
 
@@ -28,40 +35,50 @@ def _documents(draw: st.DrawFn) -> Document:
 
 
 _units = st.lists(st.lists(_documents(), min_size=1, max_size=4), max_size=12)
+_decays = st.sampled_from([0.0, 0.5, 1.0])
 
 
-def _rows(unit: list[Document], width: int) -> Rows:
+def _rows(unit: list[Document], width: int, decay: float = 0.0) -> Rows:
     """What a unit contributes to a batch, written down one token after the other."""
-    weight = float(np.float32(1 / sum(len(document.ids) - max(document.first_target, 1) for document in unit)))
+    targets = [len(document.ids) - max(document.first_target, 1) for document in unit]
+    whole = math.fsum((place + 1) ** -decay for count in targets for place in range(count))
     rows = []
-    for document in unit:
+    for document, count in zip(unit, targets, strict=True):
         first, empty = max(document.first_target, 1), width - len(document.ids)
-        weights = [0.0] * first + [weight] * (len(document.ids) - first)
+        weights = [0.0] * first + [(place + 1) ** -decay / whole for place in range(count)]
         rows.append((document.ids.tolist() + [PAD] * empty, weights + [0.0] * empty))
     return rows
 
 
 def _units_of(batch: Batch) -> list[Rows]:
     """Without the padding rows at the end."""
-    rows = list(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
+    rows = _rows_of(batch)
     found = [rows[at : at + batch.rows_per_unit] for at in range(0, len(rows), batch.rows_per_unit)]
     return [unit for unit in found if any(any(weights) for _, weights in unit)]
 
 
-@given(_units, st.integers(8, 400))
-def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max_tokens: int) -> None:
+def _same(first: Rows, second: Rows) -> bool:
+    """Whether tokens agree, and weights to the rounding of float32."""
+    if [ids for ids, _ in first] != [ids for ids, _ in second]:
+        return False
+    weights = [np.array([weights for _, weights in rows]) for rows in (first, second)]
+    return np.allclose(*weights, rtol=1e-6, atol=0)
+
+
+@given(_units, st.integers(8, 400), _decays)
+def test_batches_hold_every_unit_whole_and_once(units: list[list[Document]], max_tokens: int, decay: float) -> None:
     left = list(units)
-    for batch in physical_batches(units, max_tokens, PAD):
+    for batch in physical_batches(units, max_tokens, PAD, decay):
         for found in _units_of(batch):
-            matching = [at for at, unit in enumerate(left) if _rows(unit, batch.ids.shape[1]) == found]
+            matching = [at for at, unit in enumerate(left) if _same(_rows(unit, batch.ids.shape[1], decay), found)]
             assert matching
             del left[matching[0]]
     assert not left
 
 
-@given(_units, st.integers(8, 400))
-def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens: int) -> None:
-    for batch in physical_batches(units, max_tokens, PAD):
+@given(_units, st.integers(8, 400), _decays)
+def test_batches_are_rectangles_that_fit(units: list[list[Document]], max_tokens: int, decay: float) -> None:
+    for batch in physical_batches(units, max_tokens, PAD, decay):
         rows, width = batch.ids.shape
         assert batch.weights.shape == (rows, width)
         assert (batch.ids.dtype, batch.weights.dtype) == (torch.int64, torch.float32)
@@ -96,6 +113,37 @@ def test_a_unit_meets_the_same_shape_in_any_company(
     for unit in units:
         ((name, alone),) = shapes([unit]).items()
         assert together[name] == alone
+
+
+@given(_units, _units, st.integers(8, 400), _decays)
+def test_a_unit_has_the_same_weights_in_any_company(
+    units: list[list[Document]], others: list[list[Document]], max_tokens: int, decay: float
+) -> None:
+    """To the last bit, or else one user would move the gradients of others."""
+
+    def found(company: list[list[Document]]) -> Counter[str]:
+        batches = physical_batches(company, max_tokens, PAD, decay)
+        return Counter(repr(unit) for batch in batches for unit in _units_of(batch))
+
+    assert found(units + others) == found(units) + found(others)
+
+
+@pytest.mark.parametrize("microbatches", [None, 2])
+def test_steps_take_the_decay_of_the_recipe(microbatches: int | None) -> None:
+    """On the way from coins to batches, for clipped users and for clipped micro-batches."""
+    unit = [Document(np.arange(9, dtype=np.int32), 1), Document(np.arange(5, dtype=np.int32), 2)]
+    sampler = PoissonSampler(KEY, "run", 1.0, [Unit(unit_tag(KEY, "user", "one"), tuple(unit))], 2)
+    settings = DpSgdConfig(token_decay=0.75, microbatches=microbatches, expected_batch=1)
+    job = SimpleNamespace(training=settings, engine=EngineConfig(batch_tokens=64), parts=1)
+    worker = _Worker(job, SimpleNamespace(sampler=sampler, pad=PAD))  # type: ignore[arg-type]
+    (batch,) = worker._batches(0)
+    pieces = [batch] if isinstance(batch, Batch) else batch.pieces
+    rows = sorted(row for piece in pieces for row in _rows_of(piece) if any(row[1]))
+    assert _same(sorted(_rows(unit, 16, 0.75)), rows)
+
+
+def _rows_of(batch: Batch) -> Rows:
+    return list(zip(batch.ids.tolist(), batch.weights.tolist(), strict=True))
 
 
 @given(_units, st.integers(8, 400))
@@ -177,3 +225,21 @@ def _mean_token_loss(model: torch.nn.Module, unit: list[Document]) -> float:
         every = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
         losses.append(every[document.first_target - 1 :])
     return torch.cat(losses).mean().item()
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("decay", "least", "most"), [(0.0, 5.0, 20.0), (1.0, 1.0, 1.5)])
+def test_under_clipping_a_decay_lets_first_tokens_count_alike_in_short_and_long_documents(
+    tiny_backbone: "Backbone", decay: float, least: float, most: float
+) -> None:
+    """What is left of the first target's weight in a gradient that is scaled to norm 1, short beside long."""
+    random, model = np.random.default_rng(4), copy.deepcopy(tiny_backbone.model).requires_grad_(True)
+    weights = list(model.parameters())
+
+    def left(tokens: int) -> float:
+        (batch,) = physical_batches([[Document(random.integers(0, 400, tokens).astype(np.int32), 1)]], 8, PAD, decay)
+        gradients = torch.autograd.grad(row_losses(model, batch).sum(), weights)
+        return float(batch.weights[0, 1]) / math.sqrt(sum(float(each.square().sum()) for each in gradients))
+
+    short, long = (np.mean([left(tokens) for _ in range(8)]) for tokens in (3, 120))
+    assert least < short / long < most

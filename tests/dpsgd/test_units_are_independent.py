@@ -86,19 +86,20 @@ def _model(adapter: str, dtype: torch.dtype) -> nn.Module:
     return adapted
 
 
-def _seen(gradients: Any, model: nn.Module, low: bool, units: list[Unit], tokens: int) -> Seen:
-    return of_batches(gradients, lambda batch: row_losses(model, batch, low), physical_batches(units, tokens, PAD))
+def _seen(gradients: Any, model: nn.Module, low: bool, units: list[Unit], tokens: int, decay: float) -> Seen:
+    batches = physical_batches(units, tokens, PAD, decay)
+    return of_batches(gradients, lambda batch: row_losses(model, batch, low), batches)
 
 
 @pytest.mark.parametrize(
-    ("adapter", "tokens", "newcomers", "threads"),
+    ("adapter", "tokens", "newcomers", "threads", "decay"),
     [
-        ("lora", 64, slice(7, 8), 2),
-        ("full", 64, slice(5, 6), 1),
+        ("lora", 64, slice(7, 8), 2, 0.0),
+        ("full", 64, slice(5, 6), 1, 0.75),
         *(
-            pytest.param(adapter, tokens, slice(None), threads, marks=pytest.mark.exhaustive)
+            pytest.param(adapter, tokens, slice(None), threads, decay, marks=pytest.mark.exhaustive)
             for adapter in ("lora", "full")
-            for tokens in (64, 256)
+            for tokens, decay in ((64, 0.0), (256, 0.75))
             for threads in (1, 2)
         ),
     ],
@@ -106,17 +107,18 @@ def _seen(gradients: Any, model: nn.Module, low: bool, units: list[Unit], tokens
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 def test_a_newcomer_changes_no_bit_of_the_others(
-    threads: None, adapter: str, dtype: torch.dtype, tokens: int, newcomers: slice
+    threads: None, adapter: str, dtype: torch.dtype, tokens: int, newcomers: slice, decay: float
 ) -> None:
     model, low = _model(adapter, dtype), dtype == torch.bfloat16
     gradients, company = BookKeeping(model, Clipping(NORM, low_precision=low)), _company()
-    before = _seen(gradients, model, low, company, tokens)
+    seen = partial(_seen, gradients, model, low, tokens=tokens, decay=decay)
+    before = seen(company)
     assert before.each.total() == len(company)
     # Sums of LoRA are float64; those of large layers are float32, which is an assumption of the certificate.
     rounding = (1e-13 if adapter == "lora" else 1e-6) * float(before.total.norm())
     for place, newcomer in enumerate(_newcomers()[newcomers]):
-        alone = _seen(gradients, model, low, [newcomer], tokens)
-        after = _seen(gradients, model, low, [*company[: 3 * place], newcomer, *company[3 * place :]], tokens)
+        alone = seen([newcomer])
+        after = seen([*company[: 3 * place], newcomer, *company[3 * place :]])
         assert after.each == before.each + alone.each
         assert (after.total - before.total - alone.total).norm() <= rounding
         assert (after.total - before.total).norm() <= NORM + rounding

@@ -124,9 +124,41 @@ def test_the_fast_engine_reads_each_record_alone_and_leaves_the_rest_to_masks(
         return greedy(*words)
 
     monkeypatch.setattr(parsing, "greedy", counted)
-    assert [fast(each) for each in said[:8]] == found[:8]
-    assert len(asked_slowly) < 5
+    assert [fast(each) for each in said] == found
+    assert sum(words[2][0] in {asked(each, parser.backbone, 16) for each in said[:8]} for words in asked_slowly) < 5
+    assert all(len(words[5]) < 64 for words in asked_slowly)
     assert UNREAD not in [tree for tree, (_, gold) in zip(found, PAIRS[:8], strict=False) if len(gold) < 60]
+
+
+class _Wrong:
+    """A fast engine that writes given tokens, whatever it is asked."""
+
+    def __init__(self, backbone: Backbone, tokens: list[int]) -> None:
+        self._backbone, self._tokens = backbone, tokens
+
+    def most_likely(self, prompt: str, max_tokens: int) -> list[int]:
+        return self._backbone.prefix(prompt) + self._tokens[:max_tokens]
+
+
+def test_masks_go_on_where_the_fast_engine_left_the_grammar(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, tree = next((said, parser(said)) for said, gold in PAIRS if parser(said) == gold)
+    right, (newline,) = (parser.backbone.tokenizer.encode(each, add_special_tokens=False) for each in (tree, "\n"))
+    calls: list[Any] = []
+
+    def counted(*words: Any) -> Any:
+        calls.append(words)
+        return greedy(*words)
+
+    monkeypatch.setattr(parsing, "greedy", counted)
+    for place in (0, 1, len(right) // 2, len(right) - 1):
+        fast = Parser(parser.backbone, 16, 64, RULES)
+        fast.__dict__["_decoder"] = _Wrong(parser.backbone, [*right[:place], newline])
+        assert fast(said) == tree
+        assert calls.pop()[5] == right[:place], "what follows the grammar is not written again"
+    endless = Parser(parser.backbone, 16, len(right) - 1, RULES)
+    endless.__dict__["_decoder"] = _Wrong(parser.backbone, right)
+    assert endless(said) == UNREAD
+    assert not calls, "a tree that has no end in time has none under masks either"
 
 
 def test_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:

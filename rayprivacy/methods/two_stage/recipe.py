@@ -77,7 +77,7 @@ class StageConfig(Config):
     """What one of the two trainings has of its own; what is null is as in `training`.
 
     Attributes:
-        steps, sampling_rate, expected_batch: as in `training`.
+        steps, sampling_rate, expected_batch, token_decay: as in `training`.
         learning_rate: as in `training.optimizer`.
     """
 
@@ -85,6 +85,13 @@ class StageConfig(Config):
     sampling_rate: float | None = Field(default=None, gt=0, le=1)
     expected_batch: float | None = Field(default=None, gt=0)
     learning_rate: float | None = Field(default=None, gt=0)
+    token_decay: float | None = Field(default=None, ge=0)
+
+
+class TreesStageConfig(StageConfig):
+    """The training on trees, some of which are far longer than others: their tokens weigh less and less by default."""
+
+    token_decay: float | None = Field(default=0.75, ge=0)
 
 
 class StagesConfig(Config):
@@ -97,7 +104,7 @@ class StagesConfig(Config):
         steps: of both together: those of `utterances` are then what `trees.steps` leaves. A resolved recipe names both.
     """
 
-    trees: StageConfig = StageConfig(steps=_TREES_STEPS)
+    trees: TreesStageConfig = TreesStageConfig(steps=_TREES_STEPS)
     utterances: StageConfig = StageConfig(steps=80)
     sigma_ratio: float = Field(default=1.0, gt=0)
     steps: int | None = Field(default=None, ge=2, exclude=True)
