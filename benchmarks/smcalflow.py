@@ -41,6 +41,11 @@ def domain_of(tree: str) -> str:
     return next((name for name, words in DOMAINS if any(each.startswith(words) for each in found)), OTHER)
 
 
+def has(tree: str, beginning: str) -> bool:
+    """Whether a tree has a function whose name begins so."""
+    return any(name.startswith(beginning) for name in functions(parse(tree)))
+
+
 def prepare(data: Path, out: Path, seed: int = 2026) -> None:
     """Split the training dialogues once and for all; what is there already is kept."""
     if (out / "functions.txt").exists():

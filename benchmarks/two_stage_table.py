@@ -13,6 +13,9 @@ for the paper's parser, is made of private trees without noise, and is no part o
 own, and in each row as many as it has texts, since all figures depend on their number. The row `public` is the public
 part itself, from which the warm arms begin. All are against the dev dialogues.
 The paper's own stand beside them, and what the rows show of its orderings is under `claims` (two_stage_claims.py).
+
+With `--missing EventOnDate` the public part has no turn with a function that begins so, and `missing` is the share of
+texts whose tree has one: what a model learnt of it was learnt from private text.
 """
 
 import argparse
@@ -27,7 +30,7 @@ import pyarrow.parquet as pq
 import yaml
 from quickstart import watched_run
 from sklearn.feature_extraction.text import TfidfVectorizer
-from smcalflow import DOMAINS, prepare
+from smcalflow import DOMAINS, has, prepare
 from two_stage_claims import claims, paper_of
 
 from rayprivacy.corpus.trees import functions, parse
@@ -41,9 +44,9 @@ WARM = {"text": "user_utterance", "steps": 60, "max_tokens": 192}
 DOMAIN = {"values": {"domain": [name for name, _ in DOMAINS]}}
 
 
-def recipes(data: Path) -> dict[str, dict[str, Any]]:
-    """What tells the arms apart."""
-    warm = {"pretrain": WARM | {"source": str(data / "public.parquet")}}
+def recipes(data: Path, public: str = "public.parquet") -> dict[str, dict[str, Any]]:
+    """What tells the arms apart; `public` is the file that warm ones begin with."""
+    warm = {"pretrain": WARM | {"source": str(data / public)}}
     rules = {"parses": {"grammar": "lispress", "functions": str(data / "functions.txt")}}
     two = {"method": "two_stage", "stages": {"trees": {"steps": 20}, "utterances": {"steps": 80}}}
     one = {"method": "generator", "training": {"steps": STEPS}}
@@ -61,17 +64,20 @@ def recipes(data: Path) -> dict[str, dict[str, Any]]:
 
 def row(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, judge: "Judge") -> dict[str, Any]:
     """Run one row, or find it, and read its figures."""
-    name = f"{arm}-{epsilon:g}-{seed}".replace(",", "").replace(" ", "-")
+    missing = f"-without-{arguments.missing}" if arguments.missing else ""
+    name = f"{arm}-{epsilon:g}-{seed}{missing}".replace(",", "").replace(" ", "-")
     kept = arguments.work / f"{name}.json"
     if not kept.exists():
         path = arguments.work / f"{name}.yaml"
-        own, source = recipes(arguments.prepared)[arm], arguments.prepared / "private.parquet"
+        own = recipes(arguments.prepared, f"public{missing}.parquet")[arm]
+        source = arguments.prepared / "private.parquet"
         path.write_text(yaml.safe_dump(recipe_of(own, source, arguments.work, name, epsilon, seed)))
         seconds, watch = watched_run(path, arguments.work / name, arguments.override)
         texts = pq.read_table(arguments.work / name / "synthetic.parquet")["text"].to_pylist()
         metrics = json.loads((arguments.work / name / "metrics.json").read_text())
         stated = "inf" if math.isinf(epsilon) else epsilon  # JSON has no infinity
         found = {"arm": arm, "epsilon": stated, "seed": seed, "settings": arguments.override} | judge.figures(texts)
+        found |= {"without": arguments.missing} if missing else {}
         found |= {"real": judge.figures(judge.real[: found["texts"]])}
         found |= {"trees": metrics["synthetic"].get("trees"), "own_trees": metrics.get("trees")}
         found |= {"heldout_perplexity": metrics["heldout"].get("perplexity"), "samples": texts[:20]}
@@ -116,7 +122,7 @@ def recipe_of(
 class Judge:
     """Reads figures off texts, against the dev dialogues and with the private trees."""
 
-    def __init__(self, prepared: Path, seed: int) -> None:
+    def __init__(self, prepared: Path, seed: int, missing: str | None = None) -> None:
         known, self._dev = (pq.read_table(prepared / f"{name}.parquet").to_pylist() for name in ("private", "dev"))
         self._texts = [row["user_utterance"] for row in self._dev]
         self.public = pq.read_table(prepared / "public.parquet")["user_utterance"].to_pylist()
@@ -129,13 +135,17 @@ class Judge:
         self._known = self._words.fit_transform([each["user_utterance"] for each in rest])
         self._trees = [functions(parse(each["lispress"])) for each in rest]
         self._gold = Counter(name for each in self._dev for name in functions(parse(each["lispress"])))
+        self._has = [has(each["lispress"], missing) for each in rest] if missing else []
         self._seed = seed
 
     def figures(self, texts: list[str]) -> dict[str, Any]:
         """Words, functions and MAUVE of some texts, as many as there are dev utterances at most."""
         texts = texts[: len(self._texts)]
-        read = Counter(name for each in self._nearest(texts) for name in self._trees[each])
+        nearest = self._nearest(texts)
+        read = Counter(name for each in nearest for name in self._trees[each])
         found = {"texts": len(texts), "words": word_recall(self._texts, texts), **function_figures(self._gold, read)}
+        if self._has:
+            found["missing"] = sum(self._has[each] for each in nearest) / max(1, len(texts))
         if has_mauve():
             real, synthetic = embed([self._texts, texts], open_embedding(MINILM), self._seed)
             found["mauve"] = mauve(real, synthetic, self._seed)
@@ -150,7 +160,9 @@ def main(words: list[str] | None = None) -> None:
     arguments.prepared = arguments.work / "smcalflow"
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.data, arguments.prepared)
-    judge = Judge(arguments.prepared, 0)
+    if arguments.missing:
+        _write_public(arguments.prepared, arguments.missing)
+    judge = Judge(arguments.prepared, 0, arguments.missing)
     known = {"real": judge.real, "public": judge.public}
     rows = [{"arm": name, "epsilon": None, "seed": 0} | judge.figures(texts) for name, texts in known.items()]
     for seed in arguments.seeds:
@@ -159,6 +171,13 @@ def main(words: list[str] | None = None) -> None:
                 rows.append(row(arguments, arm, epsilon, seed, judge))
     found = {"rows": rows, "claims": claims(rows)}
     print(json.dumps(found, indent=1, allow_nan=False) if arguments.json else "\n".join(map(_shown, rows)))
+
+
+def _write_public(prepared: Path, missing: str) -> None:
+    """The public part without the turns that have a function."""
+    table = pq.read_table(prepared / "public.parquet")
+    known = [not has(tree, missing) for tree in table["lispress"].to_pylist()]
+    pq.write_table(table.filter(known), prepared / f"public-without-{missing}.parquet")
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -173,6 +192,7 @@ def _arguments(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", nargs="+", default=["1-stage", "1.5-stage", "2-stage"])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[math.inf, 8.0, 3.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--missing", help="how the functions begin that no public tree has")
     parser.add_argument("-o", "--override", action="append", default=[], help="key=value of all recipes")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(words)

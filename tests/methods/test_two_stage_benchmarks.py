@@ -70,12 +70,23 @@ def test_a_row_of_the_table_is_measured_kept_and_found_again(
     monkeypatch.setattr(table, "watched_run", runner)
     monkeypatch.setattr(table, "has_mauve", lambda: False)  # features of a large model
     words = ["--data", str(data), "--work", str(data.parent / "rows"), "--arms", arm, "--epsilon", "8", "--json"]
-    words += _options((f"model.base={tiny_base}", "generation.texts=12", *FEW, *(TWO if arm == "2-stage" else ONE)))
+    words += [
+        "--missing",
+        "Delete",
+        *_options((f"model.base={tiny_base}", "generation.texts=12", *FEW, *(TWO if arm == "2-stage" else ONE))),
+    ]
     table.main(words)
     real, public, row = json.loads(capsys.readouterr().out)["rows"]
     assert public["arm"] == "public"
     assert (real["arm"], row["arm"], row["epsilon"], row["seed"]) == ("real", arm, 8.0, 1)
     assert 0 < row["texts"] <= 12
+    assert row["without"] == "Delete"
+    assert public["missing"] > 0.1, "the whole public part has it"
+    assert 0 <= row["missing"] <= 1
+    known = pq.read_table(data.parent / "rows" / "smcalflow" / "public-without-Delete.parquet")["lispress"].to_pylist()
+    assert known
+    assert not any("Delete" in tree for tree in known)
+    assert "public-without-Delete.parquet" in (data.parent / "rows" / f"{arm}-8-1-without-Delete.yaml").read_text()
     for name in ("words", "function_recall", "function_distance", "top_25"):
         assert 0 <= row[name] <= 1, name
     assert real["function_recall"] > 0.8
@@ -86,7 +97,7 @@ def test_a_row_of_the_table_is_measured_kept_and_found_again(
     assert (row["trees"] is not None) == (arm == "2-stage")
     table.main(words)
     assert json.loads(capsys.readouterr().out)["rows"] == [real, public, row]
-    assert runner.runs == [f"{arm}-8-1"]
+    assert runner.runs == [f"{arm}-8-1-without-Delete"]
 
 
 def test_a_parser_of_public_pairs_does_not_know_the_missing_function(
