@@ -35,7 +35,7 @@ import torch
 from rayprivacy.core.errors import ConfigError
 
 _WIDTH_STEP = 8
-Weights = npt.NDArray[np.floating]
+_Weights = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -134,7 +134,7 @@ def _batch(units: list[list[Document]], at_once: int, pad: int, decay: float) ->
     return _rectangle(_weighted(units, decay), (at_once * rows_per_unit, width), pad, rows_per_unit)
 
 
-def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document, Weights]]:
+def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document, _Weights]]:
     """The rows of all units, each with the weights of its targets."""
     rows = []
     for unit in units:
@@ -144,7 +144,7 @@ def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document,
     return rows
 
 
-def _rectangle(rows: list[tuple[Document, Weights]], shape: tuple[int, int], pad: int, rows_per_unit: int) -> Batch:
+def _rectangle(rows: list[tuple[Document, _Weights]], shape: tuple[int, int], pad: int, rows_per_unit: int) -> Batch:
     ids, weights = np.full(shape, pad, dtype=np.int64), np.zeros(shape, dtype=np.float32)
     for row, (document, own) in enumerate(rows):
         ids[row, : len(document.ids)] = document.ids

@@ -13,7 +13,14 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.grammar import Grammar, lispress
 from rayprivacy.corpus.trees import parse, written
 from rayprivacy.generation.decode import sample
-from rayprivacy.generation.grammars import LlguidanceMatcher, Matcher, XgrammarMatcher, check_grammar
+from rayprivacy.generation.grammars import (
+    LlguidanceMatcher,
+    Matcher,
+    XgrammarMatcher,
+    check_grammar,
+    following,
+    masks_behind,
+)
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.structured import MASKED_DRAWS, Structure, StructuredWriter
 
@@ -66,6 +73,20 @@ def test_a_broken_tree_is_not(matcher: Matcher) -> None:
         for broken in (tree[:at] + tree[at + 1 :], tree[:at] + "(" + tree[at:]):
             if matcher.accepts(broken):
                 assert written(parse(broken)) == broken
+
+
+def test_masks_go_on_behind_a_beginning(matcher: Matcher, tiny_backbone: Any) -> None:
+    vocabulary, (_, tree) = tiny_backbone.head.shape[0], pairs(3, 1)[0]
+    right, wrong = (tiny_backbone.tokenizer.encode(text, add_special_tokens=False) for text in (tree, ")"))
+    assert following(matcher, right, vocabulary) == right
+    for place in range(len(right)):
+        begun = right[:place]
+        assert following(matcher, [*begun, tiny_backbone.end], vocabulary) == begun
+        masks = masks_behind(matcher, begun, vocabulary)
+        for shown, token in enumerate([*right[place:], tiny_backbone.end], start=place):
+            left = masks(torch.tensor([right[:shown]]), torch.zeros(1, vocabulary))[0]
+            assert left[token] == 0
+    assert following(matcher, [*right, *wrong], vocabulary) == right
 
 
 @BOTH
