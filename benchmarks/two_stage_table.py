@@ -14,8 +14,9 @@ own, and in each row as many as it has texts, since all figures depend on their 
 part itself, from which the warm arms begin. All are against the dev dialogues.
 The paper's own stand beside them, and what the rows show of its orderings is under `claims` (two_stage_claims.py).
 
-With `--missing EventOnDate` the public part has no turn with a function that begins so, and `missing` is the share of
-texts whose tree has one: what a model learnt of it was learnt from private text.
+With `--missing EventOnDate` the public part has no turn with a function that begins so: what a model learns of it, it
+learns from private text. `missing_trees` is the share of written trees that have one. `missing` is that of texts by the
+nearest utterance, and a text about a date is near one easily: compare it with the row of the public part.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from quickstart import watched_run
@@ -73,11 +75,12 @@ def row(arguments: argparse.Namespace, arm: str, epsilon: float, seed: int, judg
         source = arguments.prepared / "private.parquet"
         path.write_text(yaml.safe_dump(recipe_of(own, source, arguments.work, name, epsilon, seed)))
         seconds, watch = watched_run(path, arguments.work / name, arguments.override)
-        texts = pq.read_table(arguments.work / name / "synthetic.parquet")["text"].to_pylist()
+        written = pq.read_table(arguments.work / name / "synthetic.parquet").to_pylist()
+        texts = [each["text"] for each in written]
         metrics = json.loads((arguments.work / name / "metrics.json").read_text())
         stated = "inf" if math.isinf(epsilon) else epsilon  # JSON has no infinity
         found = {"arm": arm, "epsilon": stated, "seed": seed, "settings": arguments.override} | judge.figures(texts)
-        found |= {"without": arguments.missing} if missing else {}
+        found |= _of_missing(written, arguments.missing) if missing else {}
         found |= {"real": judge.figures(judge.real[: found["texts"]])}
         found |= {"trees": metrics["synthetic"].get("trees"), "own_trees": metrics.get("trees")}
         found |= {"heldout_perplexity": metrics["heldout"].get("perplexity"), "samples": texts[:20]}
@@ -160,10 +163,10 @@ def main(words: list[str] | None = None) -> None:
     arguments.prepared = arguments.work / "smcalflow"
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.data, arguments.prepared)
-    if arguments.missing:
-        _write_public(arguments.prepared, arguments.missing)
     judge = Judge(arguments.prepared, 0, arguments.missing)
     known = {"real": judge.real, "public": judge.public}
+    if arguments.missing:
+        known["public, without"] = _public(arguments)["user_utterance"].to_pylist()
     rows = [{"arm": name, "epsilon": None, "seed": 0} | judge.figures(texts) for name, texts in known.items()]
     for seed in arguments.seeds:
         for epsilon in arguments.epsilon:
@@ -173,11 +176,18 @@ def main(words: list[str] | None = None) -> None:
     print(json.dumps(found, indent=1, allow_nan=False) if arguments.json else "\n".join(map(_shown, rows)))
 
 
-def _write_public(prepared: Path, missing: str) -> None:
-    """The public part without the turns that have a function."""
-    table = pq.read_table(prepared / "public.parquet")
-    known = [not has(tree, missing) for tree in table["lispress"].to_pylist()]
-    pq.write_table(table.filter(known), prepared / f"public-without-{missing}.parquet")
+def _of_missing(written: list[dict[str, Any]], missing: str) -> dict[str, Any]:
+    """How many of the written trees have the missing function, if trees were written."""
+    trees = [has(each["parse"], missing) for each in written if "parse" in each]
+    return {"without": missing} | ({"missing_trees": sum(trees) / len(trees)} if trees else {})
+
+
+def _public(arguments: argparse.Namespace) -> pa.Table:
+    """The public part without the turns that have the missing function, which is a file from then on."""
+    table = pq.read_table(arguments.prepared / "public.parquet")
+    known = table.filter([not has(tree, arguments.missing) for tree in table["lispress"].to_pylist()])
+    pq.write_table(known, arguments.prepared / f"public-without-{arguments.missing}.parquet")
+    return known
 
 
 def _shown(found: dict[str, Any]) -> str:

@@ -76,12 +76,14 @@ def test_a_row_of_the_table_is_measured_kept_and_found_again(
         *_options((f"model.base={tiny_base}", "generation.texts=12", *FEW, *(TWO if arm == "2-stage" else ONE))),
     ]
     table.main(words)
-    real, public, row = json.loads(capsys.readouterr().out)["rows"]
-    assert public["arm"] == "public"
+    real, public, without, row = json.loads(capsys.readouterr().out)["rows"]
+    assert (public["arm"], without["arm"]) == ("public", "public, without")
     assert (real["arm"], row["arm"], row["epsilon"], row["seed"]) == ("real", arm, 8.0, 1)
     assert 0 < row["texts"] <= 12
     assert row["without"] == "Delete"
     assert public["missing"] > 0.1, "the whole public part has it"
+    assert without["missing"] < public["missing"]
+    assert ("missing_trees" in row) == (arm == "2-stage")
     assert 0 <= row["missing"] <= 1
     known = pq.read_table(data.parent / "rows" / "smcalflow" / "public-without-Delete.parquet")["lispress"].to_pylist()
     assert known
@@ -96,7 +98,7 @@ def test_a_row_of_the_table_is_measured_kept_and_found_again(
     assert row["paper"]["function_recall"] == {"1-stage": 0.487, "2-stage": 0.707}[arm]
     assert (row["trees"] is not None) == (arm == "2-stage")
     table.main(words)
-    assert json.loads(capsys.readouterr().out)["rows"] == [real, public, row]
+    assert json.loads(capsys.readouterr().out)["rows"] == [real, public, without, row]
     assert runner.runs == [f"{arm}-8-1-without-Delete"]
 
 
