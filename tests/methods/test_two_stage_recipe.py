@@ -144,6 +144,8 @@ def test_the_release_id_moves_with_what_is_released() -> None:
         {"stages": {"sigma_ratio": 1.1}},
         {"stages": {"trees": {"steps": 21}}},
         {"stages": {"trees": {"steps": 20, "learning_rate": 0.1}}},
+        {"stages": {"trees": {"steps": 20, "token_decay": 0.5}}},
+        {"training": {"token_decay": 0.5}},
     )
     assert len({base.release_id, *(_recipe(**other).release_id for other in others)}) == 1 + len(others)
 
