@@ -46,7 +46,7 @@ def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: li
     """Train one row, or find it trained, and measure it."""
     began, label = time.perf_counter(), f"{name}-{epsilon:g}-{seed}"
     label += f"-{digest_json(changes)[:12]}" if changes else ""  # names of accounts have 200 characters at most
-    overrides = [f"training.{each}" for each in ROWS[name]] + changes
+    overrides = ["pretrain=null", *(f"training.{each}" for each in ROWS[name]), *changes]
     overrides += [
         f"seed={seed}", f"privacy.epsilon={epsilon}", f"privacy.account={label}", "generation.texts=64",
         f"privacy.ledger=sqlite:///{work}/dpsgd-rows.db", f"privacy.key={work}/bench.key",

@@ -18,6 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+EARLIER = [  # what jobs/seqpate/europarl.yaml had before its base read text of its own, as most tables of it were made
+    "pretrain=null", "corpus.max_records_per_user=150", "pseudo.temperature=0.8", "pseudo.top_k=40",
+    "student.warm_steps=200",
+]  # fmt: skip
 PUBLIC_SHARE, PREFIX_WORDS, PROMPTS, PHRASES, OCCURRENCES = 0.1, 4, 4000, 200, 60
 NAME = re.compile(r"(?<=\w )[A-Z][a-z]{2,} [A-Z][a-z]{3,}")
 

@@ -26,6 +26,7 @@ from typing import Any
 import polars as pl
 import torch
 from ensembles import heldout_rows
+from europarl import EARLIER
 from kept_rows import KeptRows
 from seqpate_table import bench, row_recipe
 
@@ -95,7 +96,7 @@ class Levers:
             f"privacy.key={self.work}/bench.key", f"resources.features={self.work}/features-{base}",
             f"model.base={self.name(base)}",
         ]  # fmt: skip
-        recipe = load_recipe(RECIPES / "europarl.yaml", [*SEQPATE, *overrides])
+        recipe = load_recipe(RECIPES / "europarl.yaml", [*EARLIER, *SEQPATE, *overrides])
         assert isinstance(recipe, SeqPateRecipe)
         return recipe
 

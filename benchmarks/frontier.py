@@ -108,6 +108,7 @@ def _source(arguments: argparse.Namespace, corpus: str, method: str) -> list[str
     if corpus == "reviews":
         return [f"corpus.source={arguments.data / 'reviews_druglib.parquet'}", *REVIEWS, *OF_REVIEWS[method]]
     made = [f"corpus.source={arguments.europarl}/private.parquet"]  # see europarl.py
+    made += [f"pretrain.prompts={arguments.europarl}/prompts.txt"]
     return made + ([f"prompts={arguments.europarl}/prompts.txt"] if method == "seqpate" else [])
 
 

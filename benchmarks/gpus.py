@@ -24,6 +24,7 @@ import numpy as np
 import ray
 import torch
 from ensembles import before_features
+from europarl import EARLIER
 
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.methods.registry import load_recipe
@@ -63,7 +64,7 @@ def _kind(kind: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         f"resources.features={work}/gpu-features-{kind}", "pseudo.texts=256", "student={kind: head}",
         f"teachers.count={arguments.teachers}", f"teachers.kind={kind}", *layers, *arguments.override,
     ]  # fmt: skip
-    recipe: Any = load_recipe(RECIPE, overrides)
+    recipe: Any = load_recipe(RECIPE, [*EARLIER, *overrides])
     run = Run.open(work / f"gpu-{kind}", recipe, resume=True)
     backbone = load_backbone(recipe.model)
     rows, _, warm, spec = before_features(run, backbone, load_prompts(recipe.prompts))

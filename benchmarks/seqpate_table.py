@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import yaml
 from ensembles import HALVES, heldout_rows, prepared
+from europarl import EARLIER
 from seqpate_curves import curves
 
 from rayprivacy.core.artifacts import Private, digest_array, digest_json
@@ -172,7 +173,7 @@ def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user", change
         f"privacy.key={work}/bench.key", f"resources.features={work}/features",
     ]  # fmt: skip
     overrides += [f"privacy.unit={unit}", *(option.format(work=work) for option in UNITS[unit])]
-    return load_recipe(RECIPES / "europarl.yaml", [*overrides, *changes])
+    return load_recipe(RECIPES / "europarl.yaml", [*EARLIER, *overrides, *changes])
 
 
 def row_recipe(base: SeqPateRecipe, row: str, epsilon: float) -> SeqPateRecipe:

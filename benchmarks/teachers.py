@@ -23,6 +23,7 @@ from typing import Any
 import ray
 import torch
 from ensembles import prepared
+from europarl import EARLIER
 from safetensors.torch import load_file
 
 from rayprivacy.corpus.parts import read_part
@@ -135,7 +136,7 @@ def _run(arguments: argparse.Namespace, count: int) -> tuple[SeqPateRecipe, Run]
         f"privacy.key={work}/bench.key", f"resources.features={work}/features", f"votes.queries={arguments.queries}",
         *arguments.override,
     ]  # fmt: skip
-    recipe, root = load_recipe(RECIPE, overrides), work / f"teachers-{count}"
+    recipe, root = load_recipe(RECIPE, [*EARLIER, *overrides]), work / f"teachers-{count}"
     run, first = Run.open(root, recipe, resume=True), work / f"teachers-{arguments.teachers[0]}" / "public"
     if count != arguments.teachers[0]:  # the public side does not depend on the number of teachers
         shutil.copytree(first, root / "public", dirs_exist_ok=True)

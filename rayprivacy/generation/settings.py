@@ -26,7 +26,7 @@ class SamplingConfig(Config):
     max_tokens: int = Field(default=24, ge=1)
     prompt_words: tuple[int, int] = (1, 4)
     temperature: float = Field(default=1.0, gt=0)
-    top_k: int = Field(default=50, ge=1)
+    top_k: int = Field(default=2000, ge=1)  # with 50, text is narrower than people's
     top_p: float = Field(default=0.95, gt=0, le=1)
     seed: int = 0
 

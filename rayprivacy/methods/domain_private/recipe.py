@@ -102,7 +102,6 @@ class RedactedConfig(Config):
 class GenerationConfig(WritingConfig):
     """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
 
-    top_p: float = Field(default=0.9, gt=0, le=1)
     max_tokens: int = Field(default=64, ge=1)
 
 
