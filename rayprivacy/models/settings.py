@@ -33,6 +33,7 @@ class PretrainConfig(Config):
         text: the column that holds the text.
         prompts: in place of a source, a public file of prompts, one a line: the base model writes the text itself.
         texts: how many it writes.
+        text_tokens: of each text behind its prompt, at most; `max_tokens` if absent.
         steps: of AdamW.
         batch: rows of a step.
         max_tokens: of a row. Texts are packed into rows, and longer ones are cut.
@@ -44,6 +45,7 @@ class PretrainConfig(Config):
     text: str = "text"
     prompts: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
     texts: int = Field(default=2000, ge=LEAST_TEXTS)
+    text_tokens: int | None = Field(default=None, ge=1)
     steps: int = Field(default=100, ge=1)
     batch: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=128, ge=8, le=2048)
@@ -55,13 +57,22 @@ class PretrainConfig(Config):
         if (self.source is None) == (self.prompts is None):
             said = "source and prompts are both given" if self.source else "neither source nor prompts is given"
             raise ValueError(f"{said}: name public text, or prompts behind which the base model writes its own")
+        if self.text_tokens is not None and self.source:
+            raise ValueError("text_tokens is of texts that the base model writes, and source is given: remove it")
         return self
+
+    @property
+    def tokens_written(self) -> int:
+        """Tokens of each text that the base model writes behind a prompt, at most."""
+        return self.text_tokens or self.max_tokens
 
     @model_serializer(mode="wrap")
     def _without_what_it_does_not_use(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Recipes with a source are written as they were before there were prompts, so that their releases are found.
         written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if self.prompts or name not in ("prompts", "texts")}
+        unused = () if self.prompts else ("prompts", "texts")
+        later = () if self.text_tokens else ("text_tokens",)
+        return {name: value for name, value in written.items() if name not in (*unused, *later)}
 
 
 class AdapterConfig(Config):

@@ -38,7 +38,7 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told)
     """
     prompts = load_prompts(config.prompts)
     # Without the engine: runs beside each other share texts, and so the pretrained model, whatever engines they have.
-    origin = [base.digest, prompts, config.texts, config.max_tokens, config.seed]
+    origin = [base.digest, prompts, config.texts, config.tokens_written, config.seed]
     path = run.public(f"own-texts-{digest_json(origin)[:16]}.json")
     if not path.exists():
         write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, told))
@@ -61,7 +61,7 @@ def _written(run: Run[Any], base: Backbone, prompts: list[str], config: Pretrain
     longest = max(len(prompt.split()) for prompt in prompts)
     sampling = SamplingConfig(
         texts=config.texts,
-        max_tokens=config.max_tokens,
+        max_tokens=config.tokens_written,
         prompt_words=(longest, longest),
         top_k=len(base.head),
         top_p=1.0,

@@ -34,7 +34,7 @@ def pretrain_stages(config: PretrainConfig | None, base: str, engine: str) -> tu
     if config is None:
         return ()
     size, tokens = size_of(base), config.steps * config.batch * config.max_tokens
-    measured, written = 2 * HELD_ROWS * config.max_tokens, config.texts * config.max_tokens
+    measured, written = 2 * HELD_ROWS * config.max_tokens, config.texts * config.tokens_written
     detail = f"{config.steps} steps of {config.batch} rows of {config.max_tokens} tokens, all weights"
     work = [Work(PRETRAINING_STEPS, config.steps)]
     efforts = [Effort("train", size.trained(tokens)), Effort("encode", size.forward(measured))] if size else []

@@ -123,5 +123,5 @@ def _shared(folder: Path, run: Run[Any], base: Backbone) -> bool:
 
 
 def _folder(root: Path, base: str, config: PretrainConfig, text: str) -> Path:
-    settings = config.model_dump(mode="json", exclude={"source", "text", "prompts", "texts"})
+    settings = config.model_dump(mode="json", exclude={"source", "text", "prompts", "texts", "text_tokens"})
     return root / "public" / f"pretrained-{digest_json([base, settings, text])[:16]}"

@@ -227,6 +227,7 @@ def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None
     [
         ({}, "neither source nor prompts is given: name public text"),
         ({"source": "one.csv", "prompts": "prompts.txt"}, "source and prompts are both given: name public text"),
+        ({"source": "one.csv", "text_tokens": 8}, "text_tokens is of texts that the base model writes"),
         ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is the private corpus: name public prompts"),
         ({"prompts": "prompts.txt", "texts": 9}, r"pretrain\.texts"),
     ],

@@ -81,12 +81,13 @@ def test_they_are_written_once_and_shared(
     assert own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody) == one
     assert len(asked) == 1
     (tmp_path / "prompts.txt").write_text("we\nthe bread is\n")
-    changes: tuple[dict[str, Any], ...] = ({}, {"seed": 1}, {"texts": 13}, {"max_tokens": 9})
+    changes: tuple[dict[str, Any], ...] = ({}, {"seed": 1}, {"texts": 13}, {"max_tokens": 9}, {"text_tokens": 3})
     for number, change in enumerate(changes, 2):
         own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config.model_copy(update=change), nobody)
         assert len(asked) == number, change
     own_texts(_run(tmp_path / "three", tiny_base, "ctranslate2_float32"), tiny_backbone, config, nobody)
-    assert len(asked) == 5, "a run with another engine shares them too"
+    assert asked[-1].max_tokens == 3, "rows are longer than texts"
+    assert len(asked) == 6, "a run with another engine shares them too"
 
 
 def test_those_of_another_owner_are_not_read(
