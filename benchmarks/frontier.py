@@ -29,6 +29,9 @@ EARLIER = [  # what the packaged recipe had before: 100 openers, fewer tokens to
     f"prompts={Path(__file__).with_name('earlier_openers.txt')}", "generation.prompt_words=[1,4]",
     "generation.top_k=50", "generation.top_p=0.95", "match.candidates=1.5",
 ]  # fmt: skip
+SHORT_ROWS = [  # of Europarl: own texts as long as the rows that hold them, which cut them
+    "pretrain.text_tokens=16", "pretrain.batch=32", "pretrain.max_tokens=16", "generation.max_tokens=24",
+]  # fmt: skip
 NARROW = ["generation.top_k=50", "generation.top_p=0.9"]  # what the generator's packaged recipe had before
 METHODS = ("seqpate", "generator")
 CORPORA = ("chat", "reviews", "europarl")
@@ -45,6 +48,7 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "narrow sampling": {"generator": NARROW},
     "learning rate 0.002": {"generator": [*NARROW, "training.optimizer.learning_rate=0.002"]},
     "learning rate 0.006": {"generator": [*NARROW, "training.optimizer.learning_rate=0.006"]},
+    "rows of 16 tokens": {"seqpate": SHORT_ROWS, "generator": SHORT_ROWS},
     "ema": {"generator": ["training.average=ema", "training.ema_decay=0.9"]},
 }
 OF_THE_RECIPE = ("shipped", "narrow sampling")  # levers that leave the trained model as it is
