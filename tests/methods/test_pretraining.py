@@ -191,6 +191,14 @@ def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name:
 
 
 @pytest.mark.parametrize("name", ["seqpate", "generator"])
+def test_other_texts_of_the_bases_own_are_another_release(name: str) -> None:
+    changes: tuple[dict[str, int], ...] = ({}, {"texts": 50}, {"text_tokens": 8}, {"text_tokens": 9})
+    blocks = ({"prompts": "prompts.txt", **change} for change in changes)
+    found = [parse_recipe({"method": name, "pretrain": block}).release_id for block in blocks]
+    assert len(set(found)) == len(changes)
+
+
+@pytest.mark.parametrize("name", ["seqpate", "generator"])
 def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(name: str, tmp_path: Path) -> None:
     path = tmp_path / "public.csv"
     path.write_text("text\n" + "\n".join(["hello"] * 9 + [" "] * 20))
