@@ -8,6 +8,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -16,6 +17,7 @@ from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, attention_bias, join
 from rayprivacy.models.packing import Row
+from rayprivacy.models.side_by_side import side_by_side
 from rayprivacy.models.split_trunk import lower_trunk, upper_trunk
 
 ROWS = 8  # rows in one call of a part of the trunk
@@ -32,16 +34,24 @@ def calls(rows: Encoded) -> Iterator[torch.Tensor]:
     return (torch.arange(first, min(first + ROWS, len(rows))) for first in range(0, len(rows), ROWS))
 
 
-@torch.no_grad()
-def at_cut(backbone: Backbone, cut: int, rows: Encoded) -> Encoded:
-    """The same rows with the base's states at the cut, bfloat16, in place of the states they come with."""
-    trunk = lower_trunk(backbone, cut)
-    parts = []
-    for index in calls(rows):
-        few = select(rows, index)
-        out = trunk(input_ids=few.ids, **_layout(few, backbone.model.dtype))
-        parts.append(Encoded(few.ids, few.segment, out.last_hidden_state.bfloat16()))
+def at_cut(backbone: Backbone, cut: int, rows: Encoded, threads: int = 1) -> Encoded:
+    """The same rows with the base's states at the cut, bfloat16, in place of the states they come with.
+
+    Args:
+        backbone: the public base.
+        cut: how many of its layers are run.
+        rows: the text.
+        threads: calls of the trunk at once; no bit depends on it.
+    """
+    parts = side_by_side(partial(_cut_states, lower_trunk(backbone, cut), rows), calls(rows), threads)
     return join(parts, rows.ids.shape[1], backbone.width)
+
+
+@torch.no_grad()
+def _cut_states(trunk: Any, rows: Encoded, index: torch.Tensor) -> Encoded:
+    few = select(rows, index)
+    out = trunk(input_ids=few.ids, **_layout(few, trunk.dtype))
+    return Encoded(few.ids, few.segment, out.last_hidden_state.bfloat16())
 
 
 def _layout(rows: Encoded, dtype: torch.dtype) -> dict[str, Any]:
@@ -65,6 +75,13 @@ class TrainableLayers(ABC):
     start: dict[str, torch.Tensor]
     _module: Any
     _dtype: torch.dtype
+    _kept: tuple[Encoded, Encoded] | None = None
+
+    def below(self, backbone: Backbone, rows: Encoded, threads: int) -> Encoded:
+        """`at_cut` of rows; those of the last rows are kept, because several models above one cut read them in turn."""
+        if self._kept is None or self._kept[0] is not rows:
+            self._kept = rows, at_cut(backbone, self.cut, rows, threads)
+        return self._kept[1]
 
     def states(self, below: Encoded) -> torch.Tensor:
         """Final states [rows, row_tokens, width] of rows that hold the states at the cut."""

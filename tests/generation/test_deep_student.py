@@ -13,12 +13,14 @@ from rayprivacy.methods.seqpate import deep_student
 from rayprivacy.methods.seqpate.deep_student import DeepStudent, _batches
 from rayprivacy.methods.seqpate.student import vote_loss
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
+from rayprivacy.models import trainable_layers
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.packing import PAD
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.token_loss import next_token_loss
+from rayprivacy.models.trainable_layers import at_cut, select
 
 KINDS = {
     "lora, last layer": {"kind": "lora", "layers": 1, "rank": 4},
@@ -204,6 +206,52 @@ def test_fitting_next_tokens_lowers_their_loss(untrained: DeepStudent, rows: Enc
     assert fitted.nll(rows)[0] < 0.9 * untrained.nll(rows)[0]
     still = untrained.fitted(rows, steps=0, batch=100, learning_rate=1.0, seed=0)
     assert all(torch.equal(still.state()[name], tensor) for name, tensor in untrained.state().items())
+
+
+def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_students_of_one_origin(
+    untrained: DeepStudent, rows: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def recorded(backbone: Backbone, cut: int, rows: Encoded, threads: int) -> Encoded:
+        read.append(len(rows))
+        return at_cut(backbone, cut, rows, threads)
+
+    monkeypatch.setattr(trainable_layers, "at_cut", recorded)
+    fitted = untrained.fitted(rows, steps=2, batch=1, learning_rate=1e-2, seed=0)
+    again = untrained.fitted(rows, steps=0, batch=1, learning_rate=1e-2, seed=0)
+    assert read == [2, 0]
+    copied = dataclasses.replace(rows)
+    for student in (untrained, fitted, again):
+        student.hidden(copied)
+    assert read == [2, 0, 10]
+    fitted.hidden(rows)
+    assert read == [2, 0, 10, 10]
+
+
+def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(
+    untrained: DeepStudent, rows: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
+    batch = int(rows.predicts[:3].sum())
+    taken = next(_batches(rows.predicts.sum(1), batch, seed=4))
+    assert 1 < len(taken) < 6
+    moved = untrained.fitted(rows, steps=1, batch=batch, learning_rate=1.0, seed=4).state()
+    name = next(name for name in moved if "lora_B" in name or name.endswith("q_proj.weight"))
+    step = 1e-3 * torch.randn(moved[name].shape, generator=torch.Generator().manual_seed(2))
+
+    def loss(sign: int) -> float:
+        there = untrained.restored(untrained.state() | {name: untrained.state()[name] + sign * step})
+        total, count = there.nll(select(rows, taken))
+        return total / count
+
+    found = float(((untrained.state()[name] - moved[name]) * step).sum())
+    assert found == pytest.approx((loss(1) - loss(-1)) / 2, rel=2e-2, abs=2e-6)
+
+
+def test_no_state_at_the_cut_depends_on_the_number_of_threads(untrained: DeepStudent, rows: Encoded) -> None:
+    one, many = (at_cut(untrained.backbone, untrained.upper.cut, rows, threads).hidden for threads in (1, 3))
+    assert torch.equal(one, many)
 
 
 def test_the_merged_model_says_what_the_student_says_saves_loads_and_generates(

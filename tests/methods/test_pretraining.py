@@ -112,10 +112,12 @@ def test_the_generator_starts_from_it_and_a_killed_run_does_not_train_it_again(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_teachers_and_student_of_seqpate_start_from_it(
+def test_teachers_and_a_lora_student_without_a_warm_start_start_from_it(
     job: Any, public_sentences: list[str], tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _with_public_text(job, public_sentences)
+    student = {"kind": "lora", "layers": 1, "steps": 5, "warm_steps": 0}
+    job.recipe.write_text(yaml.safe_dump({**yaml.safe_load(job.recipe.read_text()), "student": student}))
     specs, real = [], seqpate_method.cache_features
     monkeypatch.setattr(seqpate_method, "cache_features", lambda spec, *more: specs.append(spec) or real(spec, *more))
     assert job.run("out").returncode == 0
@@ -124,6 +126,11 @@ def test_teachers_and_student_of_seqpate_start_from_it(
     _is_of_the_pretrained_model(job, "out", tiny_base)
     page = (job.folder / "out" / "report.html").read_text()
     assert "Base model after pretraining" in page
+    heldout = json.loads((job.folder / "out" / "metrics.json").read_text())["heldout"]
+    for figures in (heldout["perplexity"], heldout["bleu"]):
+        assert list(figures) == ["base", "pretrained", "base_pseudo", "student", "nonprivate"]
+        assert figures["base_pseudo"] == figures["pretrained"]
+    assert len(set(heldout["perplexity"].values())) == 4
 
 
 @pytest.mark.slow

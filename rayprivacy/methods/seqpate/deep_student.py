@@ -6,7 +6,7 @@ PSEUDO_POSITIONS of their positions: the product with the whole vocabulary at al
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -19,9 +19,10 @@ from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS, Studen
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.queries import Queries
+from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.models.split_trunk import cut_below
 from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.models.trainable_layers import ROWS, FullLayers, LoraLayers, TrainableLayers, at_cut, calls, select
+from rayprivacy.models.trainable_layers import ROWS, FullLayers, LoraLayers, TrainableLayers, calls, select
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class DeepStudent:
     @torch.no_grad()
     def _states(self, rows: Encoded) -> Iterator[tuple[Encoded, torch.Tensor]]:
         self.upper.load(self.tensors)
-        below = at_cut(self.backbone, self.upper.cut, rows)
+        below = self._below(rows)
         for index in calls(rows):
             few = select(below, index)
             yield few, self.upper.states(few)
@@ -80,15 +81,17 @@ class DeepStudent:
             seed: public seed of the order of rows.
             told: told how many steps are done.
         """
-        below = at_cut(self.backbone, self.upper.cut, rows)
-        examples = below.predicts.sum(1)
+        examples = rows.predicts.sum(1)
+        batches = list(islice(_batches(examples, batch, seed), steps))
+        drawn = torch.cat([rows.ids.new_zeros(0), *batches]).unique()  # the trunk is run over no other row
+        below = self._below(select(rows, drawn))
 
         def losses(take: torch.Tensor) -> Iterator[torch.Tensor]:
             for index in take.split(ROWS):
-                few = select(below, index)
+                few = select(below, torch.searchsorted(drawn, index))
                 yield next_token_loss(self.upper.states(few), few, self.backbone.head) / examples[take].sum()
 
-        return self._descend(islice(_batches(examples, batch, seed), steps), steps, learning_rate, losses, told)
+        return self._descend(batches, steps, learning_rate, losses, told)
 
     def distilled(
         self, queries: Queries, targets: torch.Tensor, rows: Encoded, config: StudentConfig, told: Told = nobody
@@ -102,7 +105,7 @@ class DeepStudent:
             config: training settings.
             told: told how many steps are done.
         """
-        below = at_cut(self.backbone, self.upper.cut, rows)
+        below = self._below(rows)
         asked = torch.bincount(queries.context[:, 0], minlength=len(rows))
         weight, pseudo = config.weight, float(config.pseudo)
         draw = torch.Generator().manual_seed(config.seed)
@@ -119,6 +122,9 @@ class DeepStudent:
         batches = islice(_batches(asked, config.batch, config.seed), config.steps)
         return self._descend(batches, config.steps, config.step_size, losses, told)
 
+    def _below(self, rows: Encoded) -> Encoded:
+        return self.upper.below(self.backbone, rows, driver_threads())
+
     def _vote_loss(
         self, states: torch.Tensor, queries: Queries, targets: torch.Tensor, index: torch.Tensor
     ) -> torch.Tensor:
@@ -131,7 +137,7 @@ class DeepStudent:
 
     def _descend(
         self,
-        batches: Iterator[torch.Tensor],
+        batches: Iterable[torch.Tensor],
         steps: int,
         learning_rate: float,
         losses: Callable[[torch.Tensor], Iterator[torch.Tensor]],

@@ -14,7 +14,7 @@ from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
 _OF_TEACHERS = ("features", "teachers", "votes")  # what actors on GPUs do; only CPUs are timed
-_MODELS = 4  # that are measured on held-out users
+_MODELS = 3  # that are measured on held-out users beside the bases
 Efforts = tuple[Effort, ...]
 
 
@@ -116,13 +116,15 @@ class _Counted:
 
     @property
     def _measuring(self) -> Efforts:
-        config, generation = self._recipe.evaluation, self._recipe.generation
-        read = config.users * self._tokens
-        scored = self._size.head * (_MODELS * read + _BACKWARD * config.nonprivate_steps * _NONPRIVATE_BATCH)
-        completed = _MODELS * config.completions * generation.max_tokens
+        recipe, config, deep = self._recipe, self._recipe.evaluation, self._recipe.student.kind != "head"
+        bases = 1 + bool(recipe.pretrain)
+        models = _MODELS + bases - (deep and not recipe.student.warm_steps)  # without a warm start one is another
+        read, seen = config.users * self._tokens, config.nonprivate_steps * _NONPRIVATE_BATCH
+        completed = models * config.completions * recipe.generation.max_tokens
         return (
-            self._driver("encode", self._size.forward(read)),
-            self._driver("product", scored),
+            self._driver("encode", self._size.forward((bases + deep) * read)),
+            self._driver("product", self._size.head * (models * read + (0 if deep else _BACKWARD * seen))),
+            self._driver("train", self._size.trained(seen) if deep else 0.0),
             self._driver("decode", self._size.forward(completed)),
         )
 

@@ -59,27 +59,30 @@ def heldout_metrics(
         models["nonprivate"] = nonprivate_student(run, students["base_pseudo"], spec)
     flat = [text for user in texts for text in user]
     completions = _Completions.of(run, flat)
-    nll: dict[str, Any] = {}
-    scores: dict[str, dict[str, float]] = {}
+    nll: dict[int, Any] = {}
+    scores: dict[int, dict[str, float]] = {}
     read_by: Backbone | None = None
     packed = _packed(run, students["base_pseudo"].backbone, texts)
     width = run.recipe.teachers.row_tokens
-    for number, (name, student) in enumerate(models.items()):
+    for number, student in enumerate(models.values()):
         told(number)
+        if id(student) in nll:  # without a warm start `base_pseudo` is the untrained student
+            continue
         if student.backbone is not read_by:
             read_by = student.backbone
             rows = encode_rows(read_by, [row for _, row in packed], width, threads=driver_threads())
-        nll[name] = row_nll(student.hidden(rows), rows, read_by.head, driver_threads()).numpy()
+        nll[id(student)] = row_nll(student.hidden(rows), rows, read_by.head, driver_threads()).numpy()
         if completions:
-            scores[name] = completions.scores(student)
+            scores[id(student)] = completions.scores(student)
+    ids = {name: id(student) for name, student in models.items()}
     users = np.array([user for user, _ in packed])
     tokens = rows.predicts.sum(1).double().numpy()
     told(len(models))
     return {
         "releasable": False,
         "why": WHY,
-        **perplexity_figures(nll, tokens, users),
-        "bleu": scores,
+        **perplexity_figures({name: nll[key] for name, key in ids.items()}, tokens, users),
+        "bleu": {name: scores[key] for name, key in ids.items() if key in scores},
         "lengths": length_summary(flat),
     }
 

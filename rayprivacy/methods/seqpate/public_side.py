@@ -107,6 +107,8 @@ def warm_students(
     if config.kind == "head":
         return head, warm
     deep = DeepStudent.untrained(backbone, config)
+    if not config.warm_steps:
+        return deep, deep
     return deep, _warm(run, deep, rows, f"warm-{config.kind}.safetensors", told)
 
 
