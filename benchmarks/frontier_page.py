@@ -144,15 +144,18 @@ def draw(rows: Rows, path: Path) -> None:
 
 def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
     """The rows of `rayprivacy plan`: of this benchmark, with noise and of what has learnt, and of Europarl's."""
-    # Sampling moves no perplexity.
-    trained = [row | {"lever": "shipped"} if row["lever"] in OF_THE_RECIPE else row for row in rows]
+    # Other sampling moves no perplexity, but MAUVE.
+    moved = set(OF_THE_RECIPE) - {"shipped"}
+    trained = [row | {"lever": "shipped", "figures": {}} if row["lever"] in moved else row for row in rows]
     for (corpus, method, lever, epsilon), found in groups(trained).items():
         base, released = (mean(found, "heldout_perplexity", name) for name in ("base", "released"))
         if math.isinf(epsilon) or lever == "base" or base is None or released is None:
             continue
         minutes = round(statistics.mean(row["cpu_s"] for row in found) / 60 / CORES, 1)
         settings = "the packaged recipe" if lever == "shipped" else lever
-        yield _row(corpus, method, settings, epsilon, len(found), released / base, minutes)
+        yield _row(
+            corpus, method, settings, epsilon, len(found), released / base, minutes, mean(found, "figures", "mauve")
+        )
     table = _read("seqpate_table")
     base = next(each["perplexity"] for each in table["summary"] if each["row"] == "pub")
     for row, (settings, minutes) in SEQPATE.items():
@@ -179,10 +182,12 @@ def _by_settings(rows: Rows) -> dict[tuple[str, float], Rows]:
     return found
 
 
-def _row(corpus: str, method: str, settings: str, epsilon: float, runs: int, ratio: float, minutes: Any) -> Any:
+def _row(
+    corpus: str, method: str, settings: str, epsilon: float, runs: int, ratio: float, minutes: Any, mauve: Any = None
+) -> dict[str, Any]:
     return {
         "corpus": corpus, "users": USERS[corpus], "method": method, "settings": settings, "epsilon": epsilon,
-        "runs": runs, "over_base": round(ratio, 3), "minutes": minutes,
+        "runs": runs, "over_base": round(ratio, 3), "mauve": mauve and round(mauve, 2), "minutes": minutes,
     }  # fmt: skip
 
 

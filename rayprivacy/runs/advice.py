@@ -1,8 +1,9 @@
-"""What to choose for so many users, epsilon and minutes: the rows of the measured frontier that lie near, best first.
+"""What to choose for so many users, epsilon and minutes: each method's best row of the measured frontier near there.
 
 `frontier.json` beside this module is made by `benchmarks/frontier_page.py` from rows that were run. Rows are compared
-by held-out perplexity over that of the public base on the same corpus: 1 is nothing learnt, and less is better. All
-corpora there are public. A recipe says by its public numbers how many users it expects, so nothing private is read.
+by held-out perplexity over that of the public base on the same corpus: 1 is nothing learnt, and less is better. How
+near the text is to the corpus is another figure, which stands beside it: MAUVE, at most 1. All corpora are public. A
+recipe says by its public numbers how many users it expects, so nothing private is read.
 """
 
 import json
@@ -12,7 +13,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-SHOWN = 3  # of the rows on the nearest corpus
 NEAR_USERS, NEAR_EPSILON = 4.0, 2.0  # a row lies near within these factors
 
 
@@ -28,6 +28,7 @@ class Evidence:
         epsilon: what the run asked for.
         runs: how many there were.
         over_base: held-out perplexity of the released model over that of the public base.
+        mauve: MAUVE of the text beside the corpus; None where none was written, or not as the settings do now.
         minutes: of two cores, as measured; None where the whole run was not timed.
     """
 
@@ -38,12 +39,14 @@ class Evidence:
     epsilon: float
     runs: int
     over_base: float
+    mauve: float | None
     minutes: float | None
 
     def __str__(self) -> str:
+        near = "" if self.mauve is None else f", MAUVE {self.mauve:.2f}"
         took = "" if self.minutes is None else f", {self.minutes:.0f} min"
         runs = f"{self.runs} runs" if self.runs > 1 else "one run"
-        return f"{self.method} {self.over_base:.2f} ({self.settings}; {runs}{took})"
+        return f"{self.method} {self.over_base:.2f}{near} ({self.settings}; {runs}{took})"
 
 
 @cache
@@ -62,7 +65,7 @@ def advice_for(method: str, users: float, epsilon: float, minutes: float | None 
 def advice(users: float, epsilon: float, minutes: float | None, rows: Sequence[Evidence]) -> str:
     """What the frontier says, in words; where it compares methods near there, that comparison.
 
-    >>> row = Evidence("talk", 1000, "mine", "preset good", 3.0, 1, 0.5, 30.0)
+    >>> row = Evidence("talk", 1000, "mine", "preset good", 3.0, 1, 0.5, None, 30.0)
     >>> advice(50_000, 2.0, None, [row])
     'no row of the measured frontier is near about 50,000 users at epsilon 2; the nearest has 1,000 (talk, epsilon 3)'
 
@@ -84,8 +87,8 @@ def advice(users: float, epsilon: float, minutes: float | None, rows: Sequence[E
     if not quick:
         return f"of the measured rows near {asked}, none is known to take at most {minutes:g} min of two cores"
     there = min(_groups(quick), key=lambda group: (len(_methods(group)) == 1, _far(group[0], users, epsilon)))
-    best = sorted(there, key=lambda row: row.over_base)[:SHOWN]
-    only = f"; no other method than {best[0].method} was measured there" if len(_methods(there)) == 1 else ""
+    best = _best_of_each_method(there)
+    only = f"; no other method than {best[0].method} was measured there" if len(best) == 1 else ""
     return (
         f"for {asked}, {best[0].method} with {best[0].settings}. Held-out perplexity over the public base's on"
         f" {best[0].corpus} with {best[0].users:,} users at epsilon {best[0].epsilon:g}:"
@@ -99,6 +102,13 @@ def _groups(rows: Iterable[Evidence]) -> list[list[Evidence]]:
     for row in rows:
         found.setdefault((row.corpus, row.epsilon), []).append(row)
     return list(found.values())
+
+
+def _best_of_each_method(rows: Iterable[Evidence]) -> list[Evidence]:
+    best: dict[str, Evidence] = {}
+    for row in sorted(rows, key=lambda row: row.over_base):
+        best.setdefault(row.method, row)
+    return list(best.values())
 
 
 def _methods(rows: Iterable[Evidence]) -> set[str]:

@@ -47,6 +47,14 @@ def test_seeds_become_their_mean_and_what_was_not_measured_stays_empty(pages: An
     assert "```text\none\ntwo lines\n```" in pages.samples(rows)
 
 
+def test_rows_of_other_sampling_count_in_perplexity_and_not_in_mauve(pages: Any) -> None:
+    narrow = _row(3.0, 0, 60.0, mauve=0.5) | {"lever": "narrow sampling"}
+    (row,) = [each for each in pages.evidence([narrow, _row(3.0, 1, 70.0, mauve=0.7)]) if each["corpus"] == "chat"]
+    assert (row["settings"], row["runs"], row["over_base"], row["mauve"]) == ("the packaged recipe", 2, 0.65, 0.7)
+    (alone,) = [each for each in pages.evidence([narrow]) if each["corpus"] == "chat"]
+    assert (alone["runs"], alone["mauve"]) == (1, None)
+
+
 def test_rows_without_noise_are_no_advice(pages: Any) -> None:
     found = list(pages.evidence([_row(3.0, 0, 60.0), _row(math.inf, 0, 30.0)]))
     chat = [row for row in found if row["corpus"] == "chat"]
