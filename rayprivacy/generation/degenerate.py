@@ -8,6 +8,8 @@ nothing else, with public constants: what they drop is post-processing of the mo
 - `loop`: a word 8 times in a row, or inside one word up to 8 characters 20 times in a row;
 - `repeats`: of at least 16 runs of four words (4-grams), fewer than half are distinct.
 
+What is asked of texts that are written from a structure, a parse tree say, is in `holds_structure`.
+
 Words are what stands between spaces, in lower case. Stretched words ("soooo") and "ha ha ha" are how people write, and
 pass.
 
@@ -17,8 +19,7 @@ pass.
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection
 from itertools import groupby
 from typing import Literal
 
@@ -29,6 +30,7 @@ _GRAM = 4
 _LETTER = re.compile(r"[^\W\d_]")
 _STUCK = re.compile(r"(\w.{0,7}?)\1{19}")  # the whole text, in scripts that put no spaces between words
 _SHORTEST_STUCK = 20
+_OPENED = re.compile(r"[(\[{]\s*\"?([^\s()\[\]{}\"]+)")  # what follows an opening bracket
 
 Reason = Literal["empty", "no letters", "loop", "repeats"]
 
@@ -45,17 +47,13 @@ def is_degenerate(text: str) -> Reason | None:
     return "repeats" if _repeats(words) else None
 
 
-def without_degenerate(texts: Iterable[str]) -> tuple[list[str], Counter[Reason]]:
-    """The texts worth keeping, in their order, and how many were dropped for which reason."""
-    kept: list[str] = []
-    dropped: Counter[Reason] = Counter()
-    for text in texts:
-        reason = is_degenerate(text)
-        if reason is None:
-            kept.append(text)
-        else:
-            dropped[reason] += 1
-    return kept, dropped
+def holds_structure(text: str, names: Collection[str]) -> bool:
+    """Whether a text has one of some names behind an opening bracket, as structures have and sentences do not.
+
+    >>> holds_structure("No thank you (Yield (Execute", {"Yield"}), holds_structure("Yes (tomorrow)", {"Yield"})
+    (True, False)
+    """
+    return bool(names) and any(found in names for found in _OPENED.findall(text))
 
 
 def _longest_run(words: list[str]) -> int:

@@ -43,7 +43,7 @@ from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.generation.decode import Sampler, sample
-from rayprivacy.generation.degenerate import is_degenerate
+from rayprivacy.generation.degenerate import holds_structure, is_degenerate
 from rayprivacy.generation.engines import PRECISIONS, require_engine
 from rayprivacy.generation.fast import convert, decoder_of
 from rayprivacy.generation.grammars import Matcher
@@ -56,6 +56,7 @@ from rayprivacy.models.settings import ModelConfig
 ROW_GROUP = 8192
 AHEAD = 4  # blocks for each actor that may be finished before an earlier one is
 METADATA = b"rayprivacy.writing"
+STRUCTURE = "structure"
 Prompts = Sequence[tuple[int, str]]
 _SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
 _STEP = "writing synthetic text"
@@ -103,6 +104,7 @@ def write_samples(
     source: str = "",
     begun: bool = False,
     structure: Structure | None = None,
+    names: frozenset[str] = frozenset(),
     told: Told = nobody,
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
@@ -125,6 +127,8 @@ def write_samples(
             of a killed run are taken over. Without a name they are not.
         begun: whether each text begins with its prompt; not for the engine `vllm`.
         structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
+        names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
+            goes on with the structure.
         told: told how many texts were sampled, with those that were dropped.
 
     Raises:
@@ -136,7 +140,7 @@ def write_samples(
     require_engine("generation.engine", engine)
     tally = _Tally(source)
     with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
-        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure)
+        task = _Task(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
         parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
         for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, told)):
             writer.write_table(_labelled(group, codes))
@@ -160,11 +164,13 @@ class _Task:
     ready: Path
     begun: bool = False
     structure: Structure | None = None
+    names: frozenset[str] = frozenset()
 
     @property
     def identity(self) -> list[Any]:
         """What decides a text beside the model and the prompt, as JSON values."""
-        return [self.config.model_dump(mode="json"), self.engine, self.threads, self.begun, repr(self.structure)]
+        how = [self.config.model_dump(mode="json"), self.engine, self.threads, self.begun, repr(self.structure)]
+        return [*how, *sorted(self.names)]
 
     def at(self, block: int) -> SamplingConfig:
         """The settings of one block. A sampler uses 32 bits of a seed, in which no two blocks of a run agree."""
@@ -179,7 +185,7 @@ class _Sampler:
         torch.set_num_threads(task.threads)
         self._task = task
         freely = ENGINES[task.engine](task)
-        self._write = _structured(task, task.structure, freely) if task.structure else _Unstructured(freely)
+        self._write = _structured(task, task.structure, freely) if task.structure else _Unstructured(freely, task.names)
 
     def ready(self) -> None:
         """Answer, to say that the model is loaded."""
@@ -198,13 +204,17 @@ class _Sampler:
 
 @dataclass
 class _Unstructured:
-    """Texts as the model writes them; degenerate ones are dropped."""
+    """Texts as the model writes them; degenerate ones are dropped, and those that hold names of a structure."""
 
     freely: Continue
+    names: frozenset[str]
     counts: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, prompts: list[str], config: SamplingConfig) -> list[tuple[str, str | None]]:
-        return [(text, is_degenerate(text)) for text in self.freely(prompts, config)]
+        return [(text, self._dropped(text)) for text in self.freely(prompts, config)]
+
+    def _dropped(self, text: str) -> str | None:
+        return is_degenerate(text) or (STRUCTURE if holds_structure(text, self.names) else None)
 
 
 def _all_parts(task: _Task, prompts: Prompts, actors: int, parts: Parts, told: Told) -> Iterator[pa.Table]:

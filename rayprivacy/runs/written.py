@@ -21,6 +21,7 @@ def written_once(
     source: str,
     what: str,
     structure: Structure | None = None,
+    names: frozenset[str] = frozenset(),
 ) -> Written:
     """Write the texts of a saved model, unless a file of the same source is there.
 
@@ -34,6 +35,7 @@ def written_once(
         source: names the model and the prompts.
         what: the count of the plan that is shown.
         structure: what is asked of the texts.
+        names: of the structure in the prompts, which no text should have (see `write_samples`).
     """
     if path.exists() and (written := read_written(path)).source == source:
         return written
@@ -47,6 +49,7 @@ def written_once(
         engine=settled(config.engine),
         workspace=context.run.root / "public",
         structure=structure,
+        names=names,
         source=source,
         told=context.counter(what),
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.generation import parts, writing
 from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.generation.decode import BATCH, sample
-from rayprivacy.generation.degenerate import is_degenerate
+from rayprivacy.generation.degenerate import holds_structure, is_degenerate
 from rayprivacy.generation.fast import convert
 from rayprivacy.generation.settings import EngineName, SamplingConfig
 from rayprivacy.generation.writing import METADATA, Written, read_written, write_samples
@@ -87,6 +88,20 @@ def test_the_file_holds_the_sound_texts_with_their_labels_in_order(
     assert counts == Written(len(texts) - reasons.total(), dict(sorted(reasons.items())))
     assert 0 < reasons["no letters"] < len(texts) / 2
     assert not any("topic:" in text for text in texts)
+
+
+def test_texts_that_go_on_with_the_structure_of_their_prompts_are_dropped(
+    first: tuple[Path, Written], tiny_base: Path, tmp_path: Path
+) -> None:
+    path, counts = first
+    texts = pq.read_table(path)["text"].to_pylist()
+    opened = set(re.findall(r"\((\w+)", " ".join(texts)))
+    kept = [text for text in texts if not holds_structure(text, opened)]
+    assert 0 < len(kept) < len(texts)
+    out = tmp_path / "synthetic.parquet"
+    found = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1, names=frozenset(opened))
+    assert pq.read_table(out)["text"].to_pylist() == kept
+    assert found == Written(len(kept), {**counts.degenerate, "structure": len(texts) - len(kept)})
 
 
 def test_counts_schema_and_compression_are_in_the_file(first: tuple[Path, Written]) -> None:

@@ -15,9 +15,14 @@ class TreeLabels:
     columns = ("parse", "functions")
 
     def __init__(self, trees: Sequence[str], constants: frozenset[str] = frozenset()) -> None:
-        self._trees, self._constants = trees, constants
+        self._trees = trees
+        self._names = [names(tree, constants) or [] for tree in trees]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names that occur in the trees."""
+        return frozenset(name for found in self._names for name in found)
 
     def labels(self, cell: int) -> dict[str, str]:
         """The tree of a prompt as it was written, and its functions (of JSON: its names); what is no tree has none."""
-        found = names(self._trees[cell], self._constants) or []
-        return {"parse": self._trees[cell], "functions": " ".join(found)}
+        return {"parse": self._trees[cell], "functions": " ".join(self._names[cell])}

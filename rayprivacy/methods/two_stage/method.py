@@ -123,15 +123,17 @@ def _write_trees(context: Context, trained: Trained) -> Written:
 def _write_texts(context: Context, trained: Trained) -> Written:
     trees = pq.read_table(context.run.public(TREES_FILE))["text"].to_pylist()
     prompts = [(place, prompt(tree)) for place, tree in enumerate(trees)]
+    labels = TreeLabels(trees, constants_of(context.recipe))
     return written_once(
         context,
         context.run.root / MODEL,
         prompts,
         context.recipe.generation,
-        TreeLabels(trees, constants_of(context.recipe)),
+        labels,
         context.run.root / SYNTHETIC,
         digest_json([trained.inputs, prompts]),
         TEXTS_WRITTEN,
+        names=frozenset(labels.names),
     )
 
 
