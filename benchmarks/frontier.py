@@ -39,6 +39,7 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "shipped": {"seqpate": [], "generator": []},  # the packaged recipe as it is
     "plain": {"seqpate": ["match=null"], "generator": ["match=null"]},
     "earlier recipe": {"seqpate": EARLIER},
+    "68 openings": {"seqpate": []},
     "earlier recipe, match noise 5": {"seqpate": [*EARLIER, "match.noise_multiplier=5"]},  # as at epsilon 3 and more
     "lora student": {"seqpate": ["student.kind=lora"]},
     "two rounds": {"seqpate": ["votes.rounds=2"]},
@@ -46,6 +47,7 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
     "base": {"generator": [*NARROW, "match=null", "training.steps=1", "training.optimizer.learning_rate=1e-9"]},
     "narrow sampling": {"generator": NARROW},
+    "codes noise 5": {"generator": ["codes.noise_multiplier=5"]},  # as at epsilon 3 and more
     "learning rate 0.002": {"generator": [*NARROW, "training.optimizer.learning_rate=0.002"]},
     "learning rate 0.006": {"generator": [*NARROW, "training.optimizer.learning_rate=0.006"]},
     "rows of 16 tokens": {"seqpate": SHORT_ROWS, "generator": SHORT_ROWS},
@@ -66,13 +68,8 @@ WITHOUT_NOISE = {
 
 # Reviews of medicines are three times as long as chat, and begin in other ways.
 REVIEWS = ["corpus.text=benefitsReview", "corpus.user=review_id", "corpus.max_records_per_user=1"]
-OF_REVIEWS = {
-    "seqpate": [
-        f"prompts={Path(__file__).with_name('reviews_prompts.txt')}",
-        "pseudo.max_tokens=60", "teachers.max_tokens=62", "generation.max_tokens=80",
-    ],
-    "generator": [],
-}  # fmt: skip
+LONGER = ["pseudo.max_tokens=60", "teachers.max_tokens=62", "generation.max_tokens=80"]  # of SeqPATE
+EARLIER_OPENINGS = ("earlier recipe", "68 openings")  # levers whose prompts are the 68 openings of reviews
 
 
 def row(
@@ -90,7 +87,7 @@ def row(
         ]
         changes += WITHOUT_NOISE[method] if math.isinf(epsilon) else [f"privacy.epsilon={epsilon}"]
         changes += [f"privacy.account={name}", f"privacy.ledger=sqlite:///{arguments.work}/ledger.db"]
-        changes += [f"privacy.key={arguments.work}/key{key or ''}", *_source(arguments, corpus, method)]
+        changes += [f"privacy.key={arguments.work}/key{key or ''}", *_source(arguments, corpus, method, lever)]
         if method == "seqpate":
             changes += [f"resources.features={arguments.work}/features{key or ''}"]
         out = arguments.work / name
@@ -106,11 +103,13 @@ def _recipe(corpus: str, method: str) -> Path:
     return own if own.exists() else JOBS / method / "chat.yaml"
 
 
-def _source(arguments: argparse.Namespace, corpus: str, method: str) -> list[str]:
+def _source(arguments: argparse.Namespace, corpus: str, method: str, lever: str) -> list[str]:
     if corpus == "chat":
         return []
     if corpus == "reviews":
-        return [f"corpus.source={arguments.data / 'reviews_druglib.parquet'}", *REVIEWS, *OF_REVIEWS[method]]
+        made = [f"corpus.source={arguments.data / 'reviews_druglib.parquet'}", *REVIEWS]
+        openings = "earlier_reviews_prompts.txt" if lever in EARLIER_OPENINGS else "reviews_prompts.txt"
+        return made + ([*LONGER, f"prompts={Path(__file__).with_name(openings)}"] if method == "seqpate" else [])
     made = [f"corpus.source={arguments.europarl}/private.parquet"]  # see europarl.py
     made += [f"pretrain.prompts={arguments.europarl}/prompts.txt"]
     return made + ([f"prompts={arguments.europarl}/prompts.txt"] if method == "seqpate" else [])
