@@ -1,7 +1,7 @@
 """Pretraining of all weights of a base model on further public text, so that private steps begin nearer to their end.
 
     public texts, in an order that a public seed draws -> a tenth of them held out
-    the others -> documents packed into rows of one length -> AdamW on next tokens -> the same model, other weights
+    the others -> token ids, packed into rows of one length -> AdamW on next tokens -> the same model, other weights
 
 Weights are trained in float32, because a step is far smaller than the spacing of bfloat16 numbers, and rounded to the
 base's number format at the end; products are computed in that format. Equal inputs give equal bits on one machine.
@@ -26,17 +26,18 @@ from rayprivacy.models.trainable import merged, trainable
 
 CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
 _HELD_OUT = 0.1  # of the texts
+PublicText = str | list[int]
 _GROUP = 64  # documents that are packed together: time grows with the number of rows that each is offered to
 
 
 def pretrained(
-    backbone: Backbone, texts: Sequence[str], config: PretrainConfig, held_rows: int, told: Told
+    backbone: Backbone, texts: Sequence[PublicText], config: PretrainConfig, held_rows: int, told: Told
 ) -> tuple[Any, dict[str, float]]:
     """The model after training, in the base's number format; and its loss on held-out text before and after.
 
     Args:
         backbone: the base.
-        texts: public, at least two.
+        texts: public, at least two; as text, or as token ids `start, ..., end`, without `end` where a text goes on.
         config: how it is trained.
         held_rows: rows of held-out text, at most.
         told: told how many steps are done.
@@ -61,9 +62,11 @@ def pretrained(
     return merged(model, backbone), figures
 
 
-def _rows(backbone: Backbone, texts: Iterable[str], row_tokens: int) -> Iterator[Row]:
+def _rows(backbone: Backbone, texts: Iterable[PublicText], row_tokens: int) -> Iterator[Row]:
     """Packed rows, made as they are asked for."""
-    documents = (backbone.document(text, row_tokens - 2) for text in texts)
+    documents = (
+        backbone.document(text, row_tokens - 2) if isinstance(text, str) else text[:row_tokens] for text in texts
+    )
     while group := list(itertools.islice(documents, _GROUP)):
         yield from pack(group, row_tokens, len(group))
 

@@ -3,7 +3,8 @@
     public prompts -> the base model, by its own probabilities -> texts, kept in the public folder of the run
 
 Neither temperature nor a filter changes the probabilities: of texts that were filtered the model grows too sure, and is
-a worse one of real text (benchmarks/results/README.md). A run beside this one that has the same texts shares them.
+a worse one of real text (benchmarks/results/README.md). Texts are kept as token ids: one that still went on when it had
+its tokens must not teach the model to end there. A run beside this one that has the same texts shares them.
 """
 
 import os
@@ -21,7 +22,7 @@ from rayprivacy.models.settings import PretrainConfig
 from rayprivacy.runs.directory import Run
 
 
-def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told) -> list[str]:
+def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told) -> list[list[int]]:
     """Write the texts, or find them written, here or in a run beside this one.
 
     Args:
@@ -31,7 +32,7 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told)
         told: told how many texts are written.
 
     Returns:
-        `config.texts` texts, each with the prompt that it begins with.
+        `config.texts` documents, `start, prompt, text`, and `end` where the model ended the text by itself.
 
     Raises:
         ConfigError: the prompts cannot be read.
@@ -39,10 +40,10 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told)
     prompts = load_prompts(config.prompts)
     # Without the engine: runs beside each other share texts, and so the pretrained model, whatever engines they have.
     origin = [base.digest, prompts, config.texts, config.tokens_written, config.seed]
-    path = run.public(f"own-texts-{digest_json(origin)[:16]}.json")
+    path = run.public(f"own-documents-{digest_json(origin)[:16]}.json")
     if not path.exists():
         write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, told))
-    return [str(text) for text in read_json(path)]
+    return [list(map(int, document)) for document in read_json(path)]
 
 
 def _beside(run: Run[Any], name: str) -> Any:
@@ -56,7 +57,7 @@ def _beside(run: Run[Any], name: str) -> Any:
     return None
 
 
-def _written(run: Run[Any], base: Backbone, prompts: list[str], config: PretrainConfig, told: Told) -> list[str]:
+def _written(run: Run[Any], base: Backbone, prompts: list[str], config: PretrainConfig, told: Told) -> list[list[int]]:
     engine = settled(run.recipe.generation.engine)
     longest = max(len(prompt.split()) for prompt in prompts)
     sampling = SamplingConfig(
@@ -68,5 +69,4 @@ def _written(run: Run[Any], base: Backbone, prompts: list[str], config: Pretrain
         seed=config.seed,
     )
     with sampler_of(engine, base.model, base, run.public(""), told) as sampler:
-        documents = sampler(cut_prompts(prompts, sampling), sampling)
-    return [str(base.tokenizer.decode(ids, skip_special_tokens=True)) for ids in documents]
+        return sampler(cut_prompts(prompts, sampling), sampling)

@@ -17,7 +17,7 @@ from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.memory import trim_memory
-from rayprivacy.models.pretraining import pretrained
+from rayprivacy.models.pretraining import PublicText, pretrained
 from rayprivacy.models.save import save_model, write_card
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
 from rayprivacy.runs.directory import FOUND, INPUTS, R, Run
@@ -66,9 +66,11 @@ def pretrained_base(
     Raises:
         ConfigError: the text cannot be read, or it or the model has changed since the run began.
     """
+    texts: list[PublicText]
     if documents is None:
-        documents = own_texts(run, base, config, written) if config.prompts else texts_of(config)
-    texts = list(documents)
+        texts = [*own_texts(run, base, config, written)] if config.prompts else [*texts_of(config)]
+    else:
+        texts = [*documents]
     text = digest_json(texts)
     run.bind(pretraining_text=text)
     folder = _folder(run.root, base.digest, config, text)

@@ -146,10 +146,11 @@ def test_the_base_writes_its_own_text_behind_public_prompts(
         patched.setattr(generator_method, "_shares", _stop)
         with pytest.raises(_StoppedError):
             rp.run(load_recipe(generator.recipe), generator.folder / "out", console=QUIET)
-    (kept,) = (generator.folder / "out" / "public").glob("own-texts-*.json")
-    before, texts = kept.stat().st_mtime_ns, json.loads(kept.read_text())
-    assert len(texts) == 24
-    assert all(text.startswith(("the bread", "we eat")) for text in texts)
+    (kept,) = (generator.folder / "out" / "public").glob("own-documents-*.json")
+    before, documents = kept.stat().st_mtime_ns, json.loads(kept.read_text())
+    assert len(documents) == 24
+    base = load_backbone(load_recipe(generator.recipe).model)
+    assert all(base.text(document).startswith(("the bread", "we eat")) for document in documents)
     prompts.write_text("the cake\n")
     with pytest.raises(rp.ConfigError, match=r"the pretraining text of .* changed since the run began"):
         rp.run(load_recipe(generator.recipe), generator.folder / "out", console=QUIET)

@@ -31,6 +31,26 @@ def test_all_weights_learn_and_equal_seeds_give_equal_bits(
     assert model_digest(tiny_backbone.model) == before
 
 
+def test_a_text_that_goes_on_does_not_teach_the_model_to_end(
+    tiny_backbone: Backbone, public_sentences: list[str]
+) -> None:
+    whole = [tiny_backbone.document(text, 60) for text in public_sentences * 4]
+    assert all(document[-1] == tiny_backbone.end for document in whole)
+    cut = [[token for token in document if token != tiny_backbone.end] for document in whole]
+    config = CONFIG.model_copy(update={"steps": 40, "max_tokens": 64})
+
+    def ends(documents: list[list[int]]) -> float:
+        """How likely the end is behind the last token of a text."""
+        model, _ = pretrained(tiny_backbone, documents, config, 8, nobody)
+        with torch.no_grad():
+            logits = [model(input_ids=torch.tensor([document])).logits[0, -1] for document in cut[:20]]
+        return float(torch.stack(logits).softmax(-1)[:, tiny_backbone.end].mean())
+
+    assert ends(whole) > 0.3
+    assert ends(cut) < 0.01
+    assert tiny_backbone.start != tiny_backbone.end
+
+
 def test_a_kept_model_is_the_same_input_wherever_it_lies(
     tiny_backbone: Backbone, public_sentences: list[str], tmp_path: Path
 ) -> None:

@@ -64,9 +64,13 @@ def _run(folder: Path, base: Path, engine: str = "transformers") -> Run[Any]:
 def test_texts_are_drawn_from_the_base_itself(
     tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, asked: list[SamplingConfig]
 ) -> None:
-    texts = own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
-    assert len(texts) == 12
-    assert [text.startswith("the bread is") for text in texts] == [True, False] * 6, "prompts are used whole, in turn"
+    documents = own_texts(_run(tmp_path / "one", tiny_base), tiny_backbone, config, nobody)
+    assert len(documents) == 12
+    whole = [tiny_backbone.text(document).startswith("the bread is") for document in documents]
+    assert whole == [True, False] * 6, "prompts are used whole, in turn"
+    for document, prompt in zip(documents, ("the bread is", "we") * 6, strict=True):
+        written = document[len(tiny_backbone.prefix(prompt)) :]
+        assert (len(written) == 8) != (written[-1] == tiny_backbone.end), "a text that was cut has no end"
     (sampling,) = asked
     assert (sampling.temperature, sampling.top_p) == (1.0, 1.0)
     logits = torch.randn(len(tiny_backbone.head))
