@@ -30,7 +30,8 @@ EARLIER = [  # what the packaged recipe had before: 100 openers, fewer tokens to
     "generation.top_k=50", "generation.top_p=0.95", "match.candidates=1.5",
 ]  # fmt: skip
 SHORT_ROWS = [  # of Europarl: own texts as long as the rows that hold them, which cut them
-    "pretrain.text_tokens=16", "pretrain.batch=32", "pretrain.max_tokens=16", "generation.max_tokens=24",
+    "pretrain.texts=6000", "pretrain.text_tokens=16", "pretrain.sentences=null", "pretrain.batch=32",
+    "pretrain.max_tokens=16", "generation.max_tokens=24",
 ]  # fmt: skip
 NARROW = ["generation.top_k=50", "generation.top_p=0.9"]  # what the generator's packaged recipe had before
 METHODS = ("seqpate", "generator")

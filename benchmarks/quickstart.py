@@ -120,7 +120,7 @@ def watched_run(recipe: Path, out: Path, overrides: list[str], isa: str = "nativ
     """Run a recipe, or finish it, in a process of its own: its seconds, and what it used."""
     words = [word for each in overrides for word in ("-o", each)]
     command = [sys.executable, "-m", "rayprivacy.cli", "run", str(recipe), "--out", str(out), "--resume", *words]
-    began, log = time.time(), out.with_suffix(".log")
+    began, log = time.time(), out.with_name(f"{out.name}.log")
     with log.open("w") as said:
         process = subprocess.Popen(command, env=os.environ | ISAS[isa], stdout=said, stderr=subprocess.STDOUT)
         watch = Watch(psutil.Process(process.pid))

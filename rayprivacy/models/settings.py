@@ -24,6 +24,9 @@ class ModelConfig(Config):
     dtype: Literal["auto", "bfloat16", "float32"] = AUTO
 
 
+OF_OWN_TEXTS = ("text_tokens", "sentences")
+
+
 class PretrainConfig(Config):
     """The `pretrain` block: all weights of the base model are trained on public text before private text is read.
 
@@ -34,6 +37,7 @@ class PretrainConfig(Config):
         prompts: in place of a source, a public file of prompts, one a line: the base model writes the text itself.
         texts: how many it writes.
         text_tokens: of each text behind its prompt, at most; `max_tokens` if absent.
+        sentences: of each text, where so many end in it; then the text ends with them.
         steps: of AdamW.
         batch: rows of a step.
         max_tokens: of a row. Texts are packed into rows, and longer ones are cut.
@@ -46,6 +50,7 @@ class PretrainConfig(Config):
     prompts: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
     texts: int = Field(default=2000, ge=LEAST_TEXTS)
     text_tokens: int | None = Field(default=None, ge=1)
+    sentences: int | None = Field(default=None, ge=1)
     steps: int = Field(default=100, ge=1)
     batch: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=128, ge=8, le=2048)
@@ -57,8 +62,9 @@ class PretrainConfig(Config):
         if (self.source is None) == (self.prompts is None):
             said = "source and prompts are both given" if self.source else "neither source nor prompts is given"
             raise ValueError(f"{said}: name public text, or prompts behind which the base model writes its own")
-        if self.text_tokens is not None and self.source:
-            raise ValueError("text_tokens is of texts that the base model writes, and source is given: remove it")
+        for name in OF_OWN_TEXTS:
+            if getattr(self, name) is not None and self.source:
+                raise ValueError(f"{name} is of texts that the base model writes, and source is given: remove it")
         return self
 
     @property
@@ -71,8 +77,8 @@ class PretrainConfig(Config):
         # Recipes with a source are written as they were before there were prompts, so that their releases are found.
         written: dict[str, Any] = handler(self)
         unused = () if self.prompts else ("prompts", "texts")
-        later = () if self.text_tokens else ("text_tokens",)
-        return {name: value for name, value in written.items() if name not in (*unused, *later)}
+        left_out = [name for name in OF_OWN_TEXTS if written[name] is None]
+        return {name: value for name, value in written.items() if name not in (*unused, *left_out)}
 
 
 class AdapterConfig(Config):

@@ -14,6 +14,7 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.sentences import first_sentences
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
 from rayprivacy.generation.settings import SamplingConfig, settled
@@ -32,14 +33,15 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, told: Told)
         told: told how many texts are written.
 
     Returns:
-        `config.texts` documents, `start, prompt, text`, and `end` where the model ended the text by itself.
+        `config.texts` documents, `start, prompt, text`, and `end` where the model ended the text by itself, or the text
+        has `config.sentences`.
 
     Raises:
         ConfigError: the prompts cannot be read.
     """
     prompts = load_prompts(config.prompts)
     # Without the engine: runs beside each other share texts, and so the pretrained model, whatever engines they have.
-    origin = [base.digest, prompts, config.texts, config.tokens_written, config.seed]
+    origin = [base.digest, prompts, config.texts, config.tokens_written, config.seed, config.sentences]
     path = run.public(f"own-documents-{digest_json(origin)[:16]}.json")
     if not path.exists():
         write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, told))
@@ -69,4 +71,11 @@ def _written(run: Run[Any], base: Backbone, prompts: list[str], config: Pretrain
         seed=config.seed,
     )
     with sampler_of(engine, base.model, base, run.public(""), told) as sampler:
-        return sampler(cut_prompts(prompts, sampling), sampling)
+        documents = sampler(cut_prompts(prompts, sampling), sampling)
+    return [_first_sentences(base, document, config.sentences) for document in documents]
+
+
+def _first_sentences(base: Backbone, document: list[int], count: int | None) -> list[int]:
+    """The document up to the end of so many sentences, where they end in it."""
+    found = count and first_sentences(base.text(document), count)
+    return base.document(found, len(document)) if found else document

@@ -19,7 +19,7 @@ from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.memory import trim_memory
 from rayprivacy.models.pretraining import PublicText, pretrained
 from rayprivacy.models.save import save_model, write_card
-from rayprivacy.models.settings import ModelConfig, PretrainConfig
+from rayprivacy.models.settings import OF_OWN_TEXTS, ModelConfig, PretrainConfig
 from rayprivacy.runs.directory import FOUND, INPUTS, R, Run
 from rayprivacy.runs.own_texts import own_texts
 from rayprivacy.runs.pretrain_plan import HELD_ROWS, PRETRAINING, texts_of
@@ -125,5 +125,6 @@ def _shared(folder: Path, run: Run[Any], base: Backbone) -> bool:
 
 
 def _folder(root: Path, base: str, config: PretrainConfig, text: str) -> Path:
-    settings = config.model_dump(mode="json", exclude={"source", "text", "prompts", "texts", "text_tokens"})
+    of_text = {"source", "text", "prompts", "texts", *OF_OWN_TEXTS}
+    settings = config.model_dump(mode="json", exclude=of_text)
     return root / "public" / f"pretrained-{digest_json([base, settings, text])[:16]}"

@@ -200,7 +200,7 @@ def test_the_block_is_part_of_the_release_and_a_stage_that_charges_nothing(name:
 
 @pytest.mark.parametrize("name", ["seqpate", "generator"])
 def test_other_texts_of_the_bases_own_are_another_release(name: str) -> None:
-    changes: tuple[dict[str, int], ...] = ({}, {"texts": 50}, {"text_tokens": 8}, {"text_tokens": 9})
+    changes: tuple[dict[str, int], ...] = ({}, {"texts": 50}, {"text_tokens": 8}, {"text_tokens": 9}, {"sentences": 1})
     blocks = ({"prompts": "prompts.txt", **change} for change in changes)
     found = [parse_recipe({"method": name, "pretrain": block}).release_id for block in blocks]
     assert len(set(found)) == len(changes)
@@ -244,6 +244,7 @@ def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None
         ({}, "neither source nor prompts is given: name public text"),
         ({"source": "one.csv", "prompts": "prompts.txt"}, "source and prompts are both given: name public text"),
         ({"source": "one.csv", "text_tokens": 8}, "text_tokens is of texts that the base model writes"),
+        ({"source": "one.csv", "sentences": 1}, "sentences is of texts that the base model writes"),
         ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is the private corpus: name public prompts"),
         ({"prompts": "prompts.txt", "texts": 9}, r"pretrain\.texts"),
     ],

@@ -85,13 +85,20 @@ def test_they_are_written_once_and_shared(
     assert own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody) == one
     assert len(asked) == 1
     (tmp_path / "prompts.txt").write_text("we\nthe bread is\n")
-    changes: tuple[dict[str, Any], ...] = ({}, {"seed": 1}, {"texts": 13}, {"max_tokens": 9}, {"text_tokens": 3})
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"seed": 1},
+        {"texts": 13},
+        {"max_tokens": 9},
+        {"text_tokens": 3},
+        {"text_tokens": 3, "sentences": 1},
+    )
     for number, change in enumerate(changes, 2):
         own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config.model_copy(update=change), nobody)
         assert len(asked) == number, change
     own_texts(_run(tmp_path / "three", tiny_base, "ctranslate2_float32"), tiny_backbone, config, nobody)
     assert asked[-1].max_tokens == 3, "rows are longer than texts"
-    assert len(asked) == 6, "a run with another engine shares them too"
+    assert len(asked) == 7, "a run with another engine shares them too"
 
 
 def test_those_of_another_owner_are_not_read(
@@ -107,3 +114,21 @@ def test_those_of_another_owner_are_not_read(
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config, nobody)
     assert len(asked) == 2
+
+
+def test_a_text_ends_with_its_first_sentences_and_goes_on_where_it_has_fewer(
+    tmp_path: Path,
+    tiny_base: Path,
+    tiny_backbone: Backbone,
+    config: PretrainConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, end = [tiny_backbone.start], [tiny_backbone.end]
+    whole, more, cut = (tiny_backbone.prefix(text) for text in ("we eat. We go.", "the end. We go home. And", "we eat"))
+    written = [[*whole, *end], more, cut, [*cut, *end]]
+    monkeypatch.setattr(module, "sampler_of", lambda *_: _Entered(lambda prompts, sampling: written))
+    found = own_texts(
+        _run(tmp_path / "one", tiny_base), tiny_backbone, config.model_copy(update={"sentences": 1}), nobody
+    )
+    assert [tiny_backbone.text(document) for document in found] == ["we eat.", "the end.", "we eat", "we eat"]
+    assert [document[:1] == start and document[-1:] == end for document in found] == [True, True, False, True]
