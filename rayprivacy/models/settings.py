@@ -77,7 +77,7 @@ class PretrainConfig(Config):
         # Recipes with a source are written as they were before there were prompts, so that their releases are found.
         written: dict[str, Any] = handler(self)
         unused = () if self.prompts else ("prompts", "texts")
-        left_out = [name for name in OF_OWN_TEXTS if written[name] is None]
+        left_out = [name for name in OF_OWN_TEXTS if getattr(self, name) is None]
         return {name: value for name, value in written.items() if name not in (*unused, *left_out)}
 
 
