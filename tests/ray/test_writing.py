@@ -23,13 +23,15 @@ import ray
 from zygote import fork
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.generation import parts, writing
+from rayprivacy.generation import parts, sampling_actors, writing
 from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.generation.decode import BATCH, sample
 from rayprivacy.generation.degenerate import holds_structure, is_degenerate
 from rayprivacy.generation.fast import convert
+from rayprivacy.generation.sampling_actors import METADATA
 from rayprivacy.generation.settings import EngineName, SamplingConfig
-from rayprivacy.generation.writing import METADATA, Written, read_written, write_samples
+from rayprivacy.generation.text_writers import WritingTask
+from rayprivacy.generation.writing import Written, read_written, write_samples
 from rayprivacy.models.backbone import Backbone
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "one_thread")]
@@ -44,8 +46,8 @@ def prompts(cells: list[int]) -> Prompts:
     return [(cell, CODES.text(cell)) for cell in cells]
 
 
-def task(model: Path, config: SamplingConfig = CONFIG) -> writing._Task:
-    return writing._Task(model, config, "transformers", 1, model)
+def task(model: Path, config: SamplingConfig = CONFIG) -> WritingTask:
+    return WritingTask(model, config, "transformers", 1, model)
 
 
 def alone(backbone: Backbone, asked: Prompts, config: SamplingConfig = CONFIG) -> list[str]:
@@ -148,7 +150,7 @@ def _samplers() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if "_Sampler" in " ".join(process.cmdline()):
+            if "SamplingActor" in " ".join(process.cmdline()):
                 found.append(process)
         except psutil.Error:
             continue
@@ -157,7 +159,7 @@ def _samplers() -> list[psutil.Process]:
 
 def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone) -> None:
     asked, config = prompts(BLOCK * 10), CONFIG.model_copy(update={"max_tokens": 16})
-    blocks = writing._sampled(task(tiny_base, config), asked, 2, range(10))
+    blocks = sampling_actors.sampled(task(tiny_base, config), asked, 2, range(10))
     texts = next(blocks)["text"].to_pylist()
     os.kill(_samplers()[0].pid, signal.SIGKILL)
     for block in blocks:
@@ -167,14 +169,16 @@ def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone
 
 def test_an_actor_that_the_cluster_has_no_room_for_delays_nothing(tiny_base: Path, tiny_backbone: Backbone) -> None:
     more = int(ray.cluster_resources()["CPU"]) + 1
-    blocks = list(writing._sampled(task(tiny_base), prompts(BLOCK * more), more, range(more)))
+    blocks = list(sampling_actors.sampled(task(tiny_base), prompts(BLOCK * more), more, range(more)))
     texts = [text for block in blocks for text in block["text"].to_pylist()]
     assert texts == alone(tiny_backbone, prompts(BLOCK * more))
 
 
 def test_blocks_come_in_the_order_of_their_numbers() -> None:
     tables = {number: pa.table({"n": [number]}) for number in range(5)}
-    assert list(writing._in_order((number, tables[number]) for number in (2, 0, 1, 4, 3))) == list(tables.values())
+    assert list(sampling_actors._in_order((number, tables[number]) for number in (2, 0, 1, 4, 3))) == list(
+        tables.values()
+    )
 
 
 def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +198,9 @@ def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyP
 
     with tempfile.NamedTemporaryFile() as slow:
         actors = [ray.remote(Uneven).options(num_cpus=0.1).remote(slow.name) for _ in range(2)]
-        finished = writing._finished(actors, [(0, "")] * 50 * BATCH, range(50))
-        early = [next(finished)[0] for _ in range(2 * writing.AHEAD - 1)]
-        assert early == list(range(1, 2 * writing.AHEAD))
+        finished = sampling_actors._finished(actors, [(0, "")] * 50 * BATCH, range(50))
+        early = [next(finished)[0] for _ in range(2 * sampling_actors.AHEAD - 1)]
+        assert early == list(range(1, 2 * sampling_actors.AHEAD))
         timer = threading.Timer(0.5, slow.close)
         timer.start()
         later = [place for place, _ in finished]
@@ -214,7 +218,7 @@ def test_a_writer_that_died_goes_on_behind_its_last_part(
     monkeypatch.setattr(parts, "PART_BLOCKS", 1)
     out, source = tmp_path / "synthetic.parquet", "a model" if named else ""
     sampled: list[int] = []
-    real = writing._sampled
+    real = writing.sampled
 
     def watched(task: Any, asked: Any, actors: int, blocks: Any) -> Iterator[pa.Table]:
         sampled.extend(blocks)
@@ -226,7 +230,7 @@ def test_a_writer_that_died_goes_on_behind_its_last_part(
         write(self, part, texts)
 
     write = parts.Parts.write
-    monkeypatch.setattr(writing, "_sampled", watched)
+    monkeypatch.setattr(writing, "sampled", watched)
     with monkeypatch.context() as patch:
         patch.setattr(parts.Parts, "write", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -267,7 +271,7 @@ def _long_texts() -> Any:
 def test_the_drivers_memory_does_not_grow_with_the_texts(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "_start", lambda task: _long_texts())
+    monkeypatch.setattr(sampling_actors, "_start", lambda task: _long_texts())
     process, rises = psutil.Process(), []
     for count in (5_000, 10_000, 110_000):  # the first one warms up
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
@@ -284,21 +288,21 @@ CONSOLE = """
 import os, signal, sys
 from pathlib import Path
 import psutil, ray
-from rayprivacy.generation import writing
-from rayprivacy.generation.fast import convert
-from rayprivacy.generation.settings import EngineName, SamplingConfig
+from rayprivacy.generation.sampling_actors import SamplingActor, sampled
+from rayprivacy.generation.settings import BATCH, SamplingConfig
+from rayprivacy.generation.text_writers import WritingTask
 from rayprivacy.runs.session import ray_session
 
 model = Path(sys.argv[1])
-task = writing._Task(model, SamplingConfig(max_tokens=3), "transformers", 1, model)
+task = WritingTask(model, SamplingConfig(max_tokens=3), "transformers", 1, model)
 with ray_session("local"):
-    blocks = writing._sampled(task, [(0, "hello")] * 4 * writing.BATCH, 1, range(4))
+    blocks = sampled(task, [(0, "hello")] * 4 * BATCH, 1, range(4))
     next(blocks)
     children = psutil.Process().children(recursive=True)
-    os.kill(next(each.pid for each in children if "_Sampler" in " ".join(each.cmdline())), signal.SIGKILL)
+    os.kill(next(each.pid for each in children if "SamplingActor" in " ".join(each.cmdline())), signal.SIGKILL)
     print(sum(1 for _ in blocks), "more blocks")
     print("now with a reference", file=sys.stderr, flush=True)
-    ray.get(ray.remote(writing._Sampler).options(max_restarts=-1).remote(ray.put(task)).ready.remote())
+    ray.get(ray.remote(SamplingActor).options(max_restarts=-1).remote(ray.put(task)).ready.remote())
 """
 
 
