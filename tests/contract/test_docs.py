@@ -1,6 +1,7 @@
 """The documentation is true where a machine can tell: it builds offline, links lead somewhere, commands parse."""
 
 import ast
+import itertools
 import os
 import re
 import shlex
@@ -123,6 +124,33 @@ def test_relative_links_lead_to_files_and_headings(path: Path) -> None:
         file = (path.parent / name).resolve() if name else path
         assert file.exists(), target
         assert not anchor or anchor in _anchors(file), target
+
+
+def _broken_tables(text: str) -> list[str]:
+    """Lines under a table's head that are no row of it with as many cells, or a head within a paragraph."""
+    broken, cells = [], 0
+    for head, line in itertools.pairwise(["", *_unfenced(text).split("\n")]):
+        if "|---" in line:
+            cells = line.count("|")
+            broken += [line] if not line.startswith("|") or head.replace("\\|", "").count("|") != cells else []
+        elif cells and line.startswith("|"):
+            broken += [line] if line.replace("\\|", "").count("|") != cells else []
+        else:
+            cells = 0
+    return broken
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "benchmarks" / "results" / "README.md"], ids=_named)
+def test_tables_are_whole(path: Path) -> None:
+    """A paragraph that was wrapped again, say, would have taken a table with it."""
+    assert not _broken_tables(path.read_text("utf-8"))
+
+
+def test_a_broken_table_would_be_noticed() -> None:
+    whole = "| a | b |\n|---|---|\n| 1 | 2 |\n"
+    assert not _broken_tables(whole)
+    for broken in (whole.replace("\n", " "), whole.replace("| 1 | 2 |", "| 1 |"), whole.replace("| a |", "|")):
+        assert _broken_tables(broken), broken
 
 
 def _blocks(text: str) -> Iterator[str]:
