@@ -130,7 +130,7 @@ def _broken_tables(text: str) -> list[str]:
     """Lines under a table's head that are no row of it with as many cells, or a head within a paragraph."""
     broken, cells = [], 0
     for head, line in itertools.pairwise(["", *_unfenced(text).split("\n")]):
-        if "|---" in line:
+        if re.search(r"\| *:?---", line):
             cells = line.count("|")
             broken += [line] if not line.startswith("|") or head.replace("\\|", "").count("|") != cells else []
         elif cells and line.startswith("|"):
