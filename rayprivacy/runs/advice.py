@@ -105,10 +105,11 @@ def _groups(rows: Iterable[Evidence]) -> list[list[Evidence]]:
 
 
 def _best_of_each_method(rows: Iterable[Evidence]) -> list[Evidence]:
+    """Each method's row of least perplexity, best first; of rows whose text was measured, where it has any."""
     best: dict[str, Evidence] = {}
-    for row in sorted(rows, key=lambda row: row.over_base):
+    for row in sorted(rows, key=lambda row: (row.mauve is None, row.over_base)):
         best.setdefault(row.method, row)
-    return list(best.values())
+    return sorted(best.values(), key=lambda row: row.over_base)
 
 
 def _methods(rows: Iterable[Evidence]) -> set[str]:

@@ -48,6 +48,13 @@ def test_the_best_of_the_nearest_rows_is_advised_and_the_best_of_the_other_metho
     assert alone.endswith("no other method than seqpate was measured there")
 
 
+def test_a_row_whose_text_was_measured_is_shown_before_one_without() -> None:
+    said = advice(900, 3, None, [*ROWS, _row("generator", 0.55, mauve=0.9), _row("seqpate", 0.45)])
+    assert said.startswith("for about 900 users at epsilon 3, generator with settings of 0.55.")
+    assert "generator 0.55, MAUVE 0.90 (" in said
+    assert "seqpate 0.70, MAUVE 0.96 (" in said
+
+
 def test_minutes_leave_out_what_takes_longer_or_was_not_timed() -> None:
     said = advice(1000, 3, 30, ROWS)
     assert said.startswith("for about 1,000 users at epsilon 3, seqpate with settings of 0.7.")
@@ -76,7 +83,7 @@ def test_the_plan_says_it_and_bad_minutes_are_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(machine, "this_machine", lambda say: None)  # a machine that cannot be measured
     shown = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--users", "2700"], tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert "for about 2,700 users at epsilon 3, generator with training.preset good" in " ".join(shown.stdout.split())
+    assert "for about 2,700 users at epsilon 3, generator with the packaged recipe." in " ".join(shown.stdout.split())
     refused = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--minutes", "0"], tmp_path)
     assert refused.returncode == 2
     assert "minutes is 0: give a number of at least 1" in " ".join(refused.stderr.split())
