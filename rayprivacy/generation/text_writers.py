@@ -1,4 +1,4 @@
-"""What writes the texts of a block: an engine that continues prompts, and what is asked of its texts.
+"""Writers of a block of texts: an engine continues the prompts, and a rule says which texts are dropped.
 
 An engine is a function of the model, the prompts and the settings, so that a block that is sampled again is the same.
 """

@@ -2,7 +2,8 @@
 
 `frontier.json` beside this module is made by `benchmarks/frontier_page.py` from rows that were run. Rows are compared
 by held-out perplexity over that of the public base on the same corpus: 1 is nothing learnt, and less is better. How
-near the text is to the corpus is another figure, which stands beside it: MAUVE, at most 1. All corpora are public. A
+near the text is to the corpus is another figure, which stands beside it: MAUVE, at most 1. A method's rows without it
+are shown only where it has no row with it, since their settings are not those of today. All corpora are public. A
 recipe says by its public numbers how many users it expects, so nothing private is read.
 """
 
