@@ -59,7 +59,7 @@ FIGURES = (
     "mauve", "precision", "recall", "frechet", "topic_total_variation", "length_total_variation", "words_mean",
     "perplexity", "distinct_2", "self_bleu_4", "duplicate_share", "accuracy",
 )  # fmt: skip
-SAMPLES = 20
+SAMPLES, ON_GPU = 20, "resources.gpu=true"
 _ROLES = {"student": "released", "generator": "released"}  # of the models whose perplexity is measured
 WITHOUT_NOISE = {
     "seqpate": ["privacy.epsilon=1e6"],  # votes have noise of 1e-5 then
@@ -94,7 +94,9 @@ def row(
         out = arguments.work / name
         seconds, watch = watched_run(_recipe(corpus, method), out, changes)
         names = {"corpus": corpus, "method": method, "epsilon": epsilon, "lever": lever, "seed": seed, "key": key}
-        found = names | _figures(out) | {"seconds": round(seconds), "cpu_s": round(watch.seen[-1][1])}
+        found = names | _figures(out) | {"seconds": round(seconds), "overrides": arguments.override}
+        if ON_GPU not in arguments.override:  # beside a GPU, minutes of a core say nothing
+            found["cpu_s"] = round(watch.seen[-1][1])
         kept.write_text(json.dumps(found))
     return json.loads(kept.read_text())
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from frontier import OF_THE_RECIPE
+from frontier import OF_THE_RECIPE, ON_GPU
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -34,7 +34,7 @@ SEQPATE = {  # rows of seqpate_table.json that belong to the frontier, and minut
     "default": ("head student", 25.0),
     "student_lora": ("student.kind lora", 27.0),
 }
-CORES, ON_GPU = 2, "resources.gpu=true"  # cores that minutes are of, and the change of rows that have none of these
+CORES = 2  # that minutes are of; rows on a GPU have none
 BOUND = 1e5  # epsilon of rows with next to no noise, which are bounds and no advice
 Rows = list[dict[str, Any]]
 
@@ -151,7 +151,8 @@ def evidence(rows: Rows) -> Iterator[dict[str, Any]]:
         base, released = (mean(found, "heldout_perplexity", name) for name in ("base", "released"))
         if math.isinf(epsilon) or lever == "base" or base is None or released is None:
             continue
-        minutes = round(statistics.mean(row["cpu_s"] for row in found) / 60 / CORES, 1)
+        of_cores = mean(found, "cpu_s")
+        minutes = of_cores and round(of_cores / 60 / CORES, 1)
         settings = "the packaged recipe" if lever == "shipped" else lever
         yield _row(
             corpus, method, settings, epsilon, len(found), released / base, minutes, mean(found, "figures", "mauve")

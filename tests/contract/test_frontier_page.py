@@ -62,6 +62,14 @@ def test_rows_without_noise_are_no_advice(pages: Any) -> None:
     assert any(row["corpus"] == "europarl" and row["method"] == "generator" for row in found)
 
 
+def test_rows_on_a_gpu_count_in_everything_but_minutes_of_cores(pages: Any) -> None:
+    on_gpu = {name: value for name, value in _row(3.0, 1, 80.0, mauve=0.8).items() if name != "cpu_s"}
+    (row,) = [each for each in pages.evidence([_row(3.0, 0, 60.0), on_gpu]) if each["corpus"] == "chat"]
+    assert (row["runs"], row["over_base"], row["mauve"], row["minutes"]) == (2, 0.7, 0.8, 5.0)
+    (alone,) = [each for each in pages.evidence([on_gpu]) if each["corpus"] == "chat"]
+    assert alone["minutes"] is None
+
+
 def test_the_plot_is_the_same_for_the_same_rows(pages: Any, tmp_path: Path) -> None:
     rows = [_row(epsilon, 0, 60.0, mauve=0.5, recall=0.6) for epsilon in (1.0, 3.0)]
     for name in ("one", "other"):
