@@ -132,22 +132,23 @@ def local_ray(zygotes: None) -> Path:
         "log_to_driver": False,
         "ignore_reinit_error": True,
     }
-    session = Path(ray.init(address="local", **options).address_info["session_dir"])
-    _free_left_groups()
-    return session
+    return Path(ray.init(address="local", **options).address_info["session_dir"])
 
 
-def _free_left_groups() -> None:
-    """Remove the placement groups of drivers that earlier files killed; at the beginning of a file none is in use.
+@pytest.fixture(autouse=True)
+def no_left_groups(request: pytest.FixtureRequest) -> None:
+    """Remove the placement groups of drivers that earlier tests killed; at the beginning of a test none is in use.
 
     Where workers and driver die at one moment, Ray Train's controller may ask for a new group after Ray has cleaned up
-    behind the job, and the group then keeps its CPUs.
+    behind the job, and the group then keeps its CPUs: two of these, and a training of two workers waits for room.
     """
-    from ray import PlacementGroupID
+    if "local_ray" not in request.fixturenames:
+        return
+    from ray import PlacementGroupID, is_initialized
     from ray.util import placement_group_table, remove_placement_group
     from ray.util.placement_group import PlacementGroup
 
-    for name, group in placement_group_table().items():
+    for name, group in (placement_group_table() if is_initialized() else {}).items():
         if group["state"] != "REMOVED":
             remove_placement_group(PlacementGroup(PlacementGroupID.from_hex(name)))
 
