@@ -103,9 +103,12 @@ class XgrammarMatcher:
     def _compiled(self) -> Any:
         import xgrammar  # an optional package, imported only where it is wanted
 
-        tokens = xgrammar.TokenizerInfo.from_huggingface(
-            self._documents.tokenizer, vocab_size=self._vocabulary, stop_token_ids=[self._documents.end]
+        tokenizer = self._documents.tokenizer
+        found = xgrammar.TokenizerInfo.from_huggingface(
+            tokenizer, vocab_size=self._vocabulary, stop_token_ids=[self._documents.end]
         )
+        spelt = _spelt(tokenizer, self._vocabulary)
+        tokens = xgrammar.TokenizerInfo.from_vocab_and_metadata(spelt, found.dump_metadata())
         return xgrammar.GrammarCompiler(tokens, max_threads=1).compile_grammar(_xgrammar_grammar(self._grammar))
 
     def accepts(self, text: str) -> bool:
@@ -178,6 +181,13 @@ class _Masks(LogitsProcessor):
             return torch.arange(tokens) == self._matcher.end
         bits = np.unpackbits(np.frombuffer(reader.compute_bitmask(), np.uint8), bitorder="little")
         return torch.from_numpy(bits[:tokens].astype(bool))
+
+
+def _spelt(tokenizer: Any, vocabulary: int) -> list[bytes | str]:
+    """All tokens that a model scores, as text; special ones are empty, or xgrammar would take their names for text."""
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    ordinary = {token: text for text, token in tokenizer.get_vocab().items() if token not in special}
+    return [ordinary.get(token, "") for token in range(vocabulary)]
 
 
 def _is_read(grammar: Grammar, text: str) -> bool:

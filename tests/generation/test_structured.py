@@ -89,6 +89,14 @@ def test_masks_go_on_behind_a_beginning(matcher: Matcher, tiny_backbone: Any) ->
     assert following(matcher, [*right, *wrong], vocabulary) == right
 
 
+def test_inside_a_string_no_special_token_may_come(matcher: Matcher, tiny_backbone: Any) -> None:
+    """A string may hold any character, but a text is not to hold the name of a token that ends generation."""
+    begun, vocabulary = tiny_backbone.tokenizer.encode('(Yield (?= "my', add_special_tokens=False), 400
+    left = masks_behind(matcher, begun, vocabulary)(torch.tensor([begun]), torch.zeros(1, vocabulary))[0].isfinite()
+    assert left.sum() > 100
+    assert not left[[tiny_backbone.start, tiny_backbone.end]].any()
+
+
 @BOTH
 def test_json_follows_its_schema_as_python_writes_it(kind: Any, tiny_backbone: Any) -> None:
     matcher = kind(SCHEMA, tiny_backbone, tiny_backbone.head.shape[0])
