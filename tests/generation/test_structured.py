@@ -89,10 +89,18 @@ def test_masks_go_on_behind_a_beginning(matcher: Matcher, tiny_backbone: Any) ->
     assert following(matcher, [*right, *wrong], vocabulary) == right
 
 
-def test_inside_a_string_no_special_token_may_come(matcher: Matcher, tiny_backbone: Any) -> None:
+@BOTH
+@pytest.mark.parametrize(
+    ("grammar", "begun"), [(GRAMMAR, '(Yield (?= "my'), (SCHEMA, '{"intent": "Play", "slots": {"artist": "my')]
+)
+def test_inside_a_string_no_special_token_may_come(kind: Any, grammar: Grammar, begun: str, tiny_backbone: Any) -> None:
     """A string may hold any character, but a text is not to hold the name of a token that ends generation."""
-    begun, vocabulary = tiny_backbone.tokenizer.encode('(Yield (?= "my', add_special_tokens=False), 400
-    left = masks_behind(matcher, begun, vocabulary)(torch.tensor([begun]), torch.zeros(1, vocabulary))[0].isfinite()
+    tokens = tiny_backbone.tokenizer.encode(begun, add_special_tokens=False)
+    vocabulary = tiny_backbone.head.shape[0]
+    matcher = kind(grammar, tiny_backbone, vocabulary)
+    assert following(matcher, tokens, vocabulary) == tokens
+    masks = masks_behind(matcher, tokens, vocabulary)
+    left = masks(torch.tensor([tokens]), torch.zeros(1, vocabulary))[0].isfinite()
     assert left.sum() > 100
     assert not left[[tiny_backbone.start, tiny_backbone.end]].any()
 
