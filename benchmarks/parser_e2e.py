@@ -18,6 +18,7 @@ the grammar. Every model, annotation and row is kept in `--work`, so a stopped b
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,14 @@ from quickstart import watched_run
 from smcalflow import has, prepare
 from two_stage_table import recipe_of, recipes
 
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.corpus.grammar import Grammar, lispress, read_functions
 from rayprivacy.evaluation.parsing import parsing_figures
 from rayprivacy.generation.decode import greedy
 from rayprivacy.generation.grammars import matcher_of
 from rayprivacy.generation.settings import BATCH
+from rayprivacy.methods.two_stage.private_trees import HOW as PUBLIC
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.parser import Pair, asked, fitted_parser
-from rayprivacy.models.save import save_model
+from rayprivacy.models.parser import Pair, asked, kept_parser
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 
 ARMS = ("public", "1-stage", "2-stage", "full")
@@ -113,6 +113,8 @@ class Benchmark:
         recipe = recipe_of(own, source, self._work, name, given.epsilon, given.seed, given.texts)
         path = self._work / f"{name}.yaml"
         path.write_text(yaml.safe_dump(recipe | {"model": {"base": given.base}}))
+        if arm == "2-stage":
+            self._lend(self._work / name)
         watched_run(path, self._work / name, given.override)
         return [str(text) for text in pq.read_table(self._work / name / "synthetic.parquet")["text"].to_pylist()]
 
@@ -121,16 +123,21 @@ class Benchmark:
         return ParserConfig.parse({"source": "public", "text": "user_utterance", **given.parser, "seed": given.seed})
 
     def _parser(self, arm: str, pairs: list[Pair]) -> Backbone:
-        """A parser of some pairs, trained or found trained."""
-        config = self._config()
-        name = digest_json([self._given.base, config.model_dump(mode="json"), pairs])[:16]
-        folder = self._work / "parsers" / f"{arm}-{name}"
-        if not folder.is_dir():
-            print(f"parser of {arm}: {len(pairs)} pairs", file=sys.stderr, flush=True)
-            base = load_backbone(self._base)
-            model, _ = fitted_parser(base, pairs, config, TREE_TOKENS, lambda step: None)
-            save_model(model, base.tokenizer, folder, name, "A parser of a benchmark. It may have read private text.")
-        return load_backbone(ModelConfig(base=str(folder), dtype="float32"))
+        return load_backbone(ModelConfig(base=str(self._trained(arm, pairs)), dtype="float32"))
+
+    def _trained(self, arm: str, pairs: list[Pair]) -> Path:
+        """The folder of a parser of some pairs, trained or found trained."""
+        print(f"parser of {arm}: {len(pairs)} pairs", file=sys.stderr, flush=True)
+        how = PUBLIC if arm == "public" else "A parser of a benchmark. It may have read private text."
+        base, parent = load_backbone(self._base), self._work / "parsers"
+        parent.mkdir(exist_ok=True)
+        return kept_parser(base, pairs, self._config(), TREE_TOKENS, _said, parent, "of a benchmark", how)
+
+    def _lend(self, run: Path) -> None:
+        """Give a run the parser of the public pairs, which it would train once more."""
+        folder, public = self._trained("public", _pairs(self.known)), run / "public"
+        shutil.copytree(folder, public / folder.name, dirs_exist_ok=True)
+        shutil.copy(folder.with_suffix(".json"), public)
 
     def _read(self, parser: Backbone, utterances: list[str]) -> list[str]:
         """The trees of some utterances, many at a time: nothing here is to be released."""
@@ -164,6 +171,11 @@ def claims(rows: list[Row]) -> dict[str, bool]:
         "2-stage 2 points above 1-stage": lambda: match["2-stage"] >= match["1-stage"] + 0.02,
     }
     return {said: holds() for said, holds in asked_for.items() if all(arm in match for arm in ARMS if arm in said)}
+
+
+def _said(step: int) -> None:
+    if step % 100 == 0:
+        print(f"step {step}", file=sys.stderr, flush=True)
 
 
 def _rows(path: Path) -> list[Row]:

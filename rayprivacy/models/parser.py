@@ -10,15 +10,19 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import write_json
 from rayprivacy.models.backbone import Backbone, Documents
 from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ParserConfig
 from rayprivacy.models.trainable import merged, trainable
 
@@ -47,6 +51,37 @@ def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair
     order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
     held = max(1, min(HELD_PAIRS, int(HELD_OUT * len(pairs))))
     return [pairs[place] for place in order[:held]], [pairs[place] for place in order[held:]]
+
+
+def kept_parser(
+    backbone: Backbone,
+    pairs: Sequence[Pair],
+    config: ParserConfig,
+    tree_tokens: int,
+    told: Told,
+    parent: Path,
+    release: str,
+    how: str,
+) -> Path:
+    """The folder of a parser, trained or found trained; beside it, with the suffix .json, lie its losses.
+
+    Args:
+        backbone, pairs, config, tree_tokens, told: as of `fitted_parser`.
+        parent: where the folder is, under a name made of all that decides the weights.
+        release: for the card: the release that it comes from.
+        how: for the card: a sentence on how it was trained.
+
+    Raises:
+        ConfigError: training diverges.
+    """
+    settings = config.model_dump(mode="json", exclude={"source", "text", "engine"})
+    name = digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
+    folder = parent / f"parser-{name[:16]}"
+    if not folder.is_dir():
+        model, losses = fitted_parser(backbone, pairs, config, tree_tokens, told)
+        write_json(folder.with_suffix(".json"), losses)
+        save_model(model, backbone.tokenizer, folder, release, how)
+    return folder
 
 
 def fitted_parser(

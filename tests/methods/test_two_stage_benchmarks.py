@@ -137,10 +137,11 @@ def test_synthetic_utterances_are_annotated_outside_of_the_runs(
     monkeypatch.setattr(parser_e2e, "watched_run", runner)
     work = data.parent / "rows"
     words = ["--data", str(data), "--work", str(work), "--missing", "Delete", "--base", str(tiny_base), "--json"]
-    words += ["--texts", "40", "--parser", json.dumps(PARSER), *_options(FEW)]
+    few = tuple(each for each in FEW if each != "model.dtype=float32")  # the base in another format: another parser
+    words += ["--texts", "40", "--parser", json.dumps(PARSER), *_options(few)]
     parser_e2e.main([*words, "--arms", "1-stage", *_options(ONE)])
     capsys.readouterr()
-    parser_e2e.main([*words, "--arms", "1-stage", "2-stage", *_options(TWO)])
+    parser_e2e.main([*words, "--arms", "1-stage", "2-stage", *_options(TWO[:2])])
     rows = json.loads(capsys.readouterr().out)
     assert runner.runs == ["1-stage-Delete-3-1", "2-stage-Delete-3-1"]
     assert [row["arm"] for row in rows["rows"]] == ["1-stage", "2-stage"]
@@ -152,6 +153,9 @@ def test_synthetic_utterances_are_annotated_outside_of_the_runs(
         released = pq.read_table(run / "synthetic.parquet")
         assert "lispress" not in released.column_names
         assert pq.read_table(path)["text"].to_pylist() == released["text"].to_pylist()
+    parsers = [each.name for each in (work / "2-stage-Delete-3-1" / "public").glob("parser-*") if each.is_dir()]
+    assert len(parsers) == 1, "the run trains none beside the one that it is given"
+    assert (work / "parsers" / parsers[0]).is_dir()
 
 
 def test_claims_of_the_table_are_about_means_over_seeds(data: Path) -> None:

@@ -18,8 +18,7 @@ from rayprivacy.methods.two_stage.plan import PARSER, PARSER_STEPS, PARSING, PAR
 from rayprivacy.methods.two_stage.public_side import grammar_of, parser_pairs
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.parser import fitted_parser, split_pairs
-from rayprivacy.models.save import save_model
+from rayprivacy.models.parser import kept_parser, split_pairs
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.runs.context import RunContext
 
@@ -52,15 +51,9 @@ def _trained(context: Context, config: ParserConfig) -> tuple[ParsingJob, dict[s
     run, recipe, base = context.run, context.recipe, context.base
     assert base is not None, "load_model comes before"
     pairs, tokens = parser_pairs(recipe), recipe.parses.max_tokens
-    settings = config.model_dump(mode="json", exclude={"source", "text", "engine"})
-    name = digest_json([base.digest, settings, tokens, pairs])
     run.bind(parser_pairs=digest_json(pairs))
-    folder = run.public(f"parser-{name[:16]}")
-    if not folder.is_dir():
-        told = context.counter(PARSER_STEPS)
-        model, losses = fitted_parser(base, pairs, config, tokens, told)
-        write_json(folder.with_suffix(".json"), losses)
-        save_model(model, base.tokenizer, folder, recipe.release_id, HOW)
+    told = context.counter(PARSER_STEPS)
+    folder = kept_parser(base, pairs, config, tokens, told, run.root / "public", recipe.release_id, HOW)
     loaded = ModelConfig(base=str(folder), dtype=recipe.model.dtype)
     backbone, grammar = load_backbone(loaded), grammar_of(recipe)
     run.bind(parser=backbone.digest)
