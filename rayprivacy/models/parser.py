@@ -104,7 +104,8 @@ def fitted_parser(
     )
     model = trainable(backbone, config.adapter)
     objective = Objective(_loss(backbone.end), _predicted, AT_ONCE)
-    figures = fit(model, objective, _batches(others, config), held, config.learning_rate, told)
+    batches = _batches(others, config)
+    figures = fit(model, objective, batches, held, config.learning_rate, told, guarded_steps=config.steps)
     if not math.isfinite(figures["loss_after"]):
         raise ConfigError(f"parser.learning_rate is {config.learning_rate:g}, and training diverges: lower it.")
     return merged(model, backbone), figures

@@ -12,6 +12,7 @@ import torch
 from rayprivacy.core.counting import Told
 
 E = TypeVar("E")
+LARGEST_NORM = 1.0  # of a gradient, where training is guarded
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def fit(
     held_out: Sequence[E],
     learning_rate: float,
     told: Told,
+    guarded_steps: int | None = None,
 ) -> dict[str, float]:
     """Train what of a model can be trained.
 
@@ -56,17 +58,24 @@ def fit(
         held_out: examples on which the loss is measured.
         learning_rate: of AdamW.
         told: told how many steps are done.
+        guarded_steps: how many batches there are, for many steps at a high rate: the learning rate then falls linearly
+            towards zero, and gradients are clipped to norm 1, so that no batch throws the model off.
 
     Returns:
         `loss_before` and `loss_after`: of a prediction on the held-out examples, in nats.
     """
     before = objective.mean_loss(model, held_out)
-    optimizer = torch.optim.AdamW((each for each in model.parameters() if each.requires_grad), lr=learning_rate)
+    learning = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=learning_rate)
     for step, batch in enumerate(batches, start=1):
         optimizer.zero_grad()
         predicted = max(1, objective.predicted(batch))
         for few in objective.calls(batch):
             (objective.loss(model, few) / predicted).backward()
+        if guarded_steps:
+            torch.nn.utils.clip_grad_norm_(learning, LARGEST_NORM)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * (1 - (step - 1) / guarded_steps)
         optimizer.step()
         told(step)
     return {"loss_before": before, "loss_after": objective.mean_loss(model, held_out)}

@@ -104,7 +104,7 @@ class ParserConfig(Config):
         steps: of AdamW.
         batch: pairs of a step.
         max_tokens: of an utterance, at most; longer ones are cut.
-        learning_rate: of AdamW.
+        learning_rate: of AdamW in the first step; it falls linearly towards zero.
         adapter: what of the base model is trained.
         seed: of which pairs are held out, and of the order of the others.
         engine: what reads private text. An engine of CTranslate2 is faster, and what it reads that is no tree is read
