@@ -31,6 +31,7 @@ from quickstart import watched_run
 from smcalflow import has, prepare
 from two_stage_table import recipe_of, recipes
 
+from rayprivacy.core.artifacts import digest_json
 from rayprivacy.corpus.grammar import Grammar, lispress, read_functions
 from rayprivacy.evaluation.parsing import parsing_figures
 from rayprivacy.generation.decode import greedy
@@ -93,7 +94,8 @@ class Benchmark:
     def _annotated(self, arm: str) -> list[Pair]:
         """Synthetic utterances, with the trees that the parser of all gold trees gives them in the place of experts."""
         given = self._given
-        path = self._work / f"annotated-{arm}-{given.missing}-{given.epsilon:g}-{given.seed}.parquet"
+        by = digest_json([given.base, self._config().model_dump(mode="json")])[:8]  # another parser annotates anew
+        path = self._work / f"annotated-{arm}-{given.missing}-{given.epsilon:g}-{given.seed}-{by}.parquet"
         if not path.exists():
             texts = self._synthetic(arm)
             trees = self._read(self._parser("full", _pairs(self.gold)), texts)
