@@ -138,8 +138,10 @@ class Benchmark:
     def _lend(self, run: Path) -> None:
         """Give a run the parser of the public pairs, which it would train once more."""
         folder, public = self._trained("public", _pairs(self.known)), run / "public"
-        shutil.copytree(folder, public / folder.name, dirs_exist_ok=True)
-        shutil.copy(folder.with_suffix(".json"), public)
+        figures = folder.with_suffix(".json")
+        if not (public / figures.name).exists():  # the run writes more figures into its own
+            shutil.copytree(folder, public / folder.name, dirs_exist_ok=True)
+            shutil.copy(figures, public)
 
     def _read(self, parser: Backbone, utterances: list[str]) -> list[str]:
         """The trees of some utterances, many at a time: nothing here is to be released."""

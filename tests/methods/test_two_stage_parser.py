@@ -41,11 +41,13 @@ def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> W
 
     monkeypatch.setattr(parsing, "_parser", lambda job: read)
 
-    def write(name: str, users: list[str], digest: str = "parser", texts: list[str] = SAID) -> ParsingJob:
+    def write(
+        name: str, users: list[str], digest: str = "parser", texts: list[str] = SAID, config: str = "made"
+    ) -> ParsingJob:
         source = tmp_path / name
         source.mkdir(exist_ok=True)
         entries = [write_part(_rows(shard, own, texts), shard, key, source) for shard, own in ((0, users), (-1, ["z"]))]
-        ShardManifest("made", 1, 1, 9, 0.1, (entries[0],), entries[1], Dropped(0, 0, 0, 0, 0)).write(source)
+        ShardManifest(config, 1, 1, 9, 0.1, (entries[0],), entries[1], Dropped(0, 0, 0, 0, 0)).write(source)
         return ParsingJob(
             model=ModelConfig(base=str(tiny_base), dtype="float32"),
             digest=digest,
@@ -131,6 +133,14 @@ def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) ->
     tracks = [json.loads(_trees(job)["bob", record])["slots"]["track"] for record in range(2)]
     assert tracks == ["stop c", "stop d"]
     assert not job.notes.exists()
+
+
+def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write: Write) -> None:
+    found = _parsed(write("one", ["bob"]))
+    job = write("one", ["bob"], config="made of the same rows, later")
+    assert begin(job, load_key(job.key_path)) == found
+    other = write("one", ["ann"], config="made of the same rows, later")
+    assert begin(other, load_key(other.key_path)) is None
 
 
 def test_another_parser_makes_another_input_of_the_release(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -168,6 +168,9 @@ def _notes(job: ParsingJob, key: Key) -> Path:
 
 
 def _mark(job: ParsingJob, key: Key) -> str:
-    """Keyed digest of the corpus, and of what reads trees off it."""
-    found = read_manifest(job.source)
-    return key.digest("parsed", found.config, found.corpus_digest(key), job.public)
+    """Keyed digest of the shards, byte for byte, and of what reads trees off them.
+
+    `config` is left out: it changes with the time stamp of a source file, and trees take hours to read.
+    """
+    found = replace(read_manifest(job.source), config="")
+    return key.digest("parsed", digest_json(asdict(found)), job.public)
