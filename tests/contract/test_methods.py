@@ -58,20 +58,27 @@ def test_a_method_of_ours_has_a_job_a_page_and_a_recipe_for_clusters(name: str) 
 
 @pytest.mark.parametrize("name", rp.method_names())
 def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name: str, tmp_path: Path) -> None:
-    """Nothing of the audited run is left: shadows would share its caches, or spend its budget."""
+    """Nothing of the audited run is left: shadows would share its caches, or spend its budget.
+
+    The word that marks it is in no path of this machine.
+    """
     method = method_named(name)
-    data = {"method": name, "corpus": {"source": "mine.parquet"}, "privacy": {"ledger_key": "mine.key", "key": "mine"}}
+    data = {
+        "method": name,
+        "corpus": {"source": "the-audited.parquet"},
+        "privacy": {"ledger_key": "the-audited.key", "key": "the-audited"},
+    }
     for key in path_keys(method.recipe, PathKind.PRIVATE):
         block, _, field = key.partition(".")
         if block not in ("corpus", "privacy"):
-            data.setdefault(block, {})[field] = "mine"  # type: ignore[index]
+            data.setdefault(block, {})[field] = "the-audited"  # type: ignore[index]
     shadow = shadow_recipe(parse_recipe(data), tmp_path)
-    assert "mine" not in json.dumps(shadow.model_dump(mode="json"))
+    assert "the-audited" not in json.dumps(shadow.model_dump(mode="json"))
     assert shadow.corpus.source == str(tmp_path / "corpus.parquet")
     assert shadow.generation is None or shadow.generation.texts == 1
     moved = elsewhere(data, method.recipe, CorpusConfig(), ledger=tmp_path / "l", key=tmp_path / "k", account="a")
-    assert "mine" not in json.dumps(moved)
-    assert data["privacy"]["key"] == "mine", "the given recipe stays as it is"  # type: ignore[index]
+    assert "the-audited" not in json.dumps(moved)
+    assert data["privacy"]["key"] == "the-audited", "the given recipe stays as it is"  # type: ignore[index]
 
 
 @pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "weighted", "pld"])
