@@ -60,7 +60,7 @@ def test_a_method_of_ours_has_a_job_a_page_and_a_recipe_for_clusters(name: str) 
 def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name: str, tmp_path: Path) -> None:
     """Nothing of the audited run is left: shadows would share its caches, or spend its budget.
 
-    The word that marks it is one that no folder is called by.
+    The word that marks it is part of no folder's name.
     """
     method = method_named(name)
     data = {
