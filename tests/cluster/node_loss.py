@@ -225,6 +225,12 @@ class Driver:
         """Let work pass a point again."""
         (self.points / f"order-{point}").unlink()
 
+    def lose(self, point: str, nodes: Nodes) -> None:
+        """Lose the node on which work has stopped, and let work on other nodes pass the point."""
+        (self.points / f"lost-{nodes.other()}").touch()
+        nodes.lose()
+        self.release(point)
+
     def visits(self, point: str, node: str = "*") -> int:
         """How often work has reached a point."""
         return sum(path.stat().st_size for path in self.points.glob(f"visits-{point}@{node}"))

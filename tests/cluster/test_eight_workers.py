@@ -29,8 +29,7 @@ def job(nodes: Nodes, tiny_base: Path, tmp_path: Path) -> Job:
 def _lose(nodes: Nodes, driver: Driver, point: str) -> None:
     driver.order(point, nodes.other())
     driver.caught(point)
-    nodes.lose()
-    driver.release(point)
+    driver.lose(point, nodes)
 
 
 def test_a_node_lost_in_each_stage_changes_nothing_and_costs_nothing(job: Job, nodes: Nodes) -> None:

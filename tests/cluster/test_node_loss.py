@@ -85,8 +85,7 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     driver.caught("sharding")
     assert driver.visits("reading", first)
     written = driver.visits("sharding")
-    two_nodes.lose()
-    driver.release("sharding")
+    driver.lose("sharding", two_nodes)
     manifest = driver.out / "private" / "shards" / "manifest.json"
     driver.until(manifest.exists, "shards on the node that is left")
     assert driver.visits("sharding") > written, "what the lost node was writing was not written again"
@@ -95,8 +94,7 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     driver.order("training", second)
     driver.caught("training")
     assert driver.visits("training", second) == 2
-    two_nodes.lose()
-    driver.release("training")
+    driver.lose("training", two_nodes)
     teachers = driver.out / "private" / "teachers"
     driver.until(lambda: len(list(teachers.glob("*.safetensors"))) == 6, "teachers from the node that is left")
 
@@ -105,8 +103,7 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     driver.caught("voting")
     assert driver.visits("voting", third) == 2
     before = driver.visits("voting")
-    two_nodes.lose()
-    driver.release("voting")
+    driver.lose("voting", two_nodes)
     _finished(driver)
     assert driver.visits("voting") > before, "the votes of the lost node were not asked again"
     _same_votes(seqpate, "disturbed")
@@ -117,8 +114,7 @@ def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: 
     driver = generator.start("disturbed", orders={"steps": doomed})
     drivers.append(driver)
     driver.caught("steps")
-    two_nodes.lose()
-    driver.release("steps")
+    driver.lose("steps", two_nodes)
     two_nodes.other()
     _finished(driver)
     assert driver.visits("steps", doomed)

@@ -6,6 +6,7 @@ WATCHED names holds
     order-POINT       the node that is going to be lost; empty while nobody knows which
     visits-POINT@NODE one byte for each time that work reached a point
     caught-POINT      work has stopped on the node to be lost, and waits there until it dies
+    lost-NODE         no work passes a point on this node any more: its processes may outlive it for a moment
 
 While an order stands, work on other nodes waits until somebody was caught. So a node is lost in the middle of its work,
 however fast or slow the machine is. PART_FILES sets how many files a generator's corpus has.
@@ -15,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +42,29 @@ class Points:
     def reach(self, point: str, after: int = 0) -> None:
         """Stop here if this node is to be lost, at the visit number `after` of a process; else wait for the others."""
         node = self._visit(point)
-        order, caught = self._folder / f"order-{point}", self._folder / f"caught-{point}"
+        caught = self._folder / f"caught-{point}"
         self._passed[point] = self._passed.get(point, 0) + 1
-        while order.exists():
-            doomed = order.read_text()
+        while (doomed := self._order(point)) is not None:
             if doomed == node and self._passed[point] > after:
                 caught.touch()
             elif doomed == node or caught.exists():
-                return
+                break
+            time.sleep(POLL)
+        while (self._folder / f"lost-{node}").exists():
             time.sleep(POLL)
 
     def share(self, point: str, target: str) -> None:
         """Wait until some work was done on the node that the order of a later point names."""
         self._visit(point)
-        order = self._folder / f"order-{target}"
-        while order.exists() and not (self._folder / f"visits-{point}@{order.read_text()}").exists():
+        while (doomed := self._order(target)) is not None:
+            if (self._folder / f"visits-{point}@{doomed}").exists():
+                break
             time.sleep(POLL)
+
+    def _order(self, point: str) -> str | None:
+        with suppress(FileNotFoundError):
+            return (self._folder / f"order-{point}").read_text()
+        return None
 
     def _visit(self, point: str) -> str:
         node = str(ray.get_runtime_context().get_node_id())
