@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from small_jobs import SENTENCES, USERS, Job, sentence
+from small_jobs import SENTENCES, USERS, Job, known_key, sentence
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def _small_job(folder: Path, base: Path) -> Job:
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
         "privacy": {
             "ledger": f"sqlite:///{folder}/ledger.db",
-            "key": str(folder / "secret.key"),
+            "key": known_key(folder),
             "account": "talk",
         },
         "model": {"base": str(base), "dtype": "float32"},

@@ -12,7 +12,7 @@ import ray
 import yaml
 from commands import command
 from dying import dying
-from small_jobs import Job, sentence
+from small_jobs import Job, known_key, sentence
 
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
@@ -51,7 +51,7 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
         },
         "privacy": {
             "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "key": str(tmp_path / "secret.key"),
+            "key": known_key(tmp_path),
             "account": "talk",
             "corpus": "talks",
             "epsilon": 8.0,

@@ -13,7 +13,7 @@ import ray
 import yaml
 from commands import command
 from dying import dying
-from small_jobs import Job, sentence
+from small_jobs import Job, known_key, sentence
 from small_tagger import INTENTS, SLOTS, labelled
 from zygote import fork
 
@@ -53,7 +53,7 @@ def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
         "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
         "privacy": {
             "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "key": str(tmp_path / "secret.key"),
+            "key": known_key(tmp_path),
             "account": "talk",
             "epsilon": 8.0,
             "composition": "weighted",

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from small_jobs import Job
+from small_jobs import Job, known_key
 
 DAYS = {"today": "Today", "tomorrow": "Tomorrow", "on monday": "Monday"}
 THINGS = ("lunch", "tea", "a run", "dinner")
@@ -94,7 +94,7 @@ def small_recipe(folder: Path, base: Path) -> dict[str, Any]:
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
         "privacy": {
             "ledger": f"sqlite:///{folder}/ledger.db",
-            "key": str(folder / "secret.key"),
+            "key": known_key(folder),
             "account": "talk",
         },
         "model": {"base": str(base), "dtype": "float32"},

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from rich.console import Console
+from small_jobs import known_key
 
 import rayprivacy as rp
 from rayprivacy.api import Result
@@ -29,7 +30,7 @@ class Bench:
             "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
             "privacy": {
                 "ledger": f"sqlite:///{folder}/ledger.db",
-                "key": str(folder / "secret.key"),
+                "key": known_key(folder),
                 "account": "talk",
             },
             "model": {"base": str(base), "dtype": "float32"},
