@@ -71,7 +71,10 @@ class Population:
         found = read_manifest(self.shards)
         found.check_files(self.shards)
         if not found.holdout.rows:
-            raise ConfigError("corpus.holdout kept nobody aside: there is nobody to compare training users with.")
+            raise ConfigError(
+                f"corpus.holdout = {found.holdout_share:g} kept nobody aside, so there is nobody to compare training"
+                " users with: make a new run with a larger corpus.holdout, and audit that."
+            )
 
     def members(self, most: int, records: int) -> list[Drawn]:
         """At most `most` training units, each with its first `records` rows."""

@@ -136,6 +136,12 @@ def test_audits_and_shadows_read_it_as_it_says(bench: Bench) -> None:
     assert len(bench.charges()) == 4, "shadow models have a ledger of their own"
 
 
+def test_an_audit_needs_users_who_were_held_out(bench: Bench) -> None:
+    result = bench.run(overrides={"corpus.holdout": 0.0})
+    with pytest.raises(rp.ConfigError, match=r"corpus\.holdout = 0 kept nobody aside.*a larger corpus\.holdout"):
+        rp.audit(result.path, users=10, console=QUIET)
+
+
 def test_a_recipe_may_plant_canaries(bench: Bench) -> None:
     result = bench.run(overrides={"audit.users": 10, "audit.canaries.repetitions": [1, 2]})
     assert json.loads((result.path / "audit.json").read_text())["canaries"]
