@@ -138,6 +138,13 @@ def test_the_search_finds_a_mark_wherever_it_lies(head: Head, watch: Watch, tmp_
     }
 
 
+def test_the_search_finds_a_count_of_records(head: Head) -> None:
+    count = len([*rows(), *newcomer()])
+    _check_counts(Watch(head, lines={f'ray_tasks{{Name="_task"}} {count - 1}.0'}))
+    with pytest.raises(AssertionError):
+        _check_counts(Watch(head, lines={f'ray_tasks{{Name="_task"}} {count + 2}.0'}))
+
+
 def test_no_mark_is_outside(world: World, watch: Watch) -> None:
     assert marked_places(world, watch) == []
     assert {"run.log", "certificate.json", "ledger.db", "report.html"} <= {path.name for path in world.outside()}
