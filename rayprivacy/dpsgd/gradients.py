@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rayprivacy.dpsgd.clipping import Clipping, Lazy
 from rayprivacy.models.norms import Recorder
 
-__all__ = ["BookKeeping", "ClippedGradients", "Lazy"]
+__all__ = ["BookKeeping", "ClippedGradients", "Lazy", "UnitGradients"]
 
 
 class ClippedGradients(Protocol):
@@ -40,6 +40,13 @@ class ClippedGradients(Protocol):
         """
 
 
+class UnitGradients(ClippedGradients, Protocol):
+    """Clipped gradients of units, as opposed to those of micro-batches."""
+
+    def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
+        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters]; arguments as above."""
+
+
 class BookKeeping:
     """Clipped gradients from one backward pass; see `models.norms`."""
 
@@ -54,9 +61,12 @@ class BookKeeping:
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
         """See `ClippedGradients`."""
+        coefficients = self._clipping.coefficients(self.squared_norms(losses, rows_per_unit))
+        return self._tape.weighted_sums(coefficients if live else torch.zeros_like(coefficients))
+
+    def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
+        """See `UnitGradients`."""
         with self._tape.recording():
             values = losses()
         self._tape.differentiate(values)
-        squared = self._tape.squared_norms(rows_per_unit)
-        coefficients = self._clipping.coefficients(squared)
-        return self._tape.weighted_sums(coefficients if live else torch.zeros_like(coefficients))
+        return self._tape.squared_norms(rows_per_unit)

@@ -1,55 +1,130 @@
-"""A check before the first step: the gradient of one unit does not depend on the other units of its batch.
+"""Steps on public tokens before anything is reserved: what is clipped together with others does not depend on them.
 
-`batches` gives every unit a batch whose shape is a function of that unit alone. What is left is up to the machine and
-the model: the kernels that run on this processor must treat all rows of a matrix alike, and no module may mix rows (a
-mixture of experts, say, whose experts take as many tokens as all rows send them). A loss of the user's own may mix them
-too, by a mean over the batch, say. So units of public tokens are computed three times, in batches of one shape: as the
-first among some units, as the last among others of other lengths, and alone among rows of padding. All bits of the
-gradient's norms must agree, and the gradient of padding must be zero. Two shapes are tried, the one with the most rows
-and the longest that has more than one row: a longer unit fills a batch alone, where nothing can be mixed with it. That
-is no proof for all shapes, nor for all losses; the tests go through many.
+`batches` gives every unit a batch whose shape is a function of that unit alone. What is left is up to the machine, the
+model and the loss: kernels must treat all rows of a matrix alike, no module and no loss may mix rows (a mixture of
+experts, say, whose experts take as many tokens as all rows send them, or a mean over the batch), and nothing may be
+kept from one batch to the next. So the very model and the very way of clipping that will train read public tokens:
+
+- **units**: each row of some batches is computed again in other company, and all bits of its loss and of its gradient's
+  norms must agree. Rules on outliers act on rows that stand out, so the company is, by turns, random rows and rows of
+  one token repeated, the row that this model finds easiest, the one that it finds hardest, rows like the one that is
+  looked at, and nobody. The gradient of padding must be zero. Two shapes are tried, the one with the most rows and the
+  longest that has more than one row: a longer unit fills a batch alone, where nothing can be mixed with it.
+- **micro-batches**: within one everything may depend on everything. Its clipped mean must be the same as the first that
+  is computed, after another one, after two, and after itself.
+- **the gradient itself**: what one unit adds to the sum is compared with torch's own gradient of its loss. A loss that
+  reads a weight outside of its module (a penalty on all weights, say) would lose that part in silence.
+
+Every sequence of batches is computed by a copy of the loss of its own, and each batch under other seeds, so that a loss
+that keeps something, or draws at random, is found. That is no proof for all shapes, nor for all losses; the tests go
+through many. Each check returns the sentence that certificates quote: whoever made none has no such sentence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rayprivacy.core.artifacts import digest_array
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.models.norms import Recorder
-from rayprivacy.models.repeatable import has_no_repeatable_kernel
+from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
+from rayprivacy.dpsgd.gradients import BookKeeping, UnitGradients
+from rayprivacy.dpsgd.microbatches import MicroBatch, MicroBatchGradients, mean_losses, micro_batches
+from rayprivacy.models.repeatable import any_kernel, has_no_repeatable_kernel
+
+Losses = Callable[[Any, Batch], Tensor]
+_Ids = npt.NDArray[np.int32]
 
 _SEED, _PAD = 0, 0  # public, like the tokens
 _SHORT = 8  # the least width of a batch, hence the most rows
+_FEW = 8  # rows of the batches in which each is also computed alone
+_TRIED = "Before the first step it was tried on public tokens that {}; a trial is no proof."
+_UNCLIPPED = Clipping(1e30)
+_LIGHT = 1 / 16  # weight of a row that is one of many of its unit
+_PRECISE, _ROUNDED = 1e-3, 0.02  # how far a gradient may be from torch's own, relatively; the latter in bfloat16
 
 
-def check_independence(model: Any, losses: Callable[[Any, Batch], Tensor], tokens: int, batch_tokens: int) -> None:
-    """Compute the gradient of a unit among others, among different ones and alone, and compare all bits.
+def check_independence(
+    model: Any,
+    losses: Losses,
+    tokens: int,
+    batch_tokens: int,
+    gradients: UnitGradients | None = None,
+    clipping: Clipping = _UNCLIPPED,
+) -> str:
+    """Compute units in several companies, compare all bits, and compare one gradient with torch's own.
 
     Args:
-        model: with `requires_grad` set.
+        model: with `requires_grad` set, in the mode in which it will train.
         losses: forward pass of a batch, one loss for each row.
         tokens: length of the longest documents.
         batch_tokens: of a physical batch.
+        gradients: what will clip the units of this model; by default book-keeping.
+        clipping: how it does.
+
+    Returns:
+        What was tried, as a sentence for certificates.
 
     Raises:
-        ConfigError: the gradient differs, or would differ from time to time, or a module cannot be clipped.
+        ConfigError: the gradient differs, would differ from time to time, or is not that of the loss; or a module
+            cannot be clipped, or routes rows to experts.
     """
-    vocabulary = model.get_input_embeddings().num_embeddings
-    draw = partial(np.random.default_rng(_SEED).integers, 0, vocabulary)
-    for length in {min(max(2, tokens), most) for most in (_SHORT, max(_SHORT, batch_tokens // 2))}:
-        first, last, alone = (_norms(model, losses, batch) for batch in _companies(draw, length, batch_tokens))
-        agree = torch.equal(first[0], last[-1]) and torch.equal(first[0], alone[0])
-        if not agree or alone[1:].any():
+    _check_experts(model, batch_tokens)
+    trial = _UnitTrial(model, losses, gradients or BookKeeping(model, clipping))
+    draw = _PublicRows(model)
+    short, *longest = sorted({min(max(2, tokens), most) for most in (_SHORT, max(_SHORT, batch_tokens // 2))})
+    trial.compare_companies(draw.batch_of(short, batch_tokens), batch_tokens)
+    for length in longest:
+        trial.compare_companies(draw.batch_of(length, batch_tokens), batch_tokens, easy_alone=True)
+    few = draw.batch_of(short, min(batch_tokens, _FEW * _SHORT))
+    trial.compare_with_alone(few, min(batch_tokens, _FEW * _SHORT))
+    trial.compare_with_autograd(few[0], clipping)
+    return _TRIED.format(
+        "the loss and the gradient of one unit are the same to the bit among others of several kinds and alone, and"
+        " that the gradient is the one of the loss"
+    )
+
+
+def check_micro_batches(
+    model: Any, losses: Losses, tokens: int, batch_tokens: int, gradients: MicroBatchGradients
+) -> str:
+    """Compute the clipped mean of a micro-batch first of all, after others and after itself, and compare all bits.
+
+    Arguments and result are those of `check_independence`.
+
+    Raises:
+        ConfigError: it differs.
+    """
+    draw = _PublicRows(model)
+    rows = draw.rows(6, range(2, max(2, min(tokens, batch_tokens)) + 1))
+    groups = [[[Document(ids, 1)] for ids in some] for some in (rows[:1], rows[1:3], rows[3:])]
+    one, other, third = micro_batches(groups, batch_tokens, _PAD)
+    seeds = iter(range(100))
+
+    def mean(losses: Losses, batch: MicroBatch) -> list[str]:
+        given = partial(_seeded_pieces, next(seeds), model, batch, losses)
+        clipped = _run(lambda: gradients(given, batch.rows_per_unit))
+        return [digest_array(clipped.pop(parameter)().cpu().numpy()) for parameter in list(clipped)]
+
+    fresh = FreshLoss(losses)
+    first = mean(fresh.copy(), one)
+    for before in ([other], [other, third], [one]):
+        copy = fresh.copy()
+        for batch in before:
+            mean(copy, batch)
+        if mean(copy, one) != first:
             raise ConfigError(
-                "on this machine the gradient of one user depends on the others in the batch, which the noise does not"
-                " hide: set resources.batch_tokens to 8, so that each is computed alone, or choose another model.base;"
-                " a loss of your own must compute each row's loss from that row alone."
+                "the clipped mean of a micro-batch depends on what was computed before it, which the noise does not"
+                " hide: the model or the loss keeps something from one batch to the next, or draws at random; compute"
+                " a loss from the weights and the batch alone, or choose another model.base."
             )
+    return _TRIED.format("the clipped mean of a micro-batch is the same to the bit after others, and after itself")
 
 
 def check_memory(model: Any) -> None:
@@ -65,31 +140,152 @@ def check_memory(model: Any) -> None:
         )
 
 
-def _companies(draw: Callable[[int], Any], length: int, batch_tokens: int) -> tuple[Batch, Batch, Batch]:
-    """A unit of drawn tokens as the first of one full batch, as the last of another, and alone among padding."""
-
-    def unit(tokens: int = length) -> list[Document]:
-        return [Document(draw(tokens).astype(np.int32), 1)]
-
-    def batch(units: list[list[Document]]) -> Batch:
-        return physical_batches(units, batch_tokens, _PAD)[0]
-
-    own = unit()
-    alone = batch([own])
-    others = len(alone.ids) - 1  # of one shape with `own`; sorting keeps their order
-    shorter = range(max(2, alone.ids.shape[1] - _SHORT + 1), length + 1)
-    different = [unit(shorter[at % len(shorter)]) for at in range(others)]
-    return batch([own, *(unit() for _ in range(others))]), batch([*different, own]), alone
+def _check_experts(model: Any, batch_tokens: int) -> None:
+    """Refuse a mixture of experts whose batches hold several units: how many rows an expert takes is up to all."""
+    if batch_tokens < 2 * _SHORT:
+        return
+    experts = max(_experts(model.config.to_dict()), default=0) if hasattr(model, "config") else 0
+    if experts > 1:
+        raise ConfigError(
+            f"model.base has {experts} experts, which take as many tokens as all users in a batch send them: set"
+            " resources.batch_tokens to 8, so that each user is computed alone, or choose a dense model.base."
+        )
 
 
-def _norms(model: Any, losses: Callable[[Any, Batch], Tensor], batch: Batch) -> Tensor:
-    """Norms of every row's gradient by each parameter, [rows, parameters]."""
-    tape = Recorder(model)
+def _experts(values: dict[Any, Any]) -> Iterator[int]:
+    """Numbers of experts in a config, those of its parts too."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _experts(value)
+        elif "experts" in str(name) and isinstance(value, int):
+            yield int(value)
+
+
+class _PublicRows:
+    """Rows of public tokens: random ones, and by turns such as repeat one token, which a model finds easy."""
+
+    def __init__(self, model: Any) -> None:
+        vocabulary = model.get_input_embeddings().num_embeddings
+        self._draw = partial(np.random.default_rng(_SEED).integers, 0, vocabulary)
+
+    def rows(self, count: int, lengths: range) -> list[_Ids]:
+        """Some rows, from the longest on; the first is random, and the next repeats one token."""
+        return [self._row(lengths[-1 - at % len(lengths)], repeated=at % 2 == 1) for at in range(count)]
+
+    def batch_of(self, length: int, batch_tokens: int) -> list[_Ids]:
+        """As many rows as a batch has whose longest has `length` tokens."""
+        rows, width = _batch([np.zeros(length, np.int32)], batch_tokens).ids.shape
+        return self.rows(rows, range(max(2, width - _SHORT + 1), length + 1))
+
+    def _row(self, length: int, repeated: bool) -> _Ids:
+        drawn = self._draw(1).repeat(length) if repeated else self._draw(length)
+        return np.asarray(drawn, np.int32)
+
+
+class _UnitTrial:
+    """Batches of one model, one loss and one way of clipping, and what each row of them comes to."""
+
+    def __init__(self, model: Any, losses: Losses, gradients: UnitGradients) -> None:
+        self._model, self._fresh, self._gradients = model, FreshLoss(losses), gradients
+        self._seeds = iter(range(1000))
+
+    def compare_companies(self, rows: list[_Ids], batch_tokens: int, easy_alone: bool = False) -> None:
+        """The row that stands out among others of all kinds, and in another place alone among easy or hard ones.
+
+        `easy_alone` spares the last of the three: it is for shapes that are tried for the sake of their kernels.
+        """
+        losses = self._fresh.copy()
+        self._look(losses, _batch(rows[-1:], _SHORT))  # somebody else came first
+        among = self._look(losses, _batch(rows, batch_tokens))
+        easiest, hardest = _ends(among)
+        companies = [(rows[easiest], _LIGHT, {hardest}), (rows[hardest], 1.0, {0, easiest})]
+        for other, weight, tested in companies[: 1 if easy_alone else 2]:
+            places = {len(rows) - 1 - at: rows[at] for at in tested}
+            company = [places.get(at, other) for at in range(len(rows))]
+            weights = [1.0 if at in places else weight for at in range(len(rows))]
+            seen = self._look(losses, _batch(company, batch_tokens, weights)).flip(0)
+            for at in tested:
+                _require_equal(among[at], seen[at])
+
+    def compare_with_alone(self, rows: list[_Ids], batch_tokens: int) -> None:
+        """Some rows among others, among rows that are all alike, and alone among padding, each before anybody else."""
+        losses = self._fresh.copy()
+        self._look(losses, _batch(rows[-1:], _SHORT))
+        among = self._look(losses, _batch(rows, batch_tokens))
+        for at in dict.fromkeys([0, *_ends(among)]):
+            alone = self._look(self._fresh.copy(), _batch(rows[at : at + 1], batch_tokens))
+            _require_equal(among[at], alone[0])
+            _require_equal(torch.zeros_like(alone[1:]), alone[1:])
+        alike = self._look(self._fresh.copy(), _batch(rows[:1] * len(rows), batch_tokens))
+        _require_equal(among[:1].expand_as(alike), alike)
+
+    def compare_with_autograd(self, row: _Ids, clipping: Clipping) -> None:
+        """What one unit adds to the sum, and torch's own gradient of its loss, clipped by its own norm."""
+        model, batch, seed = self._model, _batch([row], _SHORT), next(self._seeds)
+        parameters = self._gradients.parameters
+        clipped = _run(lambda: self._gradients(lambda: _seeded_losses(seed, model, batch, self._fresh.copy()), 1))
+        with any_kernel():  # nothing of it is kept but the distance
+            total = _seeded_losses(seed, model, batch, self._fresh.copy()).sum()
+            found = torch.autograd.grad(total, parameters, allow_unused=True)
+        true = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        squared = torch.stack([_squared(gradient) for gradient in true])[None]
+        shares = clipping.coefficients(squared)[0].expand(len(true))
+        off, whole = torch.zeros(2, dtype=torch.float64)
+        for parameter, gradient, share in zip(parameters, true, shares, strict=True):
+            expected = gradient.double() * share.double()
+            off += _squared(clipped.pop(parameter)().double() - expected).cpu()
+            whole += _squared(expected).cpu()
+        precise = not clipping.low_precision and all(p.dtype == torch.float32 for p in model.parameters())
+        if not off <= (_PRECISE if precise else _ROUNDED) ** 2 * whole:
+            raise ConfigError(
+                "a part of the loss's gradient would be lost, because it does not pass through a module whose gradients"
+                " are clipped (a penalty on weights, say, or a product with one of them): let the loss call the model"
+                " for all that it needs, and use resources.gradients 'bookkeeping'; decay of weights is"
+                " training.optimizer.weight_decay."
+            )
+
+    def _look(self, losses: Losses, batch: Batch) -> Tensor:
+        """The loss of every row, and the squared norms of its gradient by each parameter, [rows, 1 + parameters]."""
+        values: list[Tensor] = []
+
+        def run() -> Tensor:
+            values.append(_seeded_losses(next(self._seeds), self._model, batch, losses))
+            return values[0]
+
+        squared = _run(lambda: self._gradients.squared_norms(run, 1))
+        return torch.cat([values[0].detach().double()[:, None], squared], 1)
+
+
+def _ends(among: Tensor) -> tuple[int, int]:
+    """The rows with the least and the largest loss."""
+    return int(among[:, 0].argmin()), int(among[:, 0].argmax())
+
+
+def _batch(rows: Sequence[_Ids], batch_tokens: int, scales: Sequence[float] = ()) -> Batch:
+    """The batch of some rows of one width, in their order; a row may weigh less, as one of many of a unit."""
+    batch = physical_batches([[Document(ids, 1)] for ids in rows], batch_tokens, _PAD)[0]
+    batch.weights[: len(scales)] *= torch.tensor(scales, dtype=torch.float32)[:, None]
+    return batch
+
+
+def _seeded_losses(seed: int, model: Any, batch: Batch, losses: Losses) -> Tensor:
+    with seeded(seed, next(model.parameters()).device):
+        values: Tensor = losses(model, batch)
+    return values
+
+
+def _seeded_pieces(seed: int, model: Any, batch: MicroBatch, losses: Losses) -> Iterator[Tensor]:
+    return mean_losses(model, batch, lambda model, piece: _seeded_losses(seed, model, piece, losses))
+
+
+def _squared(gradient: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float64)
+    return norm.square()
+
+
+def _run(act: Callable[[], Any]) -> Any:
     try:
-        with tape.recording():
-            values = losses(model, batch)
-        tape.differentiate(values)
-        return tape.squared_norms(1)
+        return act()
     except RuntimeError as error:
         if not has_no_repeatable_kernel(error):
             raise
@@ -97,3 +293,12 @@ def _norms(model: Any, losses: Callable[[Any, Batch], Tensor], batch: Batch) -> 
         "the model or its loss uses an operation that gives other bits each time on this GPU, which the noise does not"
         " hide: choose another model.base or loss, or set resources.gpu to false."
     )
+
+
+def _require_equal(one: Tensor, other: Tensor) -> None:
+    if not torch.equal(one, other):
+        raise ConfigError(
+            "on this machine the gradient of one user depends on the others in the batch, on what was computed before,"
+            " or on chance, which the noise does not hide: set resources.batch_tokens to 8, so that each is computed"
+            " alone, or choose another model.base; a loss of your own must compute each row's loss from that row alone."
+        )

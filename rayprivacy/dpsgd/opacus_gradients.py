@@ -35,26 +35,20 @@ class OpacusGradients:
                 f"resources.gradients is 'opacus' and {', '.join(tied)} is tied: use 'bookkeeping', or untie it."
             )
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._model, self._clipping = model, clipping
+        self._clipping = clipping
+        self._modules = [each for each in model.modules() if any(p.requires_grad for p in each.parameters(False))]
         try:
             self._hooks = GradSampleHooks(model, loss_reduction="sum")
         except NotImplementedError as error:
             raise ConfigError(
                 "resources.gradients is 'opacus' and a trainable layer has buffers: use 'bookkeeping'."
             ) from error
+        self._hooks.disable_hooks()
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
-        """See `ClippedGradients`; also refuses a model in evaluation mode, for which Opacus records nothing."""
-        if not self._model.training:
-            raise ConfigError(
-                "resources.gradients is 'opacus' and the model is in evaluation mode: call train() first."
-            )
-        values = losses()
-        if values.dim() != 1 or rows_per_unit < 1 or len(values) % rows_per_unit:
-            raise ConfigError(f"the losses have shape {list(values.shape)}: return one per row, units complete.")
-        torch.autograd.grad(values.sum(), self.parameters, allow_unused=True)
-        units = [self._taken(parameter, len(values), rows_per_unit) for parameter in self.parameters]
-        coefficients = self._clipping.coefficients(torch.stack([unit.squared()[0] for unit in units], 1))
+        """See `ClippedGradients`."""
+        units = self._units(losses, rows_per_unit)
+        coefficients = self._clipping.coefficients(_squared(units))
         if not live:
             coefficients = torch.zeros_like(coefficients)
         columns = coefficients.unbind(1) if coefficients.dim() == 2 else [coefficients] * len(units)
@@ -62,6 +56,24 @@ class OpacusGradients:
             parameter: partial(_sum, [unit], Weights.of(column))
             for parameter, unit, column in zip(self.parameters, units, columns, strict=True)
         }
+
+    def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
+        """See `UnitGradients`."""
+        return _squared(self._units(losses, rows_per_unit))
+
+    def _units(self, losses: Callable[[], Tensor], rows_per_unit: int) -> list[Dense]:
+        """The gradients of all units by each parameter."""
+        for module in self._modules:
+            module.training = True  # Opacus records nothing else; the mode of the others is left alone
+        self._hooks.enable_hooks()
+        try:
+            values = losses()
+            if values.dim() != 1 or rows_per_unit < 1 or len(values) % rows_per_unit:
+                raise ConfigError(f"the losses have shape {list(values.shape)}: return one per row, units complete.")
+            torch.autograd.grad(values.sum(), self.parameters, allow_unused=True)
+        finally:
+            self._hooks.disable_hooks()  # other passes leave nothing behind
+        return [self._taken(parameter, len(values), rows_per_unit) for parameter in self.parameters]
 
     def _taken(self, parameter: nn.Parameter, rows: int, rows_per_unit: int) -> Dense:
         """The gradients of the units, which Opacus left on the parameter."""
@@ -73,6 +85,10 @@ class OpacusGradients:
                 " of shape [rows, tokens], or use 'bookkeeping'."
             )
         return Dense(samples.view(-1, rows_per_unit, *parameter.shape).sum(1, dtype=torch.float32))
+
+
+def _squared(units: list[Dense]) -> Tensor:
+    return torch.stack([unit.squared()[0] for unit in units], 1)
 
 
 def _sum(held: list[Dense], weights: Weights) -> Tensor:

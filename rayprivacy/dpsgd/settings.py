@@ -271,6 +271,15 @@ class EngineConfig(Config):
     gpu: bool = False
     failures: int = Field(default=3, ge=0)
 
+    @model_validator(mode="after")
+    def _opacus_sees_all_layers(self) -> "EngineConfig":
+        if self.gradients == "opacus" and self.gradient_checkpointing:
+            raise ValueError(
+                "gradients is 'opacus' and gradient_checkpointing true: Opacus sees no layer that is computed again, so"
+                " leave one of them out"
+            )
+        return self
+
     @property
     def tokens_at_once(self) -> int:
         """Tokens of one physical batch at most."""

@@ -112,6 +112,11 @@ class Job:
         """Where the trained weights are in the end."""
         return self.folder / f"trained-{self.release.inputs[:16]}-{self.last:05d}.safetensors"
 
+    @property
+    def tried(self) -> Path:
+        """Where the sentence is on what was tried on public tokens before the first step."""
+        return self.folder / f"tried-{self.release.inputs[:16]}.txt"
+
 
 class _RefusedError(Exception):
     """A rank was refused something; the sentence is in a file."""
@@ -193,7 +198,7 @@ def build(job: Job, rank: Rank) -> Training:
     backbone = load_backbone(job.model)
     return Training(
         sampler=_sampler(job, rank, key, backbone),
-        engine=_engine(job, key, backbone),
+        engine=_engine(job, key, backbone, partial(_note_tried, job, rank)),
         pad=backbone.end,
         state=state,
         done=done,
@@ -230,7 +235,7 @@ def _check_micro_batches(job: Job, world: int) -> None:
         )
 
 
-def _engine(job: Job, key: Key, backbone: Backbone) -> Engine:
+def _engine(job: Job, key: Key, backbone: Backbone, told: Callable[[str], None]) -> Engine:
     low_precision = job.model.dtype == "bfloat16"
     model = trainable(backbone, job.adapter).to(repeatable(get_device()))
     if job.engine.gradient_checkpointing:
@@ -238,7 +243,12 @@ def _engine(job: Job, key: Key, backbone: Backbone) -> Engine:
     noise = StepNoise(KeyedNoise(key, job.release.stream), job.release.mechanism, job.training.divisor, job.scales)
     losses = partial(own_losses, loss=job.loss) if job.loss else row_losses
     losses = partial(losses, low_precision=low_precision)
-    return make_engine(model, job.training, noise, job.engine, losses, low_precision=low_precision)
+    return make_engine(model, job.training, noise, job.engine, losses, low_precision, told)
+
+
+def _note_tried(job: Job, rank: Rank, sentence: str) -> None:
+    if rank.number == 0:
+        write_atomic(job.tried, sentence.encode())
 
 
 def _paying(job: Job, state: Path | None) -> Paying:

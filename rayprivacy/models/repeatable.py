@@ -6,6 +6,8 @@ operation that has none. Bits differ between kinds of GPU, as they do between ki
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -21,3 +23,14 @@ def repeatable(device: torch.device) -> torch.device:
 def has_no_repeatable_kernel(error: RuntimeError) -> bool:
     """Whether torch raised this because an operation has no repeatable kernel."""
     return "deterministic" in str(error)
+
+
+@contextmanager
+def any_kernel() -> Iterator[None]:
+    """Admit kernels that are not repeatable, for a while, for what is not kept."""
+    held = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(held)

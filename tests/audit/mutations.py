@@ -16,6 +16,7 @@ from redacting import REDACTING
 from repaired import REPAIRED
 from sanitising import SANITISING
 from tagging import TAGGING
+from trial_steps import TRIAL_STEPS
 from two_stages import TWO_STAGES
 
 _STEP_NOISE = "tests/statistical/test_step_noise.py"
@@ -368,6 +369,7 @@ MUTATIONS = (
     *FALLING,
     *LAYER_SCALES,
     *MICRO_BATCHES,
+    *TRIAL_STEPS,
     *PRETRAINING,
     *TWO_STAGES,
     *REDACTING,

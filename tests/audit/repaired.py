@@ -44,8 +44,8 @@ REPAIRED = (
         "users_mixed_unseen",
         "a machine on which users move each other's gradients is not refused",
         "dpsgd/independence.py",
-        "if not agree or alone[1:].any():",
-        "if length < 0:",
+        "    if not torch.equal(one, other):",
+        "    if one is other:",
         "tests/dpsgd/test_units_are_independent.py::test_losses_that_mix_users_are_refused_before_the_first_step",
     ),
     Mutation(

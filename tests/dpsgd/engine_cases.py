@@ -283,7 +283,8 @@ class Overflowing:
 def overflowed(zero: int, offload: bool) -> float:
     """Share of weights that infinite gradients have reached, after a step and another one without users."""
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((1.0,) * 10), BATCH)
-    engine = ZeroEngine(tiny_model("gpt2"), Overflowing, noise, Schedule(SGD, 10), losses, zero, offload)
+    model = tiny_model("gpt2")
+    engine = ZeroEngine(model, Overflowing(model), noise, Schedule(SGD, 10), losses, zero, offload)
     engine.step(0, mine(Case("gpt2"), (5, 4)))
     weights = torch.cat([tensor.flatten() for tensor in engine.state_dict().values()])
     return float((~weights.isfinite()).float().mean())

@@ -67,9 +67,27 @@ def test_what_opacus_cannot_see_is_refused() -> None:
         gradients(lambda: model(batch.ids).logits.sum((1, 2)), 1)
     with pytest.raises(ConfigError, match="one per row"):
         gradients(lambda: row_losses(model, batch).mean(), 1)
-    model.eval()
-    with pytest.raises(ConfigError, match="evaluation mode"):
-        gradients(lambda: row_losses(model, batch), 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_mode_of_the_model_makes_no_difference(training: bool) -> None:
+    """Opacus records in training mode alone; models that train here are in the other one."""
+    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    gradients = OpacusGradients(model, Clipping(0.5))
+    expected = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
+    model.train(training)
+    found = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
+    assert all(torch.equal(mine, his) for mine, his in zip(found, expected, strict=True))
+    assert torch.cat([each.flatten() for each in found]).any()
+
+
+def test_a_pass_of_others_leaves_nothing_behind() -> None:
+    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    gradients = OpacusGradients(model, Clipping(0.5))
+    expected = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
+    torch.autograd.grad(row_losses(model, batch).sum(), gradients.parameters)
+    found = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
+    assert all(torch.equal(mine, his) for mine, his in zip(found, expected, strict=True))
 
 
 def test_layers_with_buffers_are_refused() -> None:

@@ -35,7 +35,7 @@ def _parsed(**blocks: Any) -> EdpSgdRecipe:
         ({"model": {"slots": ["B-artist"]}}, "'B-artist' is a label of a word: give slots without 'B-'"),
         ({"model": {"slots": ["artist", "artist"]}}, "a name stands in the list twice"),
         ({"training": {"token_decay": 0.5}}, "training.token_decay is 0.5, and a tagger weighs"),
-        ({"resources": {"gradients": "opacus"}}, "resources.gradients is 'opacus', under which the loss of a tagger"),
+        ({"resources": {"gradients": "opacus"}}, "resources.gradients is 'opacus', which loses a part of a tagger's"),
         (
             {"training": {"layer_scale": {"from": "public", "source": "public.parquet"}}},
             "training.layer_scale.from is 'public', and public text without intents and slots",

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
@@ -20,8 +20,8 @@ def _gradients(model: Any) -> dict[str, torch.Tensor]:
     logits = model(input_ids=IDS, use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), IDS[:, 1:].flatten())
     named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    found = torch.autograd.grad(loss, [each for _, each in named])
-    return {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
+    found = torch.autograd.grad(loss, [each for _, each in named], allow_unused=True)
+    return {name: gradient for (name, _), gradient in zip(named, found, strict=True) if gradient is not None}
 
 
 def test_lora_trains_matrices_of_the_chosen_layers_in_float32(tiny_backbone: Backbone) -> None:
@@ -54,33 +54,74 @@ def test_every_run_starts_from_the_same_weights(kind: Any, tiny_backbone: Backbo
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def _layer_calls(model: Any) -> int:
+    """How often the first layer's attention is computed for one gradient."""
+    calls: list[int] = []
+    attention = next(each for name, each in model.named_modules() if name.endswith(("self_attn", "attn")))
+    handle = attention.register_forward_hook(lambda *_: calls.append(1))
+    _gradients(model)
+    handle.remove()
+    return len(calls)
+
+
 @pytest.mark.parametrize("kind", ["lora", "full"])
 def test_checkpointing_changes_no_gradient(kind: Any, tiny_backbone: Backbone) -> None:
     kept = trainable(tiny_backbone, AdapterConfig(kind=kind))
     again = checkpointed(trainable(tiny_backbone, AdapterConfig(kind=kind)))
-    assert again.is_activation_checkpointing
+    assert (_layer_calls(kept), _layer_calls(again)) == (1, 2)
     for name, gradient in _gradients(again).items():
         torch.testing.assert_close(gradient, _gradients(kept)[name])
 
 
-def test_dropout_sleeps_in_every_mode(tiny_backbone: Backbone) -> None:
-    config = GPT2Config(vocab_size=400, n_positions=32, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
-    gpt2 = GPT2LMHeadModel(config).eval()
-    model = trainable(Backbone(tiny_backbone.tokenizer, 0, 0, model=gpt2), AdapterConfig(kind="full")).train()
-    first, second = _gradients(model), _gradients(model)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+SIZE = {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "bos_token_id": 0}
+COMMON = ("gpt2", "opt", "falcon", "persimmon", "llama", "mistral", "qwen3", "gemma3_text", "bert", "gpt_neox")
+OTHERS = (
+    "gpt_neo", "gptj", "bloom", "phi", "phi3", "stablelm", "qwen2", "gemma", "gemma2", "cohere", "olmo", "olmo2",
+    "granite", "starcoder2", "glm", "helium", "smollm3", "xglm", "biogpt", "codegen",
+)  # fmt: skip
 
 
-def test_rates_of_dropout_that_modules_keep_for_themselves_are_zero(tiny_backbone: Backbone) -> None:
-    """OPT calls dropout as a function: where activations are checkpointed, it would draw from torch's generator."""
-    config = OPTConfig(
-        vocab_size=400, hidden_size=32, ffn_dim=32, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=32,
-        max_position_embeddings=64, dropout=0.3, layerdrop=0.5,
-    )  # fmt: skip
-    opt = OPTForCausalLM(config).eval()
-    model = checkpointed(trainable(Backbone(tiny_backbone.tokenizer, 0, 0, model=opt), AdapterConfig(kind="full")))
-    first, second = _gradients(model), _gradients(model)
-    assert all(torch.equal(first[name], second[name]) for name in first)
+def _with_rates(family: str) -> Any:
+    """A tiny model of a family with every rate of its config at 0.5."""
+    config = CONFIG_MAPPING[family]()
+    shape = SIZE | {"intermediate_size": 64, "num_key_value_heads": 4, "head_dim": 8, "eos_token_id": 0, "d_model": 32}
+    shape |= {"max_position_embeddings": 64, "pad_token_id": 0, "ffn_dim": 64, "decoder_layers": 2, "dff": 64}
+    shape |= {"decoder_attention_heads": 4, "num_decoder_layers": 2, "decoder_ffn_dim": 64, "word_embed_proj_dim": 32}
+    shape |= {
+        "num_decoder_attention_heads": 4,
+        "attention_types": [[["global"], 2]],
+        "rotary_dim": 4,
+        "is_decoder": True,
+    }
+    rates = {name: 0.5 for name, value in vars(config).items() if "drop" in name and isinstance(value, (int, float))}
+    given = {
+        name: value for name, value in (shape | rates).items() if name in vars(config) or name in config.attribute_map
+    }
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**given), attn_implementation="eager").eval()
+
+
+@pytest.mark.parametrize("family", [*COMMON, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in OTHERS)])
+def test_no_rate_of_any_family_draws_in_any_mode(family: str, tiny_backbone: Backbone) -> None:
+    """Some call dropout as a function, some read their config in the forward pass, some leave out layers."""
+    base = _with_rates(family)
+    asleep, awake = _logits(base), _logits(base.train())
+    assert family in ("llama", "gemma3_text") or not torch.equal(asleep, awake), "the family has rates that are seen"
+    for way in ("as it is", "in training mode", "checkpointed"):
+        model = trainable(Backbone(tiny_backbone.tokenizer, 0, 0, model=base.eval()), AdapterConfig(kind="full"))
+        model = checkpointed(model) if way == "checkpointed" else model.train(way == "in training mode")
+        torch.manual_seed(1)
+        first = _gradients(model)
+        torch.manual_seed(2)
+        second = _gradients(model)
+        assert first
+        assert all(torch.equal(first[name], second[name]) for name in first), way
+
+
+def _logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
+    return found
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])

@@ -6,8 +6,6 @@ threshold attack are compared with the trade-off curve of one Poisson-sampled Ga
     hits(false alarms a) <= q * Phi(Phi^-1(a) + 1 / sigma) + (1 - q) * a.
 """
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -49,7 +47,7 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     noise = StepNoise(KeyedNoise(KEY, run), SampledGaussian(q, sigma, NORM, STEPS), expected_batch=1.0)
     schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
     model = nn.Embedding(4, 1)
-    clipped = partial(BookKeeping, clipping=Clipping(NORM))
+    clipped = BookKeeping(model, Clipping(NORM))
     engine, hits = PlainEngine(model, clipped, noise, schedule, _losses), 0
     for step in range(STEPS):
         before = model.weight[CANARY, 0].item()

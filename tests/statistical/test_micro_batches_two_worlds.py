@@ -55,7 +55,8 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     shape = {"schedule": NoiseSchedule(), "chunk": STEPS, "microbatches": 1}
     noise = StepNoise(KeyedNoise(KEY, run), MicroBatchGaussian(q, sigma, NORM, STEPS, **shape), 1.0)
     schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
-    model, clipped = _Weight(), partial(MicroBatchGradients, clipping=Clipping(NORM))
+    model = _Weight()
+    clipped = MicroBatchGradients(model, Clipping(NORM))
     engine, hits = PlainEngine(model, clipped, noise, schedule, partial(mean_losses, losses=_losses)), 0
     for step in range(STEPS):
         before = model.weight.item()

@@ -36,6 +36,7 @@ def test_the_result_has_the_certificate_of_the_ledger(shared_bench: TrainerBench
     assert {row.kind for row in certificate.events} == {"poisson-sampled-gaussian"}
     assert any("Poisson" in sentence for sentence in certificate.assumptions)
     assert not any("The loss is a function" in sentence for sentence in certificate.assumptions)
+    assert sum("was tried on public tokens" in sentence for sentence in certificate.assumptions) == 1
 
 
 def test_ray_train_keeps_its_name_storage_and_callbacks(shared_bench: TrainerBench, fitted: Any) -> None:

@@ -134,7 +134,10 @@ def test_labels_stand_before_the_text() -> None:
         ({"ledger": "postgresql://me:secret@host/ledger"}, "privacy.ledger holds a password"),
         ({"model": 3}, "the model is a int"),
         ({"scaling_config": ScalingConfig(num_workers=0)}, "'resources.workers' is 0"),
-        ({"loss": _loss, "engine": {"gradients": "opacus"}}, "under which a loss of your own cannot be checked"),
+        (
+            {"engine": {"gradients": "opacus", "gradient_checkpointing": True}},
+            "Opacus sees no layer that is computed again",
+        ),
         ({"run_config": RunConfig(storage_path="s3://bucket/runs")}, "run_config.storage_path is not a path"),
     ],
 )

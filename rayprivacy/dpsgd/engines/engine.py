@@ -25,8 +25,9 @@ from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
 from rayprivacy.dpsgd.engines.partitions import trainable_parameters
 from rayprivacy.dpsgd.engines.plain import PlainEngine
 from rayprivacy.dpsgd.engines.zero import ZeroEngine
-from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients
-from rayprivacy.dpsgd.independence import check_independence, check_memory
+from rayprivacy.dpsgd.fresh_loss import FreshLoss
+from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients, UnitGradients
+from rayprivacy.dpsgd.independence import check_independence, check_memory, check_micro_batches
 from rayprivacy.dpsgd.microbatches import MicroBatch, MicroBatchGradients, mean_losses
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
@@ -74,8 +75,9 @@ def make_engine(
     engine: EngineConfig,
     losses: Callable[[Any, Batch], Tensor],
     low_precision: bool = False,
+    told: Callable[[str], None] = lambda _: None,
 ) -> Engine:
-    """The engine that the settings name; collective.
+    """The engine that the settings name, once it was tried on public tokens (`independence`); collective.
 
     Args:
         model: on its device, with `requires_grad` set; the engine takes it over.
@@ -84,51 +86,51 @@ def make_engine(
         engine: ZeRO stage, and how gradients are clipped.
         losses: forward pass of a batch, one loss for each row.
         low_precision: `losses` computes in less than float32.
+        told: is given the sentence on what was tried.
 
     Raises:
-        ConfigError: the settings do not go together, the model has modules that cannot be clipped or that mix users,
+        ConfigError: the settings do not go together, the model or the loss has what cannot be clipped or mixes users,
             or a package is missing.
         ReleaseError: ranks would leave a coordinate without noise, or differ in the noise.
     """
-    if engine.gradients == "opacus" and engine.zero == 3:
-        raise ConfigError(
-            "resources.gradients is 'opacus' and resources.zero 3: Opacus needs whole parameters; use 'bookkeeping'."
-        )
+    _check_together(training, engine)
     check_memory(model)
-    if training.microbatches is not None:
-        _check_micro_batches(engine)
-    elif engine.gradients == "bookkeeping":
-        check_independence(model, losses, training.max_tokens, engine.tokens_at_once)
     scales = tuple(noise.scale_of(name) for name in trainable_parameters(model)) if noise.scales else ()
     clipping = Clipping(training.clipping_norm, training.clipping, low_precision, scales)
-    gradients: Callable[[nn.Module], ClippedGradients] = partial(_gradients, engine.gradients, clipping)
-    given: Callable[[Any, Any], Any] = losses
+    tokens, at_once = training.max_tokens, engine.tokens_at_once
+    fresh = FreshLoss(losses)
+    gradients: ClippedGradients
+    given: Callable[[Any, Any], Any] = fresh
     if training.microbatches is not None:
-        gradients, given = partial(_of_micro_batches, clipping), partial(mean_losses, losses=losses)
+        gradients, given = MicroBatchGradients(model, clipping), partial(mean_losses, losses=fresh)
+        told(check_micro_batches(model, losses, tokens, at_once, gradients))
+    else:
+        gradients = _of_units(model, clipping, engine)
+        told(check_independence(model, losses, tokens, at_once, gradients, clipping))
     schedule, averaging = Schedule(training.optimizer, training.steps), Averaging(training)
     if engine.zero is None:
         return PlainEngine(model, gradients, noise, schedule, given, averaging)
     return ZeroEngine(model, gradients, noise, schedule, given, engine.zero, engine.offload, averaging)
 
 
-def _check_micro_batches(engine: EngineConfig) -> None:
-    if engine.zero == 3:
+def _check_together(training: DpSgdConfig, engine: EngineConfig) -> None:
+    if engine.gradients == "opacus" and engine.zero == 3:
+        raise ConfigError(
+            "resources.gradients is 'opacus' and resources.zero 3: Opacus needs whole parameters; use 'bookkeeping'."
+        )
+    if training.microbatches is not None and engine.zero == 3:
         raise ConfigError(
             "training.microbatches and resources.zero 3: the gradient of a micro-batch needs whole parameters; use zero"
             " 2, or null."
         )
-    if engine.gradients == "opacus":
+    if training.microbatches is not None and engine.gradients == "opacus":
         raise ConfigError(
             "training.microbatches and resources.gradients 'opacus': a micro-batch has one gradient, so leave it out."
         )
 
 
-def _of_micro_batches(clipping: Clipping, model: nn.Module) -> ClippedGradients:
-    return MicroBatchGradients(model, clipping)
-
-
-def _gradients(kind: str, clipping: Clipping, model: nn.Module) -> ClippedGradients:
-    if kind == "bookkeeping":
+def _of_units(model: nn.Module, clipping: Clipping, engine: EngineConfig) -> UnitGradients:
+    if engine.gradients == "bookkeeping":
         return BookKeeping(model, clipping)
     from rayprivacy.dpsgd.opacus_gradients import OpacusGradients  # Opacus is optional
 

@@ -30,7 +30,7 @@ class PlainEngine:
     def __init__(
         self,
         model: Any,
-        gradients: Callable[[nn.Module], ClippedGradients],
+        gradients: ClippedGradients,
         noise: StepNoise,
         schedule: Schedule,
         losses: Callable[[Any, Any], Any],
@@ -39,7 +39,7 @@ class PlainEngine:
         self._model, self._losses = model, losses
         for parameter in model.parameters():
             collectives.copy_from_first(parameter.data)
-        self._gradients = gradients(model)
+        self._gradients = gradients
         self._parameters = trainable_parameters(model)
         self._masters = {name: _master(parameter) for name, parameter in self._parameters.items()}
         self._optimizer = make_optimizer(schedule.config, self._masters.values(), noise.variances)

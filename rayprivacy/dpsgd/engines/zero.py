@@ -43,7 +43,7 @@ class ZeroEngine:
 
     Args:
         model: on the device where it is to be trained.
-        gradients: makes clipped gradients of the model, once DeepSpeed has laid it out.
+        gradients: clipped gradients of the model.
         noise: of each step.
         schedule: optimizer and learning rate.
         losses: one loss for each row.
@@ -58,7 +58,7 @@ class ZeroEngine:
     def __init__(
         self,
         model: Any,
-        gradients: Callable[[nn.Module], ClippedGradients],
+        gradients: ClippedGradients,
         noise: StepNoise,
         schedule: Schedule,
         losses: Callable[[Any, Any], Any],
@@ -83,7 +83,7 @@ class ZeroEngine:
         )[0]
         never_skip(self._engine.optimizer, stage)
         self._model, self._losses, self._stage = self._engine.module, losses, stage
-        self._gradients, owned = gradients(self._model), self._partitions()
+        self._gradients, owned = gradients, self._partitions()
         self._noisy = NoisyOptimizer(
             self._engine.basic_optimizer,
             owned,

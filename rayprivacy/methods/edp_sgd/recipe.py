@@ -63,7 +63,7 @@ class EdpSgdRecipe(Recipe):
     def _can_train(self) -> "EdpSgdRecipe":
         if self.resources.gradients == "opacus":
             raise ValueError(
-                "resources.gradients is 'opacus', under which the loss of a tagger cannot be checked: use 'bookkeeping'"
+                "resources.gradients is 'opacus', which loses a part of a tagger's gradient: use 'bookkeeping'"
             )
         if self.model.base == BILSTM and (self.training.microbatches is None or self.adapter.kind == "lora"):
             raise ValueError(

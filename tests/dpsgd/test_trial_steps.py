@@ -1,0 +1,360 @@
+"""Before the first charge every engine, adapter and loss is tried as it will train: what passes trains, all else is
+refused.
+
+The grid is the whole of (way of clipping x adapter x checkpointing x own loss x number format). Each combination is
+either refused while the engine is made, or takes a step with units in it, and then one unit more moves the sum by its
+bound at most.
+"""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from changing_noise import ChangingGaussian
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.keys import Key
+from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
+from rayprivacy.dpsgd.engines.sums import add_up
+from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
+from rayprivacy.dpsgd.losses import own_losses, row_losses
+from rayprivacy.dpsgd.microbatches import micro_batches
+from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
+from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.settings import AdapterConfig
+from rayprivacy.models.trainable import checkpointed, trainable
+
+pytest.importorskip("opacus")
+
+VOCABULARY, NORM, TOKENS, PAD, PUBLIC_TOKENS = 97, 1.0, 64, 0, 16
+ADAM = OptimizerConfig(learning_rate=1e-4)
+Loss = Callable[[Any, Batch], Any]
+Unit = list[Document]
+ANY = "bookkeeping"  # clips units, as Opacus does
+
+
+@dataclass(frozen=True)
+class Way:
+    """One cell of the grid.
+
+    Attributes:
+        clipping: `bookkeeping`, `opacus` or `microbatches`.
+        adapter: `lora` or `full`.
+        checkpointing: activations are computed twice.
+        half: bfloat16.
+    """
+
+    clipping: str
+    adapter: Any = "lora"
+    checkpointing: bool = False
+    half: bool = False
+
+    def __str__(self) -> str:
+        kept = "checkpointed" if self.checkpointing else "kept"
+        return f"{self.clipping}-{self.adapter}-{kept}-{'bfloat16' if self.half else 'float32'}"
+
+    @property
+    def impossible(self) -> bool:
+        """Opacus sees no layer that is computed again, which the settings say."""
+        return self.clipping == "opacus" and self.checkpointing
+
+
+GRID = [
+    Way(*cell)
+    for cell in itertools.product(
+        ("bookkeeping", "opacus", "microbatches"), ("lora", "full"), (False, True), (False, True)
+    )
+]
+POSSIBLE = [way for way in GRID if not way.impossible]
+FEW = [
+    Way("bookkeeping"),
+    Way("opacus", "full"),
+    Way("microbatches", half=True),
+    Way("bookkeeping", "full", True, True),
+]
+
+
+def _grid(few: list[Way] = FEW) -> Any:
+    """All cells; those outside of `few` in the exhaustive run alone."""
+    cells = [pytest.param(way, marks=[] if way in few else pytest.mark.exhaustive, id=str(way)) for way in POSSIBLE]
+    return pytest.mark.parametrize("way", cells)
+
+
+def _model(way: Way, base: Any = None) -> Any:
+    """A tiny untied Llama that is sure of some tokens, as trained models are."""
+    torch.manual_seed(0)
+    size = {"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2}
+    if base is None:
+        base = transformers.LlamaForCausalLM(transformers.LlamaConfig(**size, num_attention_heads=4)).eval()
+        base.lm_head.weight.data *= 60
+    base = base.bfloat16() if way.half else base
+    model = trainable(Backbone(None, 0, 0, model=base), AdapterConfig(kind=way.adapter, rank=4))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:  # as after some steps
+            parameter.data.normal_(0, 0.1)
+    return checkpointed(model) if way.checkpointing else model
+
+
+def _engine(way: Way, loss: Loss = row_losses, model: Any = None, told: Any = None, batch_tokens: int = TOKENS) -> Any:
+    micro = 4 if way.clipping == "microbatches" else None
+    training = DpSgdConfig(
+        expected_batch=4, clipping_norm=NORM, max_tokens=PUBLIC_TOKENS, microbatches=micro, optimizer=ADAM
+    )
+    gradients: Any = ANY if micro else way.clipping
+    settings = EngineConfig(gradients=gradients, gradient_checkpointing=way.checkpointing, batch_tokens=batch_tokens)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((0.0,) * 100, NORM), 4.0)
+    losses = partial(own_losses, loss=loss, low_precision=way.half)
+    model = _model(way) if model is None else model
+    return make_engine(model, training, noise, settings, losses, way.half, told or (lambda _: None))
+
+
+def _units(count: int = 5) -> list[Unit]:
+    random = np.random.default_rng(3)
+    return [[Document(random.integers(1, VOCABULARY, 4 + 3 * at).astype(np.int32), 1)] for at in range(count)]
+
+
+def _batches(way: Way, units: list[Unit]) -> list[Any]:
+    """The batches of a step; of four micro-batches, a new unit joins the first."""
+    if way.clipping != "microbatches":
+        return list(physical_batches(units, TOKENS, PAD))
+    held = [[unit for at, unit in enumerate(units) if at % 4 == number] for number in range(4)]
+    return list(micro_batches([group for group in held if group], TOKENS, PAD))
+
+
+def _sum(engine: Any, batches: list[Any]) -> torch.Tensor:
+    sums = add_up(engine._clipped(batch) for batch in batches)
+    return torch.cat([sums[parameter].double().flatten() for parameter in engine._gradients.parameters])
+
+
+@_grid()
+def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: Way) -> None:
+    said: list[str] = []
+    engine, units = _engine(way, told=said.append), _units()
+    assert ["tried on public tokens" in sentence for sentence in said] == [True]
+    engine.step(0, _batches(way, units))
+    before = _sum(engine, _batches(way, units[:-1]))
+    for newcomer in (units[-1], [Document(np.full(9, 5, np.int32), 1)], [Document(np.array([1, 2], np.int32), 1)]):
+        moved = float((_sum(engine, _batches(way, [*units[:-1], newcomer])) - before).norm())
+        bound = 2 * NORM if way.clipping == "microbatches" else NORM
+        assert 0 < moved <= bound * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("way", [way for way in GRID if way.impossible], ids=str)
+def test_what_can_take_no_step_is_refused_where_it_is_read(way: Way) -> None:
+    with pytest.raises(ConfigError, match="Opacus sees no layer that is computed again, so leave one of them out"):
+        EngineConfig.parse({"gradients": "opacus", "gradient_checkpointing": True})
+
+
+class _KeptByTheLoss:
+    """The loss as a share of the first that was seen."""
+
+    first: float | None = None
+
+    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
+        own = row_losses(model, batch)
+        self.first = self.first or float(own.detach().sum() / batch.weights.sum())
+        return own / self.first
+
+
+class _RunningMean:
+    mean: float | None = None
+
+    def __call__(self, model: Any, batch: Batch) -> torch.Tensor:
+        own = row_losses(model, batch)
+        now = float(own.detach().sum() / batch.weights.sum())
+        self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
+        return own / self.mean
+
+
+def _kept_by_a_function() -> Loss:
+    seen: list[float] = []
+
+    def loss(model: Any, batch: Batch) -> torch.Tensor:
+        own = row_losses(model, batch)
+        seen.append(1.0)
+        return own / len(seen)
+
+    return loss
+
+
+def _at_random(model: Any, batch: Batch) -> torch.Tensor:
+    return row_losses(model, batch) * torch.rand(len(batch.ids))
+
+
+def _one_mask_for_all(model: Any, batch: Batch) -> torch.Tensor:
+    """The same chance for every row of a batch, so that rows alone differ from batch to batch, not from row to row."""
+    return row_losses(model, batch) * torch.rand(1)
+
+
+KEEPING = {
+    "share_of_the_first": _KeptByTheLoss(),
+    "running_mean": _RunningMean(),
+    "a_list_of_a_closure": _kept_by_a_function(),
+    "at_random": _at_random,
+    "one_mask_for_all": _one_mask_for_all,
+}
+
+
+@_grid()
+@pytest.mark.parametrize("loss", KEEPING.values(), ids=KEEPING)
+def test_a_loss_that_keeps_something_or_draws_is_refused(way: Way, loss: Loss) -> None:
+    with pytest.raises(ConfigError, match=r"depends on (the others in the batch|what was computed before it)"):
+        _engine(way, loss)
+
+
+def _of_text(batch: Batch) -> torch.Tensor:
+    return batch.weights.any(1)
+
+
+def _capped(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return torch.minimum(own, 2 * own.detach()[_of_text(batch)].median())
+
+
+def _below_a_quantile(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return torch.minimum(own, own.detach()[_of_text(batch)].quantile(0.9))
+
+
+def _without_the_hardest(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return torch.where(own.detach() < own.detach().max(), own, 0.0)
+
+
+def _without_the_easiest(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return torch.where(own.detach() > own.detach()[_of_text(batch)].min(), own, 0.0)
+
+
+def _to_a_norm_of_the_batch(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return own * (6 / own.detach().norm()).clamp(max=1)
+
+
+def _outliers_down(model: Any, batch: Batch) -> torch.Tensor:
+    """Rows that are further than two deviations above the mean count for a tenth."""
+    own = row_losses(model, batch)
+    real = own.detach()[_of_text(batch)]
+    high = own.detach() > real.mean() + 2 * real.std(correction=0)
+    return torch.where(high, own / 10, own)
+
+
+def _no_repeats(model: Any, batch: Batch) -> torch.Tensor:
+    """A text that stands in the batch twice counts for half."""
+    same = (batch.ids[:, None] == batch.ids[None]).all(2).sum(1)
+    return row_losses(model, batch) / same
+
+
+def _temperature(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    return own * own.detach().softmax(0)
+
+
+def _gradient_alone(model: Any, batch: Batch) -> torch.Tensor:
+    """The value of each row is its own; its gradient is scaled by the others."""
+    own = row_losses(model, batch)
+    return own + (own - own.detach()) * own.detach().mean()
+
+
+def _sign_of_the_batch(model: Any, batch: Batch) -> torch.Tensor:
+    """The norm of every gradient stays; its sign is the others'."""
+    own = row_losses(model, batch)
+    return own * torch.where(own.detach().mean() > own.detach()[0], 1.0, -1.0)
+
+
+MIXING = (
+    _capped, _below_a_quantile, _without_the_hardest, _without_the_easiest, _to_a_norm_of_the_batch, _outliers_down,
+    _no_repeats, _temperature, _gradient_alone, _sign_of_the_batch,
+)  # fmt: skip
+
+
+@_grid()
+@pytest.mark.parametrize("loss", MIXING)
+def test_a_loss_that_mixes_rows_when_somebody_stands_out_is_refused(way: Way, loss: Loss) -> None:
+    """Within a micro-batch, which is clipped as one, everything may depend on everything."""
+    if way.clipping == "microbatches":
+        _engine(way, loss).step(0, _batches(way, _units()))
+        return
+    with pytest.raises(ConfigError, match="depends on the others in the batch"):
+        _engine(way, loss)
+
+
+def _penalty(model: Any, batch: Batch) -> torch.Tensor:
+    return row_losses(model, batch) + 10 * sum(p.square().sum() for p in model.parameters() if p.requires_grad)
+
+
+def _product_with_a_weight(model: Any, batch: Batch) -> torch.Tensor:
+    own = row_losses(model, batch)
+    weight = next(parameter for parameter in model.parameters() if parameter.requires_grad)
+    return own * (1 + 10 * weight.float().sum())
+
+
+@_grid()
+@pytest.mark.parametrize("loss", [_penalty, _product_with_a_weight])
+def test_a_gradient_that_would_be_lost_is_refused(way: Way, loss: Loss) -> None:
+    """Plain autograd, which micro-batches are clipped by, loses nothing."""
+    if way.clipping == "microbatches":
+        _engine(way, loss).step(0, _batches(way, _units()))
+        return
+    with pytest.raises(ConfigError, match="a part of the loss's gradient would be lost"):
+        _engine(way, loss)
+
+
+@pytest.mark.parametrize("kind", ["flat", "per_layer", "automatic"])
+@pytest.mark.parametrize("low", [False, True])
+def test_each_kind_of_clipping_is_compared_with_autograd(kind: Any, low: bool) -> None:
+    way = Way(ANY, "full", half=low)
+    training = DpSgdConfig(clipping_norm=1e-3, max_tokens=PUBLIC_TOKENS, clipping=kind, optimizer=ADAM)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((0.0,) * 100, 1e-3), 4.0)
+    for loss in (row_losses, _penalty):
+        make = partial(make_engine, _model(way), training, noise, EngineConfig(), low_precision=low)
+        losses = partial(own_losses, loss=loss, low_precision=low)
+        if loss is row_losses:
+            make(losses=losses)
+            continue
+        with pytest.raises(ConfigError, match="would be lost"):
+            make(losses=losses)
+
+
+def _experts(width: int) -> Any:
+    shape = {"hidden_size": width, "moe_intermediate_size": width, "num_experts": 4, "num_experts_per_tok": 2}
+    size = {"vocab_size": VOCABULARY, "intermediate_size": 2 * width, "num_hidden_layers": 2, "head_dim": width // 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**size, **shape, **heads)).eval()
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("clipping", ["bookkeeping", "opacus", "microbatches"])
+def test_experts_are_refused_unless_a_batch_holds_one_unit(clipping: str, width: int) -> None:
+    way = Way(clipping)
+    make = partial(_engine, way)
+    if clipping == "microbatches":
+        make(model=_model(way, _experts(width))).step(0, _batches(way, _units()))
+        return
+    with pytest.raises(ConfigError, match="4 experts, which take as many tokens as all users in a batch"):
+        make(model=_model(way, _experts(width)))
+    alone = make(model=_model(way, _experts(width)), batch_tokens=8)
+    alone.step(0, list(physical_batches(_units(), 8, PAD)))
+
+
+def test_a_loss_is_a_copy_for_every_batch_under_the_same_seeds() -> None:
+    """Even a loss that escaped the check carries nothing from one batch to the next."""
+    model, (batch, *_) = _model(Way(ANY)), physical_batches(_units(1), TOKENS, PAD)
+    before = torch.get_rng_state()
+    for loss in KEEPING.values():
+        fresh = FreshLoss(loss)
+        assert torch.equal(fresh(model, batch), fresh(model, batch))
+    assert torch.equal(torch.get_rng_state(), before)
+    drawn = []
+    for seed in (0, 0, 1):
+        with seeded(seed, torch.device("cpu")):
+            drawn.append(float(torch.rand(1)))
+    assert drawn[0] == drawn[1] != drawn[2]
