@@ -80,7 +80,7 @@ def _place(value: str, kind: PathKind) -> PurePath | None:
     if uri.scheme == "file":
         return Path(os.path.realpath(unquote(uri.path)))
     parts = [part for part in unquote(uri.path).split("/") if part not in ("", ".")]
-    return PurePosixPath(_SCHEMES.get(uri.scheme, uri.scheme), (uri.hostname or "/"), *parts)
+    return PurePosixPath(_SCHEMES.get(uri.scheme, uri.scheme), uri.hostname or "", *parts)
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -110,7 +110,7 @@ def _same(one: PurePath, other: PurePath) -> bool:
 
 
 def _share(files: list[Path], other: Path) -> bool:
-    """Whether a file lies in another place, or is there as well by a hard link, which only one with two names can be."""
+    """Whether a file lies in another place, or is there too by a hard link, which only one with two names can be."""
     several = {found for file in files if (found := _number(file)) is not None}
     return any(file.is_relative_to(other) for file in files) or (
         bool(several) and any(_number(file) in several for file in _files(other))

@@ -197,7 +197,7 @@ def test_an_override_of_the_command_line_is_checked(place: Path) -> None:
     path = place.with_name("recipe.yaml")
     path.write_text(yaml.safe_dump({"method": "seqpate", "corpus": {"source": str(place)}}))
     assert rp.load_recipe(path, [f"prompts={place.with_name('public.jsonl')}"])
-    with pytest.raises(rp.ConfigError, match="prompts is .* which is corpus.source"):
+    with pytest.raises(rp.ConfigError, match=r"prompts is .* which is corpus\.source"):
         rp.load_recipe(path, [f"prompts={place}"])
 
 
