@@ -20,6 +20,7 @@ from rayprivacy.core.mirror.uris import shown
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods import registry
 from rayprivacy.methods.registry import method_names, method_of
+from rayprivacy.runs.places import require_public
 from rayprivacy.runs.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -323,6 +324,7 @@ def evaluate(
     require_extra("evaluate")
     config = EvaluationConfig.parse(settings)
     sides = {"--real": real, "--synthetic": synthetic, "--holdout": holdout}
+    require_public(config, [(name, str(sides[name])) for name in ("--real", "--holdout") if sides[name] is not None])
     texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
     from rayprivacy.evaluation.evaluate import evaluate as measure
 

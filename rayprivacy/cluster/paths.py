@@ -49,7 +49,8 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
     for key, value in path_values(recipe, PathKind.PUBLIC):
         if not _travels(value, shipped):
             _absolute(key, value, f"{REMEDY}, or ship the file with --working-dir, where no Parquet file travels")
-    _check_base(recipe.model.base)
+    for key, value in path_values(recipe, PathKind.PUBLIC_MODEL):
+        _check_base(key, value)
     _check_ledger(recipe.privacy.ledger)
     if shipped is not None:
         _check_apart(recipe, shipped.resolve())
@@ -95,11 +96,11 @@ def _place(name: str, value: str, remedy: str) -> None:
         )
 
 
-def _check_base(base: str) -> None:
+def _check_base(name: str, base: str) -> None:
     # A name without a directory here is a hub id; one with a directory here would be taken for a hub id there.
     looks_local = base.startswith((".", "~")) or base.endswith(".gguf") or Path(base).is_dir()
     if looks_local:
-        _absolute("model.base", base, f"{REMEDY}, a hub id, or a model that the image holds")
+        _absolute(name, base, f"{REMEDY}, a hub id, or a model that the image holds")
 
 
 def _check_ledger(url: str) -> None:

@@ -5,9 +5,9 @@ own way (a job that is sent to a cluster, a copy of a recipe for another corpus)
 finds those of a method that it does not know.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
@@ -15,39 +15,61 @@ from pydantic import BaseModel
 class PathKind(Enum):
     """What lies behind a path: something of the private side (a secret, a cache of private text), or a public file.
 
-    A public corpus may be one too; or, as the private corpus may be, a URI or a name.
+    A corpus, the private one or a public one, may also be a URI or a name; a public model a name or an id of the hub.
     """
 
     PRIVATE = "private"
+    CORPUS = "corpus"
     PUBLIC = "public"
     PUBLIC_CORPUS = "public corpus"
+    PUBLIC_MODEL = "public model"
 
 
-def path_keys(config: type[BaseModel], kind: PathKind) -> Iterator[str]:
-    """The dotted keys of all fields with a marker, those of nested blocks too.
+PRIVATE_SIDE = (PathKind.PRIVATE, PathKind.CORPUS)
+PUBLIC_SIDE = (PathKind.PUBLIC, PathKind.PUBLIC_CORPUS, PathKind.PUBLIC_MODEL)
+
+
+def path_keys(config: type[BaseModel], *kinds: PathKind) -> Iterator[str]:
+    """The dotted keys of all fields with one of some markers, those of nested blocks too.
 
     Args:
         config: class of the config.
-        kind: the marker.
+        kinds: the markers.
     """
     for name, field in config.model_fields.items():
-        if kind in field.metadata:
+        if set(kinds) & {mark for mark in field.metadata if isinstance(mark, PathKind)}:
             yield name
         for block in (field.annotation, *get_args(field.annotation)):  # also of `Block | None`
             if isinstance(block, type) and issubclass(block, BaseModel):
-                yield from (f"{name}.{key}" for key in path_keys(block, kind))
+                yield from (f"{name}.{key}" for key in path_keys(block, *kinds))
 
 
-def path_values(config: BaseModel, kind: PathKind) -> Iterator[tuple[str, str]]:
-    """The dotted key and the value of every field with a marker that is set.
+def path_values(config: BaseModel, *kinds: PathKind) -> Iterator[tuple[str, str]]:
+    """The dotted key and the value of every field with one of some markers that is set; each value of a list.
 
     Args:
         config: the config.
-        kind: the marker.
+        kinds: the markers.
     """
-    for key in path_keys(type(config), kind):
+    for key in path_keys(type(config), *kinds):
         value: object = config
         for part in key.split("."):
             value = getattr(value, part, None)
-        if value is not None:
+        yield from ((key, str(each)) for each in (value if isinstance(value, tuple) else (value,)) if each is not None)
+
+
+def written_paths(data: Mapping[str, Any], config: type[BaseModel], *kinds: PathKind) -> Iterator[tuple[str, str]]:
+    """The same of a config that is not made: what the mapping of its keys says, and the defaults elsewhere.
+
+    Args:
+        data: the keys, as they are written.
+        config: class of the config.
+        kinds: the markers.
+    """
+    defaults = dict(path_values(config.model_construct(), *kinds))
+    for key in path_keys(config, *kinds):
+        value: object = data
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if (value := defaults.get(key) if value is None else value) is not None:
             yield key, str(value)

@@ -67,7 +67,7 @@ class CorpusConfig(Config):
             document.
     """
 
-    source: str = Field("chitchat", min_length=1)
+    source: Annotated[str, PathKind.CORPUS] = Field("chitchat", min_length=1)
     text: str = "text"
     user: str | None = "user"
     labels: tuple[str, ...] = ()

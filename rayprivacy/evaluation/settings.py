@@ -4,12 +4,13 @@ None of the settings may be chosen by looking at the private text; none of them 
 """
 
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.paths import PathKind
 
 LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40
@@ -41,8 +42,8 @@ class EvaluationConfig(Config):
     user: str | None = Field(None, min_length=1)
     label: str | None = Field(None, min_length=1)
     tree: str | None = Field(None, min_length=1)
-    embeddings: tuple[str, ...] = Field((MINILM, LSA), min_length=1)
-    base: str | None = Field("smollm2-135m", min_length=1)
+    embeddings: Annotated[tuple[str, ...], PathKind.PUBLIC_MODEL] = Field((MINILM, LSA), min_length=1)
+    base: Annotated[str | None, PathKind.PUBLIC_MODEL] = Field("smollm2-135m", min_length=1)
     neighbours: int = Field(5, ge=1, le=100)
     max_texts: int = Field(5000, ge=LEAST_COMPARED)
     max_words: int | None = Field(None, ge=1)

@@ -20,7 +20,7 @@ class ModelConfig(Config):
             and float32 elsewhere. A run decides it once and writes it into its resolved recipe.
     """
 
-    base: str = "smollm2-135m"
+    base: Annotated[str, PathKind.PUBLIC_MODEL] = "smollm2-135m"
     dtype: Literal["auto", "bfloat16", "float32"] = AUTO
 
 

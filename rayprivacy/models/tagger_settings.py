@@ -1,9 +1,10 @@
 """The `model` block of a tagger: the public base, how much of it is used, and the public lists of what it says."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rayprivacy.core.paths import PathKind
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.tags import OTHER, OUTSIDE, Tags
 
@@ -23,7 +24,7 @@ class TaggerConfig(ModelConfig):
         slots: the public list of slots, without `B-` and `I-`.
     """
 
-    base: str = MINILM
+    base: Annotated[str, PathKind.PUBLIC_MODEL] = MINILM
     layers: int | None = Field(default=None, ge=1)
     trained: Literal["all", "layers", "heads"] = "all"
     crf: bool = False

@@ -17,13 +17,14 @@ from rayprivacy.auditing.settings import AuditConfig
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.mirror.uris import has_credentials, sounds_secret
-from rayprivacy.core.paths import PathKind, path_values
+from rayprivacy.core.paths import PRIVATE_SIDE, PathKind, path_values
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import MEMORY, CorpusConfig
 from rayprivacy.evaluation.settings import LEAST_COMPARED
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.places import require_public
 
 FREE: Mapping[str, Any] = {
     "generation": True,
@@ -167,10 +168,16 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _no_credentials(self) -> "Recipe":
-        if has_credentials(self.corpus.source):
-            raise ValueError(
-                "corpus.source is a URI with credentials in it: give them by the environment, or by the machine's role"
-            )
+        for key, source in path_values(self, PathKind.CORPUS, PathKind.PUBLIC_CORPUS):
+            if has_credentials(source):
+                raise ValueError(
+                    f"{key} is a URI with credentials in it: give them by the environment, or by the machine's role"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _public_is_not_private(self) -> "Recipe":
+        require_public(self, path_values(self, *PRIVATE_SIDE))
         return self
 
     @property

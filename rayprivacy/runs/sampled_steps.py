@@ -21,7 +21,6 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.accounting.guess import guessed_epsilon
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.core.units import Budget
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
@@ -35,7 +34,6 @@ from rayprivacy.release.step_mechanism import SampledGaussian
 from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import Effort
-from rayprivacy.runs.places import apart
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
@@ -64,35 +62,21 @@ class SampledResources(EngineConfig, Resources):
     actors: int = Field(default=0, ge=0)
 
 
-def check_layer_scale(training: DpSgdConfig, adapter: AdapterConfig, corpus: str) -> None:
-    """Refuse scales of layers that would be private, or that say nothing.
+def check_layer_scale(training: DpSgdConfig, adapter: AdapterConfig) -> None:
+    """Refuse scales of layers that say nothing.
 
     Args:
         training: with a `layer_scale` block, or without.
         adapter: what is trained.
-        corpus: `corpus.source`.
 
     Raises:
-        ConfigError: the public text is the private corpus or carries credentials, or all scales would be the least.
+        ConfigError: all scales would be the least.
     """
     config = training.layer_scale
-    if config is None:
-        return
-    if config.source is None:
-        if adapter.kind == "lora":
-            raise ConfigError(
-                "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0:"
-                " take scales from 'public' text, or train 'full'."
-            )
-        return
-    if has_credentials(config.source):
+    if config is not None and config.source is None and adapter.kind == "lora":
         raise ConfigError(
-            "training.layer_scale.source is a URI with credentials in it: give them by the environment, or by the"
-            " machine's role."
-        )
-    if not apart(config.source, corpus):
-        raise ConfigError(
-            "training.layer_scale.source is the private corpus: name public text, in a file or folder of its own."
+            "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0: take"
+            " scales from 'public' text, or train 'full'."
         )
 
 

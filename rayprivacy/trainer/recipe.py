@@ -8,11 +8,12 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
@@ -29,7 +30,7 @@ class DatasetConfig(CorpusConfig):
         holdout: share of users kept aside; none, because nothing is measured on them.
     """
 
-    source: Literal["dataset"] = "dataset"
+    source: Annotated[Literal["dataset"], PathKind.CORPUS] = "dataset"
     holdout: float = Field(0.0, ge=0.0, le=0.9)
 
 
@@ -59,7 +60,7 @@ class TrainerRecipe(Recipe):
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        check_layer_scale(self.training, self.adapter)
         return self
 
     @property

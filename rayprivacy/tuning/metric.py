@@ -10,13 +10,14 @@ private corpus once more for each trial, without a charge.
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pyarrow.parquet as pq
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.paths import PathKind
 from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import distinct_n, perplexity
 from rayprivacy.models.backbone import load_backbone
@@ -50,7 +51,7 @@ class MetricConfig(Config):
     """
 
     name: str = "public_perplexity"
-    text: str | None = Field(default=None, min_length=1)
+    text: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
     max_tokens: int = Field(default=62, ge=1)
     max_texts: int = Field(default=500, ge=1)
     noise_multiplier: float | None = Field(default=None, ge=SIGMA_RANGE[0], le=SIGMA_RANGE[1])

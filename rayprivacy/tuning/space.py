@@ -14,12 +14,13 @@ What decides between trials is computed from public text or from what a trial re
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rayprivacy.accounting.selection import TrialDistribution
 from rayprivacy.core.config import Config
+from rayprivacy.core.paths import PathKind
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.runs.files import Overrides, read_mapping
 from rayprivacy.tuning.domains import Domain
@@ -70,6 +71,13 @@ class SelectConfig(Config):
     shape: float | None = None
 
 
+class PublicCorpus(CorpusConfig):
+    """The `public` block: a `corpus` block that names public text, and no part of the recipe's own corpus."""
+
+    source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field("chitchat", min_length=1)
+    phrases: Annotated[str | None, PathKind.PUBLIC] = Field(None, min_length=1)
+
+
 class Space(Config):
     """A resolved space file.
 
@@ -97,7 +105,7 @@ class Space(Config):
     charging: Charging = "pay_for_all"
     budget: BudgetConfig | None = None
     select: SelectConfig = SelectConfig()
-    public: CorpusConfig | None = None
+    public: PublicCorpus | None = None
     metric: MetricConfig
     trials: int = Field(default=12, ge=1)
     concurrent: int = Field(default=1, ge=1)

@@ -17,12 +17,14 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.paths import PRIVATE_SIDE, written_paths
 from rayprivacy.core.units import Protection
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
 from rayprivacy.runs.decide import decisions
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.places import require_public
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.tuning.affordability import Owed
@@ -43,11 +45,13 @@ class Trials:
         space: the space.
         root: folder of the search.
         base: the recipe, as a mapping, that values are set in.
+        private: keys and places of what no trial may take for public: those of the recipe that the space names.
     """
 
     space: Space
     root: Path
     base: Mapping[str, Any]
+    private: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _parsed: dict[str, tuple[Recipe, Plan]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @staticmethod
@@ -55,15 +59,18 @@ class Trials:
         """Read the recipe of a space and set what all trials share.
 
         Raises:
-            ConfigError: the recipe cannot be read, or its composition cannot be shared by several trials.
+            ConfigError: the recipe cannot be read, its composition cannot be shared by several trials, or the space
+                declares something of its corpus public.
         """
         base = _recipe(space)
+        private = _private_side(space, base)
+        require_public(space, private)
         if space.public is not None:
             base = _public_side(base, space.public, root)
         elif space.budget is not None:
             base = merged(base, {"privacy": {"account": space.budget.account}})
         kept = decisions(base, root / DECIDED, older=(root / SPACE).exists())
-        trials = Trials(space, root, merged(base, kept))
+        trials = Trials(space, root, merged(base, kept), private)
         trials._check_composition()
         return trials
 
@@ -140,6 +147,7 @@ class Trials:
                 account = digest_json([data.get("seed", 0), dict(values)])[:16]
                 data = merged(data, {"privacy": {"account": f"trial-{account}"}})
             recipe = parse_recipe(data)
+            require_public(recipe, self.private)
             self._parsed[name] = recipe, _on_one_account(method_of(recipe).planned(recipe))
         return self._parsed[name]
 
@@ -172,6 +180,12 @@ def _recipe(space: Space) -> dict[str, Any]:
             " the best recipe by itself."
         )
     return recipe
+
+
+def _private_side(space: Space, base: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What the recipe marks as private, in its file and as the space changes it."""
+    written = (read_mapping(Path(space.recipe), "recipe"), base)
+    return tuple(found for data in written for found in written_paths(data, recipe_type(base), *PRIVATE_SIDE))
 
 
 def _public_side(base: Mapping[str, Any], corpus: CorpusConfig, root: Path) -> dict[str, Any]:

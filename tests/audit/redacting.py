@@ -129,14 +129,6 @@ REDACTING = (
         "tests/ledger/test_rungs_and_groups.py::test_a_release_that_a_central_account_pays_for_exposes_nobody",
     ),
     Mutation(
-        "policy_of_private_text",
-        "a policy may be made from the private corpus",
-        "methods/domain_private/recipe.py",
-        "if path and not apart(path, self.corpus.source):",
-        "if path == self.corpus.source:",
-        f"{_RECIPE}::test_a_policy_made_from_the_private_corpus_is_refused[public.yaml-train]",
-    ),
-    Mutation(
         "length_of_a_redaction",
         "each hidden word has a mark of its own, so that a redacted copy tells how many there were",
         "policies/policy.py",

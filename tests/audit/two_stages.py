@@ -41,14 +41,6 @@ TWO_STAGES = (
         f"{_SOUND}::test_the_noise_of_a_stage_has_the_scale_that_its_mechanism_declares[trees]",
     ),
     Mutation(
-        "functions_of_the_corpus",
-        "the list of function names may lie in the private corpus",
-        "methods/two_stage/recipe.py",
-        "not apart(path, self.corpus.source)",
-        "False",
-        f"{_RECIPE}::test_a_list_of_functions_within_the_corpus_is_refused[api.txt]",
-    ),
-    Mutation(
         "tree_of_another_record",
         "the parser gives every record of a file the tree of its first one",
         "methods/two_stage/parsing.py",
@@ -71,14 +63,6 @@ TWO_STAGES = (
         "except Exception:",
         "except ValueError:",
         "tests/generation/test_parsing.py::test_a_record_that_breaks_the_model_shows_nowhere",
-    ),
-    Mutation(
-        "parser_of_the_corpus",
-        "the parser may learn from the private corpus",
-        "methods/two_stage/recipe.py",
-        "not apart(self.parser.source, self.corpus.source)",
-        "False",
-        f"{_PARSED}::test_a_parser_that_is_not_public_or_not_alone_is_refused",
     ),
     Mutation(
         "notes_by_their_order",

@@ -59,7 +59,7 @@ def _recipe(**blocks: Any) -> DomainPrivateRecipe:
             "all steps are noisy already",
         ),
         ({"redacted": {"central": {"account": "default", "epsilon": 9}}}, "the selective account of the run"),
-        ({"pretrain": {"source": "private.parquet"}, "corpus": {"source": "private.parquet"}}, "is the private corpus"),
+        ({"pretrain": {"source": "talk.csv"}, "corpus": {"source": "talk.csv"}}, "which is corpus.source"),
         ({"redacted": {"schedule": "jft"}}, r"'redacted\.schedule' is 'jft'"),
         ({"policy": {"kind": "slots", "column": "slots"}}, "is 'slots', which is none of corpus.join.words"),
         ({"codes": {"histogram": True}}, "is not a key of the recipe"),
@@ -79,7 +79,7 @@ def test_a_policy_made_from_the_private_corpus_is_refused(tmp_path: Path, key: s
     corpus, beside = tmp_path / "corpus", tmp_path / "public.yaml"
     beside.write_text("- seat\n")
     policy = {"kind": kind, key: str(corpus / inside), "digest": "d"}
-    with pytest.raises(ConfigError, match=rf"policy\.{key} is the private corpus, or a part of it"):
+    with pytest.raises(ConfigError, match=rf"policy\.{key} is .*, which (is|lies in) corpus\.source"):
         _recipe(corpus={"source": str(corpus)}, policy=policy)
     assert _recipe(corpus={"source": str(corpus)}, policy={"kind": kind, key: str(beside)}).policy.digest
 

@@ -78,7 +78,7 @@ def _recipe(**blocks: Any) -> GeneratorRecipe:
         ({"training": {"layer_scale": {"from": "weights"}}}, "whose second matrices begin at 0"),
         (
             {"corpus": {"source": "a/talk.csv"}, "training": {"layer_scale": {"from": "public", "source": "a"}}},
-            "layer_scale.source is the private corpus",
+            "layer_scale.source is 'a', which holds corpus.source",
         ),
         (
             {"training": {"layer_scale": {"from": "public", "source": "s3://key:word@bucket/text"}}},

@@ -234,7 +234,9 @@ def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(n
     ],
 )
 def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None:
-    with pytest.raises(rp.ConfigError, match=r"pretrain\.source is the private corpus: name public text"):
+    with pytest.raises(
+        rp.ConfigError, match=r"pretrain\.source is .*, which \w+( in)? corpus\.source, and is declared"
+    ):
         parse_recipe({"method": "seqpate", "corpus": {"source": private}, "pretrain": {"source": public}})
 
 
@@ -245,7 +247,7 @@ def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None
         ({"source": "one.csv", "prompts": "prompts.txt"}, "source and prompts are both given: name public text"),
         ({"source": "one.csv", "text_tokens": 8}, "text_tokens is of texts that the base model writes"),
         ({"source": "one.csv", "sentences": 1}, "sentences is of texts that the base model writes"),
-        ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is the private corpus: name public prompts"),
+        ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is .*, which lies in corpus\.source"),
         ({"prompts": "prompts.txt", "texts": 9}, r"pretrain\.texts"),
     ],
 )

@@ -185,7 +185,10 @@ def _recipe(**blocks: Any) -> TwoStageRecipe:
     [
         ({"corpus": {"labels": ["lispress"]}}, r"parses\.column is 'lispress', a column of the corpus"),
         ({"parses": {"column": "text"}}, r"parses\.column is 'text', a column of the corpus"),
-        ({"corpus": {"source": "a", "labels": []}, "parser": {"source": "a"}}, r"parser\.source is the private corpus"),
+        (
+            {"corpus": {"source": "a", "labels": []}, "parser": {"source": "a"}},
+            r"parser\.source is 'a', which is corpus\.source",
+        ),
         ({"parser": {"source": "s3://me:pw@store/a"}}, r"parser\.source is a URI with credentials"),
         ({"parser": {"source": "a", "steps": 0}}, r"'parser\.steps' is 0"),
         ({"parser": {"source": "a", "engine": "vllm"}}, r"'parser\.engine' is 'vllm'"),

@@ -51,6 +51,12 @@ def test_what_a_unit_brings_is_always_the_whole_grid(loss: float, most: float) -
         assert 0 <= loss / most - above / GRID < 1 / GRID + 1e-12
 
 
+def test_a_unit_brings_the_same_in_any_company() -> None:
+    """The bound is public: a loss that is larger than all others makes theirs no smaller."""
+    alone, joined = (counts_of(np.array(losses), MOST) for losses in ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, MOST]))
+    assert np.array_equal(joined[:3], alone)
+
+
 def noisy(losses: Any, sigma: float = SIGMA) -> Any:
     """Figures of many releases of the same losses."""
     mechanism = HistogramMechanism(2, sigma)

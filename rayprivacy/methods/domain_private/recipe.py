@@ -13,7 +13,6 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
-from rayprivacy.runs.places import apart
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
@@ -142,7 +141,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
                 f"redacted.central is set and redacted.schedule '{self.redacted.schedule}' has no redacted step:"
                 " all steps are noisy already, so leave it out"
             )
-        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        check_layer_scale(self.training, self.adapter)
         if all(self.schedule):
             raise ValueError(
                 f"redacted.schedule '{self.redacted.schedule}' with redacted.seed {self.redacted.seed} has no noisy"
@@ -152,14 +151,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
         return self
 
     @model_validator(mode="after")
-    def _policy_is_public(self) -> "DomainPrivateRecipe":
-        for name in ("file", "train"):
-            path = getattr(self.policy, name)
-            if path and not apart(path, self.corpus.source):
-                raise ValueError(
-                    f"policy.{name} is the private corpus, or a part of it, and a policy made from private text tells"
-                    " of it: name a public file, in a place of its own"
-                )
+    def _policy_fits_the_corpus(self) -> "DomainPrivateRecipe":
         join, column = self.corpus.join, self.policy.column
         if column and not (join and column in join.words):
             raise ValueError(f"policy.column is '{column}', which is none of corpus.join.words: add it there")

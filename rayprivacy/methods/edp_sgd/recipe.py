@@ -86,7 +86,7 @@ class EdpSgdRecipe(Recipe):
                 f"model.trained is '{self.model.trained}' with adapter.kind 'lora', which trains LoRA matrices and the"
                 " heads: leave one of the two out"
             )
-        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        check_layer_scale(self.training, self.adapter)
         return self
 
     @property

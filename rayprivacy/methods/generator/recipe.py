@@ -53,7 +53,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        check_layer_scale(self.training, self.adapter)
         Codes(self.codes, self.corpus.labels)
         return self
 

@@ -7,7 +7,6 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.mirror.uris import has_credentials
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
@@ -15,7 +14,6 @@ from rayprivacy.dpsgd.presets import PresetTraining
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
-from rayprivacy.runs.places import apart
 from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
 from rayprivacy.runs.sampled_steps import (
     PART_FILES,
@@ -188,14 +186,8 @@ class TwoStageRecipe(PretrainedRecipe):
         if self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
         check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter, self.corpus.source)
+        check_layer_scale(self.training, self.adapter)
         self._check_trees()
-        for key, what in (("functions", "list"), ("rules", "grammar")):
-            path = getattr(self.parses, key)
-            if path is not None and not apart(path, self.corpus.source):
-                raise ValueError(
-                    f"parses.{key} is a part of the private corpus: name a public {what}, in a file of its own"
-                )
         for stage in ("trees", "utterances"):
             try:
                 self.training_of(stage)
@@ -214,12 +206,6 @@ class TwoStageRecipe(PretrainedRecipe):
                 f"parses.column is '{column}', a column of the corpus, and a parser makes its own: name another one, or"
                 " take it out of corpus.labels (e.g. labels: [])"
             )
-        if has_credentials(self.parser.source):
-            raise ValueError(
-                "parser.source is a URI with credentials in it: give them by the environment, or by the machine's role"
-            )
-        if not apart(self.parser.source, self.corpus.source):
-            raise ValueError("parser.source is the private corpus: name public pairs, in a file or folder of their own")
 
     @property
     def tree_writing(self) -> TreesGenerationConfig:
