@@ -12,6 +12,8 @@ from matching import MATCHING
 from micro_batches import MICRO_BATCHES
 from mutation import Mutation
 from pretraining import PRETRAINING
+from public_inputs import PUBLIC_INPUTS
+from published import PUBLISHED
 from redacting import REDACTING
 from repaired import REPAIRED
 from sanitising import SANITISING
@@ -370,6 +372,8 @@ MUTATIONS = (
     *LAYER_SCALES,
     *MICRO_BATCHES,
     *TRIAL_STEPS,
+    *PUBLIC_INPUTS,
+    *PUBLISHED,
     *PRETRAINING,
     *TWO_STAGES,
     *REDACTING,
