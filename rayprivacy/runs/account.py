@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
+from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.runs.plan import Plan, SecondAccount
@@ -45,6 +46,24 @@ def _open_second(ledger: Ledger, recipe: Recipe, second: SecondAccount) -> None:
     )
     if not ledger.charges_of(second.account, recipe.release_id):
         ledger.check(second.account, second.event, protection)
+
+
+def charged_besides(ledger: LedgerApi, account: str, release_id: str, planned: int) -> str:
+    """A sentence for people where a release has more charges than a run of it makes; empty where it has not.
+
+    Args:
+        ledger: the book.
+        account: the account that pays.
+        release_id: the release.
+        planned: how many charges one run makes.
+    """
+    charges = [charge for charge in ledger.charges_of(account, release_id) if charge.is_live]
+    if len(charges) <= planned:
+        return ""
+    return (
+        f"account '{account}' has {len(charges)} charges for this release, and a run makes {planned}: it was charged"
+        " before for another corpus or another question, or by a version that named charges otherwise, and all count."
+    )
 
 
 def whole(events: Sequence[DpEvent]) -> DpEvent:
