@@ -266,7 +266,7 @@ class RunContext(Generic[R]):
         """
         identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
         released = self.gate.release_votes(name, mechanism, sums, manifest, asked=asked, stage=identity)
-        self._charged()
+        self._charged(mechanism.event)
         return released
 
     def release_histogram(
@@ -289,7 +289,7 @@ class RunContext(Generic[R]):
         """
         identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
         released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
-        self._charged()
+        self._charged(mechanism.event)
         return released
 
     def make_way(self) -> None:
@@ -324,7 +324,7 @@ class RunContext(Generic[R]):
             write(path)
 
         released = release_file(self.ledger, release, written)
-        self._charged()
+        self._charged(event)
         return released.value
 
     def file_inputs(self, stage: str, event: DpEvent, *, question: str) -> str:
@@ -334,13 +334,13 @@ class RunContext(Generic[R]):
             self.key, "release-file", self.plan.identity(stage), asked.corpus, parameters, asked.question
         )
 
-    def _charged(self) -> None:
+    def _charged(self, event: DpEvent) -> None:
         """Remember how far the ledger has come, and say so where the release was charged for something else besides."""
         self.keep_ledger_head()
-        planned, name = len(self.plan.charges), self.recipe.release_id
-        more = charged_besides(self.ledger, self.recipe.privacy.account, name, planned)
-        if more and not self.told_besides:
-            self._say(more)
+        account, name = self.recipe.privacy.account, self.recipe.release_id
+        besides = charged_besides(self.ledger, account, name, event, self.plan.charges)
+        if besides and not self.told_besides:
+            self._say(besides)
             self.told_besides = True
 
     def keep_ledger_head(self) -> None:

@@ -171,7 +171,7 @@ def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
         sums = Private(_kept(kept, lambda: _sums(run, scoring, mechanism)))
         shares = Gate(ledger, privacy.account, key).release_histogram(release, mechanism, sums, asked=asked)
         run.keep_ledger_head(ledger.head())
-        if more := charged_besides(ledger, privacy.account, release, planned=1):
+        if more := charged_besides(ledger, privacy.account, release, mechanism.event, [mechanism.event]):
             run.console.print(f"  {config.name}: {more}", highlight=False, markup=False, soft_wrap=True)
     return figure_of(float(shares.value[0]), config.most)
 

@@ -81,7 +81,9 @@ def test_another_question_sigma_or_rung_is_another_charge(tmp_path: Path) -> Non
 def test_votes_and_a_histogram_share_a_release_id_without_mixing(tmp_path: Path) -> None:
     gate = _gate(tmp_path, epsilon=30.0)
     votes = VoteMechanism(queries=1, candidates=3, teachers=5, sigma=5.0)
-    means = gate.release_votes("run", votes, Private(np.zeros((1, 3), dtype=np.int64)), VoteManifest(tuple(range(5))), asked=ASKED)
+    means = gate.release_votes(
+        "run", votes, Private(np.zeros((1, 3), dtype=np.int64)), VoteManifest(tuple(range(5))), asked=ASKED
+    )
     assert _release(gate, release_id="run").value.shape == (3,)
     assert means.value.shape == (1, 3)
     assert len(gate.ledger.charges_of("chat", "run")) == 2

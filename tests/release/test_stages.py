@@ -131,10 +131,10 @@ def test_each_training_is_bound_to_a_model_of_its_own(ledger: Ledger) -> None:
 
 def test_a_stage_is_not_mistaken_for_an_input(ledger: Ledger) -> None:
     named = {
-        _training(ledger, "a", "b").inputs,
-        _training(ledger, "", "a", "b").inputs,
-        _training(ledger, "", "b", "a").inputs,
-        _training(ledger, "b", "a").inputs,
+        _training(ledger, "a", "b", "c").inputs,
+        _training(ledger, "", "a", "b", "c").inputs,
+        _training(ledger, "", "b", "a", "c").inputs,
+        _training(ledger, "b", "a", "c").inputs,
         _training(ledger, "ab").inputs,
         _training(ledger).inputs,
     }
@@ -149,7 +149,10 @@ def test_equal_votes_of_two_stages_are_two_charges_and_two_draws(ledger: Ledger)
     }
     assert len(set(drawn.values())) == len(ledger.charges_of("sums", "run")) == 3
     assert gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED).value.tobytes() == drawn[""]
-    assert gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage="first").value.tobytes() == drawn["first"]
+    assert (
+        gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage="first").value.tobytes()
+        == drawn["first"]
+    )
     assert len(ledger.charges_of("sums", "run")) == 3
 
 
@@ -160,5 +163,8 @@ def test_equal_histograms_of_two_stages_are_two_charges_and_two_draws(ledger: Le
         for stage in ("", "first", "second")
     }
     assert len(set(drawn.values())) == len(ledger.charges_of("sums", "run")) == 3
-    assert gate.release_histogram("run", HISTOGRAM, Private(counted), asked=ASKED, stage="second").value.tobytes() == drawn["second"]
+    assert (
+        gate.release_histogram("run", HISTOGRAM, Private(counted), asked=ASKED, stage="second").value.tobytes()
+        == drawn["second"]
+    )
     assert len(ledger.charges_of("sums", "run")) == 3
