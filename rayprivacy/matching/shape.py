@@ -53,7 +53,7 @@ class Shape:
         return np.column_stack([np.asarray(nearest, np.int64), lengths(texts)])
 
     def question(self, model: SentenceModel) -> str:
-        """Digest of what a text is asked: its length, and the topic that it is nearest to by the meaning a model sees."""
+        """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
         return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest])
 
     def state(self) -> bytes:
