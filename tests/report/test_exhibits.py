@@ -1,4 +1,4 @@
-"""Charts and tables of a method are internal unless it says otherwise; those that say so are listed here, one by one."""
+"""Charts and tables of a method are internal unless it says otherwise; those that say so are listed here."""
 
 import ast
 from dataclasses import replace
