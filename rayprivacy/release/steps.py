@@ -78,7 +78,8 @@ class StepRelease:
             key: the run's secret.
             mechanism: the steps.
             chunk: steps that are reserved at once.
-            corpus, base: digests of the corpus and of the base model.
+            corpus: keyed digest of the corpus.
+            base: digest of the base model.
             more: digests of what else is read.
             stage: names the training where a release has several; empty where it has one. Two stages have charges,
                 coins and noise of their own, even if all else is equal.

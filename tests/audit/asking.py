@@ -73,14 +73,6 @@ ASKING = (
         f"{_CHANGED}[methods/seqpate/method.py round-teachers]",
     ),
     Mutation(
-        "rounds_are_one",
-        "two rounds that ask the same share a charge, and the second learns from the noise of the first",
-        "methods/seqpate/ensemble.py",
-        "[asked.name, *teachers",
-        "[*teachers",
-        "tests/methods/test_rounds_of_votes.py::test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one",
-    ),
-    Mutation(
         "model_left_out",
         "a search is served the figure of another model of the same release id",
         "tuning/heldout_loss.py",
