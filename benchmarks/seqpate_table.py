@@ -31,7 +31,7 @@ from ensembles import HALVES, heldout_rows, prepared
 from europarl import EARLIER
 from seqpate_curves import curves
 
-from rayprivacy.core.artifacts import Private, digest_array, digest_json
+from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.counting import nobody
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import NeighbouringRelation
@@ -43,6 +43,7 @@ from rayprivacy.evaluation.language import perplexity
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
+from rayprivacy.methods.seqpate.ensemble import question_of
 from rayprivacy.methods.seqpate.heldout import nonprivate_student
 from rayprivacy.methods.seqpate.phrases import phrase_metrics
 from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism, queries_of_round, round_mechanism
@@ -52,7 +53,7 @@ from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.methods.seqpate.targets import vote_targets
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.release.gate import Gate
+from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.pretraining import pretrained_base
 from rayprivacy.runs.session import ray_session
@@ -76,6 +77,7 @@ class Bench:
             self.backbone, model = found.backbone, found.config
         self.rows, self.base, self.warm, self.spec = prepared(self.run, self.backbone, self.prompts, model)
         self.key = load_or_create_key(Path(recipe.privacy.key).absolute())
+        self.corpus = read_manifest(self.run.private("shards")).corpus_digest(self.key)
         self.ledger = Ledger.open(f"sqlite:///{root}/rows.db")
         self._sums: dict[str, Any] = {}
         self.heldout = heldout_rows(self.run.private("shards"), self.backbone, recipe.teachers, half)
@@ -112,7 +114,9 @@ class Bench:
             mechanism = round_mechanism(recipe, len(queries))
             asked_queries += len(queries)
             sums, manifest = self.voted(pool, queries, mechanism, asked.rows(self.run))
-            votes = gate.release_votes(recipe.release_id, mechanism, sums, manifest)
+            question = question_of(self.spec, self.backbone.tokenizer, asked, queries, asked.rows(self.run))
+            named = Asked(self.corpus, question)
+            votes = gate.release_votes(recipe.release_id, mechanism, sums, manifest, asked=named)
             noisy = torch.from_numpy(votes.value).float()
             targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)
             student = student.distilled(queries, targets, rows, recipe.student)
@@ -138,9 +142,7 @@ class Bench:
 
     def voted(self, pool: Any, queries: Any, mechanism: Any, rows: Path | None) -> Any:
         """The private sums of all teachers and their manifest; the same question is asked once."""
-        tensors = [digest_array(tensor.numpy()) for tensor in (queries.hidden, queries.candidates, queries.allowed)]
-        ballots = [mechanism.ballot, mechanism.clip, digest_array(queries.centre.numpy())]
-        name = digest_json([tensors, ballots])
+        name = digest_json([queries.digest, mechanism.ballot, mechanism.clip])
         if name not in self._sums:
             sums, manifest = pool.vote(queries, mechanism, rows)
             self._sums[name] = sums.reveal(), manifest

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator
 
+from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.release.histogram import check_cells
@@ -87,6 +88,11 @@ class Codes:
     @cached_property
     def _places(self) -> list[dict[str, int]]:
         return [{value: place for place, value in enumerate(values)} for values in self._values]
+
+    @property
+    def digest(self) -> str:
+        """Names the cells: which labels there are, and their values in order."""
+        return digest_json([list(self.columns), [list(values) for values in self._values]])
 
     @property
     def uniform(self) -> npt.NDArray[np.float64]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 from sklearn.cluster import KMeans
 
+from rayprivacy.core.artifacts import digest_array, digest_json
 from rayprivacy.matching.settings import MatchConfig
 from rayprivacy.models.sentence_model import SentenceModel
 
@@ -50,6 +51,10 @@ class Shape:
         """The topic and the length of each text, counted from 0 each, [texts, 2]."""
         nearest = (model.vectors(texts).astype(np.float32) @ self.centres.T).argmax(axis=1) if texts else []
         return np.column_stack([np.asarray(nearest, np.int64), lengths(texts)])
+
+    def question(self, model: SentenceModel) -> str:
+        """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
+        return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest])
 
     def state(self) -> bytes:
         """The shape as a safetensors file."""

@@ -5,6 +5,7 @@ trunk sees a context it knows; `end` is what generation stops at.
 """
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,6 +95,15 @@ def model_digest(model: Any) -> str:
         state.update(name.encode())
         state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return state.hexdigest()
+
+
+def tokenizer_rules(tokenizer: Any) -> list[Any]:
+    """What a tokenizer does, as JSON values; padding and truncation, which calls change, are left out."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    rules = json.loads(inner.to_str()) if inner is not None else {}
+    kept = {name: value for name, value in rules.items() if name not in ("padding", "truncation")}
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return [sorted(tokenizer.get_vocab().items()), special, kept]
 
 
 def read_head_contiguously(model: Any) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from rayprivacy.core.artifacts import digest_array, digest_json
+
 
 @dataclass(frozen=True)
 class Queries:
@@ -28,6 +30,11 @@ class Queries:
 
     def __len__(self) -> int:
         return len(self.candidates)
+
+    @property
+    def digest(self) -> str:
+        """Names the queries by all that they hold."""
+        return digest_json([digest_array(getattr(self, field.name).numpy()) for field in fields(self)])
 
     def rows(self, start: int, stop: int) -> "Queries":
         """A slice of the queries."""

@@ -6,6 +6,7 @@ comes from PyPI as a plain folder. A text's vector is the mean of its tokens' st
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.models.backbone import model_digest, tokenizer_rules
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.sentence_weights import sentence_weights
 
@@ -44,6 +47,11 @@ class SentenceModel:
             tokenizer = AutoTokenizer.from_pretrained(folder)
             model = AutoModel.from_pretrained(folder, dtype=torch.float32)
         return SentenceModel(model.eval().requires_grad_(False), tokenizer)
+
+    @cached_property
+    def digest(self) -> str:
+        """Names its weights, its tokenizer and how much of a text it reads."""
+        return digest_json([model_digest(self.model), tokenizer_rules(self.tokenizer), TOKENS])
 
     def vectors(self, texts: list[str]) -> npt.NDArray[np.float64]:
         """The vector of each text's first `TOKENS` tokens, [texts, width], of length 1."""

@@ -74,6 +74,10 @@ class ClassifierPolicy(Policy):
         super().__init__(digest_json(["classifier-1", scores.digest, window, threshold]), kept)
         self._scores, self._window, self._threshold = scores, window, threshold
 
+    def hides(self, words: str) -> bool:
+        """See `Policy`."""
+        return self._is_sure(words)
+
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
         """See `Policy`."""
         found: set[int] = set()

@@ -38,9 +38,14 @@ class KeywordPolicy(Policy):
         if any(set(_MARKED) & set(words) for words in found):
             raise ConfigError(f"policy.file has the word of the mark, {MARK}: remove it.")
         super().__init__(digest_json(["keywords-1", found]), kept)
+        self._words = frozenset(word for words in found for word in words)
         self._by_head: dict[str, list[tuple[str, ...]]] = defaultdict(list)
         for words in found:
             self._by_head[words[0]].append(words)
+
+    def hides(self, words: str) -> bool:
+        """See `Policy`; a part of a phrase counts, since the phrase would not be hidden whole."""
+        return not self._words.isdisjoint(words_of(words))
 
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
         """See `Policy`."""

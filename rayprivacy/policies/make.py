@@ -1,6 +1,8 @@
 """Make the policy that a recipe describes."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.keywords import KeywordPolicy, read_keywords
@@ -9,17 +11,32 @@ from rayprivacy.policies.policy import Policy
 from rayprivacy.policies.settings import PolicyConfig, digest_of
 from rayprivacy.policies.slots import SlotPolicy
 
+if TYPE_CHECKING:
+    from rayprivacy.policies.classifier import WordScores
 
-def make_policy(config: PolicyConfig, kept: Iterable[str] = ()) -> Policy:
-    """The policy of a recipe; a classifier is trained.
+
+def make_policy(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
+    """The policy of a recipe; a classifier is trained, once in a process.
 
     Args:
         config: the block.
         kept: words that are never hidden.
 
     Raises:
-        ConfigError: its file cannot be read, or is not the one that the recipe was resolved with.
+        ConfigError: its file cannot be read, or is not the one that the recipe was resolved with; or the policy hides
+            a word that is to be kept.
     """
+    policy = _made(config, kept)
+    for words in (*kept, " ".join(kept)):
+        if policy.hides(words):
+            raise ConfigError(
+                f"corpus.join.prefix has '{words}', which the policy hides, and words of the prefix are never hidden:"
+                " choose a prefix of other words, or take them out of the policy."
+            )
+    return policy
+
+
+def _made(config: PolicyConfig, kept: Sequence[str]) -> Policy:
     found = digest_of(config)
     if found != config.digest:
         raise ConfigError(
@@ -28,14 +45,21 @@ def make_policy(config: PolicyConfig, kept: Iterable[str] = ()) -> Policy:
         )
     if config.kind != "classifier":
         return without_training(config, kept)
-    from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
+    from rayprivacy.policies.classifier import ClassifierPolicy
 
-    scores = train_scores(_public_rows(config), config.window)
-    return ClassifierPolicy(scores, config.window, config.threshold, kept)
+    return ClassifierPolicy(_scores(config), config.window, config.threshold, kept)
+
+
+@lru_cache(maxsize=4)
+def _scores(config: PolicyConfig) -> "WordScores":
+    """The trained scores of a policy, whose digest names the content of its file."""
+    from rayprivacy.policies.classifier import train_scores
+
+    return train_scores(_public_rows(config), config.window)
 
 
 def _public_rows(config: PolicyConfig) -> list[tuple[str, str]]:
-    from rayprivacy.corpus.public_texts import public_rows  # reads files, which a plan does not
+    from rayprivacy.corpus.public_texts import public_rows  # reads files, which a plan of another kind does not
 
     try:
         return public_rows(str(config.train), config.text, config.label, "policy", "policy.label")
@@ -44,7 +68,7 @@ def _public_rows(config: PolicyConfig) -> list[tuple[str, str]]:
     raise ConfigError(message)
 
 
-def without_training(config: PolicyConfig, kept: Iterable[str] = ()) -> Policy:
+def without_training(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
     """The policy of a recipe whose kind is none that is trained."""
     if config.kind == "keywords":
         return KeywordPolicy(read_keywords(str(config.file)), kept)

@@ -27,6 +27,10 @@ class PatternPolicy(Policy):
         self._detector: Detector = detector_of(detector, kinds)
         super().__init__(digest_json(["patterns-1", self._detector.name, sorted(kinds)]), kept)
 
+    def hides(self, words: str) -> bool:
+        """See `Policy`."""
+        return bool(self._detector.find(words))
+
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
         """See `Policy`."""
         text, places = text_of(pieces)

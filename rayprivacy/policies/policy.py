@@ -3,7 +3,8 @@
 Selective differential privacy (Shi et al., 2022, "Selective Differential Privacy for Language Modeling") protects what
 a policy function F calls sensitive, and nothing else. The claim needs three things of F, and they are built in here:
 
-- F is public, and no part of it was made from the private corpus: its digest names it, and is part of the release id;
+- F is public, and no part of it was made from the private corpus. Its digest names it, with all that it depends on, and
+  the account is kept for this digest: two functions on one account would be two claims, and the sum is about neither;
 - F reads one row, and no other, so that the redacted copy of a row is that row's own;
 - the redacted copy says nothing of what was hidden but that something was: a run of hidden words, however long, becomes
   ONE mark. Line breaks stay, so that the turns of a conversation do.
@@ -18,6 +19,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rayprivacy.core.artifacts import digest_json
 
 MARK = "<REDACTED>"
 Row = Mapping[str, Any]
@@ -46,12 +49,18 @@ class Policy(ABC):
     """A policy; picklable, and holds nothing private.
 
     Args:
-        digest: names the policy, with all it was made from.
+        digest: names the policy, with all it was made from but the words that are kept.
         kept: words that are never hidden, such as the name of a speaker in front of each turn.
+
+    Attributes:
+        digest: names the function, words that are kept included.
+        kept: these words.
     """
 
     def __init__(self, digest: str, kept: Iterable[str] = ()) -> None:
-        self.digest, self.kept = digest, frozenset(kept)
+        self.kept = frozenset(kept)
+        # Where none are kept it is the digest that recipes have always held.
+        self.digest = digest_json([digest, sorted(self.kept)]) if self.kept else digest
 
     @abstractmethod
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
@@ -61,6 +70,10 @@ class Policy(ABC):
             pieces: of the row's text, in which earlier hits are marks.
             row: all of the row.
         """
+
+    @abstractmethod
+    def hides(self, words: str) -> bool:
+        """Whether the policy is about words that it could be told to keep: then they are none that may be kept."""
 
     def redact(self, row: Row) -> str:
         """The text of a row with each run of sensitive words in a line as one mark."""

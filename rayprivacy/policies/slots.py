@@ -23,6 +23,10 @@ class SlotPolicy(Policy):
         super().__init__(digest_json(["slots-1", column]), kept)
         self._column = column
 
+    def hides(self, words: str) -> bool:
+        """Never: labels decide, and words that were put in front of a turn are outside all slots."""
+        return False
+
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
         """See `Policy`."""
         labels = (row[self._column] or "").split()

@@ -1,13 +1,47 @@
-"""What every release does when it is charged: it names its input for the ledger, and waits for its lease."""
+"""What every release does when it is charged: it names its input for the ledger, and waits for its lease.
 
+A charge is named by the question and never by the answer: by what is read, what is asked, mechanism and stage. Answers
+are private. A name made of them would say whether two answers are equal: two questions with equal ones would share a
+charge and a draw of noise, and others would not. So nothing here, and nothing that calls it, knows an answer.
+"""
+
+import re
 import time
+from dataclasses import dataclass
 
-from rayprivacy.core.errors import LeaseHeldError
+from rayprivacy.core.errors import LeaseHeldError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge
 
 POLL_SECONDS = 0.2
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a release reads and what it asks of it, each by its digest.
+
+    The same question is served the stored answer, whatever it comes to on another machine. So whatever can change the
+    answer and is neither in the corpus, nor a parameter of the mechanism, nor in the release id, belongs to the
+    question: what is asked of a row, the public models that read it, and how. All of that is public.
+
+    Attributes:
+        corpus: keyed digest of the private rows (`ShardManifest.corpus_digest`).
+        question: digest of the question.
+
+    Raises:
+        ReleaseError: one of them is no digest.
+    """
+
+    corpus: str
+    question: str
+
+    def __post_init__(self) -> None:
+        for name in ("corpus", "question"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+                raise ReleaseError(f"asked.{name} is no digest of 64 hex digits: give that of what is read, or asked.")
 
 
 def input_digest(key: Key, kind: str, stage: str, *parts: str) -> str:
@@ -20,7 +54,7 @@ def input_digest(key: Key, kind: str, stage: str, *parts: str) -> str:
         key: the run's secret.
         kind: of release: votes, a histogram or steps.
         stage: names the release among those of its kind; empty where a run has one alone, whose digest it leaves alone.
-        parts: digests of what is read and of the mechanism.
+        parts: digests of what is read, of what is asked and of the mechanism.
 
     >>> key = Key.for_tests()
     >>> input_digest(key, "release-steps", "", "corpus") == key.digest("release-steps", "corpus")

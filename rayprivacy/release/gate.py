@@ -12,8 +12,9 @@ What is returned is always what was stored. A crash anywhere leaves one charge a
 
 Votes and histograms take the same steps: they differ in what is checked before and in how noise is read afterwards.
 
-The ledger names the input by a keyed digest of sums and mechanism, so that its rows hold no hash that a guess of the
-private sums could be checked against. The same release id with another input, or another stage, is another charge.
+A charge is named by the corpus, the question, the mechanism and the stage, in a keyed digest; never by the sums (see
+`charging`). The same release id with another of these is another charge, whatever the sums are. The same ones are the
+same charge: the stored output is served, also where another machine's sums differ in their last bits.
 """
 
 import threading
@@ -24,19 +25,19 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_array, digest_json
+from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.release.charging import input_digest, leased
+from rayprivacy.release.charging import Asked, input_digest, leased
 from rayprivacy.release.histogram import HistogramMechanism, Shares
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.margins import Margins
 from rayprivacy.release.vote import Means, VoteMechanism, Votes
 
-__all__ = ["Gate", "HistogramMechanism", "Margins", "VoteManifest", "VoteMechanism"]
+__all__ = ["Asked", "Gate", "HistogramMechanism", "Margins", "VoteManifest", "VoteMechanism"]
 
 _STORED = np.dtype("<i8")
 _drawing = threading.Lock()  # a lease tells processes apart, not threads of one
@@ -82,6 +83,7 @@ class Gate:
         sums: Private[npt.NDArray[Any]],
         manifest: VoteManifest,
         *,
+        asked: Asked,
         stage: str = "",
     ) -> Released[Means]:
         """Charge, draw and store once; return the mean votes [queries, candidates] that the ledger now holds.
@@ -91,15 +93,17 @@ class Gate:
             mechanism: the noise and its event.
             sums: int64 [queries, candidates], over all teachers.
             manifest: which teachers they are of.
-            stage: names these votes where a run releases others, too; votes of two stages are two charges, even if
-                they are equal, as the answers to two lots of questions may be. Empty where a release asks once.
+            asked: what the teachers learnt from, and all that they are and are asked besides.
+            stage: names these votes where a run releases others, too; votes of two stages are two charges.
 
         Raises:
             ReleaseError: votes are missing, doubled or not what the mechanism takes; nothing was charged.
             BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
         """
         manifest.check(mechanism.teachers)
-        noisy = self._release("release-votes", release_id, mechanism, mechanism.check(sums.reveal()), stage)
+        checked = mechanism.check(sums.reveal())
+        charge = self._reserved("release-votes", release_id, mechanism, asked, stage)
+        noisy = self._released(charge, mechanism, checked)
         return Released(mechanism.to_mean(noisy), release_id, RELEASE_SEAL)
 
     def release_histogram(
@@ -109,6 +113,7 @@ class Gate:
         sums: Private[npt.NDArray[Any]],
         rung: int = 0,
         *,
+        asked: Asked,
         stage: str = "",
     ) -> Released[Shares]:
         """Charge, draw and store once; return the shares [cells] of what the ledger now holds.
@@ -118,6 +123,7 @@ class Gate:
             mechanism: the noise and its event.
             sums: int64 [cells], from `mechanism.contribution`.
             rung: the chunk of the release that pays, where it is charged in chunks.
+            asked: what is counted, and into which cells.
             stage: names this histogram where a run releases several.
 
         Raises:
@@ -125,22 +131,24 @@ class Gate:
             BudgetRefusedError: the account has less left than the mechanism costs; nothing was charged.
         """
         checked = mechanism.check(sums.reveal())
-        noisy = self._release("release-histogram", release_id, mechanism, checked, stage, rung)
+        charge = self._reserved("release-histogram", release_id, mechanism, asked, stage, rung)
+        noisy = self._released(charge, mechanism, checked)
         return Released(mechanism.to_shares(noisy), release_id, RELEASE_SEAL)
 
-    def _release(
-        self, kind: str, release_id: str, mechanism: Mechanism, sums: Votes, stage: str, rung: int = 0
-    ) -> Votes:
-        digest = input_digest(self.key, kind, stage, digest_array(sums), digest_json(mechanism.parameters))
-        charge = self.ledger.reserve(
+    def _reserved(
+        self, kind: str, release_id: str, mechanism: Mechanism, asked: Asked, stage: str, rung: int = 0
+    ) -> Charge:
+        """The charge of a question; it is named here, where no sums are known."""
+        parameters = digest_json(mechanism.parameters)
+        digest = input_digest(self.key, kind, stage, asked.corpus, asked.question, parameters)
+        return self.ledger.reserve(
             self.account, release_id, digest, mechanism.event, rung=rung, protection=mechanism.protection
         )
-        self._settle(charge, mechanism, sums)
-        return self._stored(charge).reshape(sums.shape)
 
-    def _settle(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> None:
+    def _released(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> Votes:
         with _drawing:
             self._draw_once(charge, mechanism, sums)
+        return self._stored(charge).reshape(sums.shape)
 
     def _draw_once(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> None:
         started = leased(self.ledger, charge)

@@ -63,7 +63,9 @@ class StepRelease:
         key: Key,
         mechanism: StepMechanism,
         chunk: int,
-        *inputs: str,
+        corpus: str,
+        base: str,
+        *more: str,
         stage: str = "",
         central: str = "",
     ) -> "StepRelease":
@@ -76,7 +78,9 @@ class StepRelease:
             key: the run's secret.
             mechanism: the steps.
             chunk: steps that are reserved at once.
-            inputs: digests of the corpus, of the base model and of what else is read.
+            corpus: keyed digest of the corpus.
+            base: digest of the base model.
+            more: digests of what else is read.
             stage: names the training where a release has several; empty where it has one. Two stages have charges,
                 coins and noise of their own, even if all else is equal.
             central: a central account that pays for all steps of a schedule besides.
@@ -86,7 +90,8 @@ class StepRelease:
         """
         if bool(central) is not (isinstance(mechanism, ScheduledGaussian) and mechanism.light > 0):
             raise ReleaseError("a central account pays for redacted steps exactly where they take noise: give both.")
-        digest = input_digest(key, "release-steps", stage, *inputs, digest_json(mechanism.parameters))
+        parameters = digest_json(mechanism.parameters)
+        digest = input_digest(key, "release-steps", stage, corpus, base, *more, parameters)
         opening = ledger.entries(account)[0].hash
         return StepRelease(account, release_id, opening, digest, mechanism, chunk, central)
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
+from rayprivacy.accounting.events import leaves
+from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.runs.plan import Plan, SecondAccount
@@ -45,6 +47,33 @@ def _open_second(ledger: Ledger, recipe: Recipe, second: SecondAccount) -> None:
     )
     if not ledger.charges_of(second.account, recipe.release_id):
         ledger.check(second.account, second.event, protection)
+
+
+def charged_besides(
+    ledger: LedgerApi, account: str, release_id: str, event: DpEvent, planned: Sequence[DpEvent]
+) -> str:
+    """A sentence for people where a release has more charges of a kind than a run of it makes; empty where it has not.
+
+    Args:
+        ledger: the book.
+        account: the account that pays.
+        release_id: the release.
+        event: of the charge that was made now.
+        planned: of all charges that one run makes.
+    """
+    charges = [charge.event for charge in ledger.charges_of(account, release_id) if charge.is_live]
+    found, most = (sum(_alike(each, event) for each in events) for events in (charges, planned))
+    if found <= max(most, 1):
+        return ""
+    return (
+        f"account '{account}' has {found} charges like this one for the release, and a run makes {max(most, 1)}: it was"
+        " charged before for another corpus or question, or by a version that named charges otherwise, and all count."
+    )
+
+
+def _alike(one: DpEvent, other: DpEvent) -> bool:
+    """Whether two events are of one mechanism, however often it ran."""
+    return [leaf for leaf, _ in leaves(one)] == [leaf for leaf, _ in leaves(other)]
 
 
 def whole(events: Sequence[DpEvent]) -> DpEvent:

@@ -19,9 +19,10 @@ from rayprivacy.corpus.verify_job import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
-from rayprivacy.release.charging import input_digest
+from rayprivacy.release.charging import Asked, input_digest
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism
+from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.audit_rows import planted_rows
 from rayprivacy.runs.demand import await_machines
 from rayprivacy.runs.directory import R, Run
@@ -53,6 +54,7 @@ class RunContext(Generic[R]):
         layer_scales: digest and origin of the scales of layers, by the stage that trained with them.
         tried: what was tried on public tokens before the steps of a stage, in a sentence, by the stage.
         recalled: whether a release of this run was made by a version whose claim was found not to hold.
+        told_besides: whether it was said that the release was charged for something else, too.
     """
 
     run: Run[R]
@@ -67,6 +69,7 @@ class RunContext(Generic[R]):
     layer_scales: dict[str, str] = field(init=False, default_factory=dict)
     tried: dict[str, str] = field(init=False, default_factory=dict)
     recalled: bool = field(init=False, default=False)
+    told_besides: bool = field(init=False, default=False)
 
     @property
     def recipe(self) -> R:
@@ -243,8 +246,16 @@ class RunContext(Generic[R]):
                 )
         return self.pretrained.backbone if self.pretrained else self.base
 
+    def asked(self, question: str) -> Asked:
+        """What a release of this run reads and asks, which names its charge; see `release.charging`.
+
+        Args:
+            question: digest of everything that the private answer depends on beside the corpus, all of it public.
+        """
+        return Asked(self.corpus.corpus_digest(self.key), question)
+
     def release_votes(
-        self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest, asked: str = ""
+        self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest, *, question: str
     ) -> Released[Any]:
         """Release summed votes through the gate; see `Gate.release_votes`.
 
@@ -253,16 +264,21 @@ class RunContext(Generic[R]):
             mechanism: the noise and its event.
             sums: votes of all teachers.
             manifest: who has voted.
-            asked: names the questions where a stage asks several times. Answers may be equal, all zero say, and whether
-                they are is private: without this name equal ones would share a charge and a draw.
+            question: digest of what the teachers are and are asked; see `asked`.
         """
-        identity, name = f"{self.plan.identity(stage)} {asked}".strip(), self.recipe.release_id
-        released = self.gate.release_votes(name, mechanism, sums, manifest, stage=identity)
-        self.keep_ledger_head()
+        identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
+        released = self.gate.release_votes(name, mechanism, sums, manifest, asked=asked, stage=identity)
+        self._charged(mechanism.event)
         return released
 
     def release_histogram(
-        self, stage: str, mechanism: HistogramMechanism | Margins, sums: Private[Any], chunk: int = 0
+        self,
+        stage: str,
+        mechanism: HistogramMechanism | Margins,
+        sums: Private[Any],
+        chunk: int = 0,
+        *,
+        question: str,
     ) -> Released[Any]:
         """Release a histogram through the gate; see `Gate.release_histogram`.
 
@@ -271,17 +287,20 @@ class RunContext(Generic[R]):
             mechanism: the noise and its event.
             sums: int64 [cells].
             chunk: which charge of the stage this is, from 1, where it is charged in chunks.
+            question: digest of what is counted, and into which cells; see `asked`.
         """
-        identity, name = self.plan.identity(stage), self.recipe.release_id
-        released = self.gate.release_histogram(name, mechanism, sums, rung=chunk, stage=identity)
-        self.keep_ledger_head()
+        identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
+        released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
+        self._charged(mechanism.event)
         return released
 
     def make_way(self) -> None:
         """Delete certificate and figures of another corpus, before what they speak of is replaced; see `superseded`."""
         forget_another_corpus(self.run.root, self.corpus.corpus_digest(self.key))
 
-    def release_file(self, stage: str, event: DpEvent, name: str, write: Callable[[Path], None], *made_of: str) -> Path:
+    def release_file(
+        self, stage: str, event: DpEvent, name: str, write: Callable[[Path], None], *, question: str
+    ) -> Path:
         """Charge a stage, and let it write a released file into the run directory, once; see `release.files`.
 
         Args:
@@ -289,13 +308,13 @@ class RunContext(Generic[R]):
             event: what the file costs.
             name: of the file in the run directory.
             write: writes it, with fresh noise, to the path that it is given.
-            made_of: digests of what the file is made of, beside the corpus.
+            question: digest of what the file is made of beside the corpus; see `asked`.
         """
         recipe = self.recipe
         release = FileRelease(
             account=recipe.privacy.account,
             release_id=recipe.release_id,
-            inputs=self.file_inputs(stage, event, *made_of),
+            inputs=self.file_inputs(stage, event, question=question),
             event=event,
             protection=self.plan.protection,
             path=self.run.root / name,
@@ -307,13 +326,24 @@ class RunContext(Generic[R]):
             write(path)
 
         released = release_file(self.ledger, release, written)
-        self.keep_ledger_head()
+        self._charged(event)
         return released.value
 
-    def file_inputs(self, stage: str, event: DpEvent, *made_of: str) -> str:
+    def file_inputs(self, stage: str, event: DpEvent, *, question: str) -> str:
         """The keyed digest that names what a file of a stage is made of; arguments as of `release_file`."""
-        parts = (self.corpus.corpus_digest(self.key), digest_json(to_json(event)), *made_of)
-        return input_digest(self.key, "release-file", self.plan.identity(stage), *parts)
+        asked, parameters = self.asked(question), digest_json(to_json(event))
+        return input_digest(
+            self.key, "release-file", self.plan.identity(stage), asked.corpus, parameters, asked.question
+        )
+
+    def _charged(self, event: DpEvent) -> None:
+        """Remember how far the ledger has come, and say so where the release was charged for something else besides."""
+        self.keep_ledger_head()
+        account, name = self.recipe.privacy.account, self.recipe.release_id
+        besides = charged_besides(self.ledger, account, name, event, self.plan.charges)
+        if besides and not self.told_besides:
+            self._say(besides)
+            self.told_besides = True
 
     def keep_ledger_head(self) -> None:
         """Remember how far the ledger has come, so that a resumed run refuses one that was put back."""

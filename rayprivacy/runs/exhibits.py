@@ -1,4 +1,7 @@
-"""Charts and tables that a method adds to the report of a run: plain numbers, drawn by whoever shows them."""
+"""Charts and tables that a method adds to the report of a run: plain numbers, drawn by whoever shows them.
+
+Each is internal, and so on no page that is made to be shared, unless the method says that it is not.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +17,7 @@ class Chart:
         title: what it shows.
         across, up: what the axes are.
         series: points of each line, by name, from left to right.
-        internal: whether it was measured on private text.
+        internal: whether it was measured on private text; False says that all of it is public or was released.
     """
 
     name: str
@@ -22,7 +25,7 @@ class Chart:
     across: str
     up: str
     series: Mapping[str, Sequence[tuple[float, float]]]
-    internal: bool = False
+    internal: bool = True
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,13 @@ class Table:
         title: what it shows.
         columns: their names.
         rows: cells, one for each column.
-        internal: whether it was measured on private text, or quotes it.
+        internal: whether it was measured on private text, or quotes it; False as for a chart.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    internal: bool = False
+    internal: bool = True
 
 
 def exhibits_json(exhibits: Sequence[Chart | Table]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayprivacy.core.artifacts import Private, digest_bytes, digest_json
+from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.evaluation.distances import total_variation
 from rayprivacy.generation.codes import Codes
@@ -65,8 +65,9 @@ def match_texts(
         whole, sentences = candidates["text"].to_pylist(), SentenceModel.packaged()
         shape = _shape(context, match, whole, sentences)
         margins = planned_margins(match, context.plan.protection.unit, shape.blocks)
-        votes = _votes(context, shape, margins)
-        wanted = margins.split(context.release_histogram(MATCH, margins, votes).value)
+        question = shape.question(sentences)
+        votes = _votes(context, shape, margins, question)
+        wanted = margins.split(context.release_histogram(MATCH, margins, votes, question=question).value)
         texts = cut(whole, wanted[1], seed) if match.cut else whole
         cells = shape.cells(texts, sentences)
         sides, shares = cells, wanted
@@ -100,9 +101,9 @@ def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sente
     return Shape.restored(path.read_bytes())
 
 
-def _votes(context: RunContext[Any], shape: Shape, margins: Margins) -> Private[Any]:
+def _votes(context: RunContext[Any], shape: Shape, margins: Margins, question: str) -> Private[Any]:
     """The private sums, which are kept: a run that is resumed does not embed the corpus again."""
-    made_of = [context.corpus.corpus_digest(context.key), digest_bytes(shape.state()), margins.parameters]
+    made_of = [context.corpus.corpus_digest(context.key), question, margins.parameters]
     path = context.run.private(f"votes-{digest_json(made_of)[:16]}")
     if path.exists():
         return Private(np.frombuffer(path.read_bytes(), np.int64))

@@ -11,7 +11,7 @@ refused when it is not, and a missing teacher makes the total unusable (the gate
 charges).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +51,8 @@ class Question:
             rows: file of the encoded pseudo-sentences.
             asking: how many questions these actors were asked before; the same one asked again starts from nothing.
         """
-        tensors = [digest_array(getattr(queries, field.name).numpy()) for field in fields(queries)]
-        return Question(queries, mechanism, rows, digest_json([tensors, mechanism.parameters, str(rows), asking]))
+        named = digest_json([queries.digest, mechanism.parameters, str(rows), asking])
+        return Question(queries, mechanism, rows, named)
 
 
 def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: VoteMechanism) -> npt.NDArray[np.int64]:

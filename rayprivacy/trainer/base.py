@@ -3,7 +3,6 @@
 The copy is public, like every base model, and is saved once into the storage of the run.
 """
 
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.backbone import Backbone, tokenizer_rules
 from rayprivacy.models.quiet import no_progress_bars
 
 
@@ -71,13 +70,4 @@ class GivenModel:
 
 
 def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    return digest_json([Backbone(tokenizer, 0, 0, model=model).digest, _rules(tokenizer)])
-
-
-def _rules(tokenizer: Any) -> list[Any]:
-    """What a tokenizer does, as JSON values; padding and truncation, which calls change, are left out."""
-    inner = getattr(tokenizer, "backend_tokenizer", None)
-    rules = json.loads(inner.to_str()) if inner is not None else {}
-    kept = {name: value for name, value in rules.items() if name not in ("padding", "truncation")}
-    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return [sorted(tokenizer.get_vocab().items()), special, kept]
+    return digest_json([Backbone(tokenizer, 0, 0, model=model).digest, tokenizer_rules(tokenizer)])

@@ -32,7 +32,7 @@ all trials. Such a report is an error. It is computed from what was released, so
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -43,7 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayprivacy.auditing.scoring import joint_losses
+from rayprivacy.auditing.scoring import Scored, joint_losses
 from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
@@ -52,10 +52,11 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.methods.registry import method_of
-from rayprivacy.models.backbone import load_backbone
+from rayprivacy.models.backbone import Backbone, load_backbone, tokenizer_rules
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.gate import Gate
+from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.scored import scored_models
@@ -67,6 +68,40 @@ _STORED = np.dtype("<i8")
 Sums = npt.NDArray[np.int64]
 Losses = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a trial's held-out units are scored; all of it public, or released.
+
+    Attributes:
+        config: the metric.
+        models: how the released models read a row.
+        loaded: these models.
+    """
+
+    config: MetricConfig
+    models: Sequence[Scored]
+    loaded: Sequence[Backbone]
+
+    @staticmethod
+    def of(run: Run[Any], config: MetricConfig) -> "Scoring":
+        """Load the models that a trial has released."""
+        recipe = run.recipe
+        models = [replace(each, max_tokens=config.max_tokens) for each in scored_models(method_of(recipe), recipe)]
+        bases = [ModelConfig(base=str(run.root / each.folder), dtype=recipe.model.dtype) for each in models]
+        return Scoring(config, models, [load_backbone(base) for base in bases])
+
+    @property
+    def question(self) -> str:
+        """Digest of what a unit is asked: its loss by these models, and how much of it counts.
+
+        The models are named by their weights: a recipe may change how they are made after the gate, and that is no part
+        of its release id.
+        """
+        models = [[each.digest, tokenizer_rules(each.tokenizer)] for each in self.loaded]
+        reading = [[each.folder, each.max_tokens, each.max_context] for each in self.models]
+        return digest_json([models, reading, self.config.records, self.config.most, GRID])
 
 
 def report_mechanism(config: MetricConfig, recipe: Recipe) -> HistogramMechanism:
@@ -128,13 +163,16 @@ def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
     with closing(privacy.open_ledger(run.ledger_head())) as ledger:
         if not ledger.charges_of(privacy.account, release):  # before private text is read for nothing
             ledger.check(privacy.account, mechanism.event, mechanism.protection)
+        scoring = Scoring.of(run, config)
+        asked = Asked(read_manifest(run.private("shards")).corpus_digest(key), scoring.question)
         # Of no other ledger and no other corpus, as the noise of the trial's own steps.
-        corpus = read_manifest(run.private("shards")).corpus_digest(key)
-        name = key.digest("metric-sums", ledger.entries(privacy.account)[0].hash, corpus, release)
+        name = key.digest("metric-sums", ledger.entries(privacy.account)[0].hash, asked.corpus, release, asked.question)
         kept = private_directory(run.private("metric")) / name[:16]
-        sums = Private(_kept(kept, lambda: _sums(run, config, mechanism)))
-        shares = Gate(ledger, privacy.account, key).release_histogram(release, mechanism, sums)
+        sums = Private(_kept(kept, lambda: _sums(run, scoring, mechanism)))
+        shares = Gate(ledger, privacy.account, key).release_histogram(release, mechanism, sums, asked=asked)
         run.keep_ledger_head(ledger.head())
+        if more := charged_besides(ledger, privacy.account, release, mechanism.event, [mechanism.event]):
+            run.console.print(f"  {config.name}: {more}", highlight=False, markup=False, soft_wrap=True)
     return figure_of(float(shares.value[0]), config.most)
 
 
@@ -179,16 +217,14 @@ def unit_losses(units: Sequence[Sequence[Row]], losses: Callable[[Sequence[Row]]
 
 
 def _kept(path: Path, make: Callable[[], Sums]) -> Sums:
-    """Sums of an earlier attempt: another machine, whose last bits differ, would make another charge of them."""
+    """Sums of an earlier attempt, so that private text is read once."""
     if not path.exists():
         write_atomic(path, make().astype(_STORED).tobytes())
     return np.frombuffer(path.read_bytes(), dtype=_STORED).astype(np.int64)
 
 
-def _sums(run: Run[Any], config: MetricConfig, mechanism: HistogramMechanism) -> Sums:
-    recipe = run.recipe
-    models = [replace(each, max_tokens=config.max_tokens) for each in scored_models(method_of(recipe), recipe)]
-    loaded = [load_backbone(ModelConfig(base=str(run.root / each.folder), dtype=recipe.model.dtype)) for each in models]
+def _sums(run: Run[Any], scoring: Scoring, mechanism: HistogramMechanism) -> Sums:
+    config = scoring.config
     units = heldout_units(read_holdout(run.private("shards")), mechanism.unit, config.records)
-    losses = unit_losses(units, partial(joint_losses, models, loaded))
+    losses = unit_losses(units, partial(joint_losses, scoring.models, scoring.loaded))
     return mechanism.contribution(counts_of(losses, config.most))

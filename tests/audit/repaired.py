@@ -219,9 +219,9 @@ REPAIRED = (
     Mutation(
         "rounds_that_agree",
         "rounds of questions whose answers are equal share a charge and a draw",
-        "methods/seqpate/method.py",
-        'asked=asked.name if number else "")',
-        'asked="")',
+        "methods/seqpate/ensemble.py",
+        "[asked.name, *teachers",
+        "[*teachers",
         "tests/methods/test_rounds_of_votes.py::test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one",
     ),
     Mutation(

@@ -3,6 +3,7 @@
 import json
 import pickle
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rayprivacy.methods.domain_private.plan import check_inputs, plan_run, plann
 from rayprivacy.methods.domain_private.reading import FULL, REDACTED, Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
+from rayprivacy.policies import make
 from rayprivacy.policies.make import make_policy
 from rayprivacy.policies.policy import MARK
 from rayprivacy.release.scheduled import redacted_steps
@@ -247,6 +249,40 @@ def test_an_account_is_of_one_policy(tmp_path: Path) -> None:
             assert account.parameters["policy"] == policy_name(recipe)
 
 
+def test_policies_that_keep_other_words_need_accounts_of_their_own(tmp_path: Path) -> None:
+    """What stands in front of turns is never hidden: another prefix is another function, and another claim."""
+
+    def recipe(prefix: str) -> DomainPrivateRecipe:
+        join = {"by": "talk", "order": "turn", "prefix": prefix}
+        training = SIZES | {"noise_multiplier": 2.0}
+        privacy = QUICKER | {"ledger": f"sqlite:///{tmp_path}/ledger.db"}
+        return _recipe(privacy=privacy, training=training, corpus={"join": join}, policy={"kinds": ["email"]})
+
+    first, second = recipe("USR: "), recipe("SYS: ")
+    assert plan_run(first).policy != plan_run(second).policy
+    assert planned_steps(first).parameters["policy"] in plan_run(first).policy
+    open_account(first, plan_run(first)).close()
+    with pytest.raises(LedgerError, match="protects other text"):
+        open_account(second, plan_run(second))
+    with pytest.raises(ConfigError, match=r"corpus\.join\.prefix has 'a@b\.org', which the policy hides"):
+        plan_run(recipe("USR: a@b.org "))
+    with pytest.raises(ConfigError, match=r"corpus\.join\.prefix has"):
+        check_inputs(recipe("USR: a@b.org "))
+
+
+def test_the_account_of_a_classifier_names_its_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the file that they were trained on alone: another machine may make other scores of it."""
+    public, rows = tmp_path / "public.jsonl", [("seat on a flight", "air"), ("internet plan", "media")]
+    public.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+    policy = {"kind": "classifier", "train": str(public)}
+    recipe = _recipe(policy=policy, privacy=QUICKER, training=SIZES | {"noise_multiplier": 2.0})
+    made = make_policy(recipe.policy)
+    assert plan_run(recipe).policy == f"classifier {made.digest}" != f"classifier {recipe.policy.digest}"
+    scores = made._scores  # type: ignore[attr-defined]
+    monkeypatch.setattr(make, "_scores", lambda _: replace(scores, bias=scores.bias + 1e-6))
+    assert plan_run(recipe).policy != f"classifier {made.digest}"
+
+
 def test_the_job_is_planned_without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     ours = load_recipe(ROOT / "jobs" / "domain_private" / "dialog.yaml")
@@ -255,5 +291,5 @@ def test_the_job_is_planned_without_data(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "central: non-private run" in said
-    assert f"keywords {ours.policy.digest}" in said  # type: ignore[attr-defined]
+    assert policy_name(ours) in said  # type: ignore[arg-type]
     assert json.dumps(ours.model_dump(mode="json"))

@@ -16,6 +16,8 @@ from small_jobs import Job, known_key, sentence
 
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.policies.make import make_policy
+from rayprivacy.policies.settings import PolicyConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -96,7 +98,8 @@ def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: J
 def _check_certificate(job: Job, certificate: dict[str, Any]) -> None:
     assert certificate["kind"] == "selective"
     policy = yaml.safe_load((job.folder / "out" / "recipe.yaml").read_text())["policy"]
-    assert certificate["parameters"]["policy"] == f"patterns {policy['digest']}"
+    named = make_policy(PolicyConfig.parse(policy), ("USR:",)).digest
+    assert certificate["parameters"]["policy"] == f"patterns {named}"
     assert sum(row["count"] for row in certificate["events"]) == 4
     assert {row["q"] for row in certificate["events"]} == {0.4}
     assert certificate["figures"]["Noisy steps"] == "4 of 8"
@@ -106,7 +109,7 @@ def _check_certificate(job: Job, certificate: dict[str, Any]) -> None:
     assert not certificate["warnings"]
     page = (job.folder / "out" / "certificate.md").read_text()
     assert "selectively differentially private (what its policy calls sensitive, and nothing else)" in page
-    assert policy["digest"] in page
+    assert named in page
     url = f"sqlite:///{job.folder}/ledger.db"
     assert command(["ledger", "verify", "--ledger", url], job.folder).returncode == 0
     shown = command(["ledger", "show", "--ledger", url], job.folder).stdout

@@ -1,4 +1,4 @@
-"""Each round of questions is a charge and a draw of its own, also where all teachers answer as they did before."""
+"""Each round is a charge and a draw of its own, also where the same is asked and answered as it was before."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from rayprivacy.core.artifacts import Private
+from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
@@ -17,7 +18,8 @@ from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.seqpate import method
 from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import Round
-from rayprivacy.release.gate import Gate
+from rayprivacy.models.queries import Queries
+from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import VoteMechanism
 from rayprivacy.runs.context import RunContext
@@ -54,18 +56,26 @@ def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
         run=SimpleNamespace(public=lambda name: tmp_path / name),
         stage=lambda name: nullcontext(),
         counter=lambda name: lambda done: None,
-        keep_ledger_head=lambda: None,
+        asked=lambda question: Asked(digest_json("corpus"), question),
+        _charged=lambda event: None,
     )
     context.release_votes = partial(RunContext.release_votes, context)
+    shape = QUERIES, 3
+    whole = torch.ones(shape, dtype=torch.bool)
+    queries = Queries(torch.ones(shape), whole.long(), whole, torch.ones(shape), torch.zeros(QUERIES, 2).long())
+    tokenizer = SimpleNamespace(get_vocab=dict, special_tokens_map={})
+    spec = SimpleNamespace(workspace=SimpleNamespace(recipe="these teachers"))
     student: Any = SimpleNamespace(model=lambda: None)
     drawn: list[bytes] = []
     monkeypatch.setattr(method, "pseudo_rows", lambda *_: None)
-    monkeypatch.setattr(method, "round_queries", lambda *_: range(QUERIES))
+    monkeypatch.setattr(method, "round_queries", lambda *_: queries)
     monkeypatch.setattr(method, "_distilled", lambda *given: drawn.append(given[4].value.tobytes()))
     monkeypatch.setattr(Round, "of", staticmethod(lambda number, student: Round(number, f"{number}-student")))
+    for number in range(ROUNDS):
+        Round.of(number, student).rows(context.run).write_bytes(b"the same sentences")
 
     def ask() -> None:
-        asking = method._Asking(context, None, [], _Teachers())  # type: ignore[arg-type]
+        asking = method._Asking(context, SimpleNamespace(tokenizer=tokenizer), [], spec, _Teachers())  # type: ignore[arg-type]
         for number in range(ROUNDS):
             asking.round(number, student, None)  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ import torch
 from ray.exceptions import RayActorError
 from safetensors.torch import save_file
 
-from rayprivacy.core.artifacts import Private
+from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ClusterError, ReleaseError
 from rayprivacy.core.keys import Key, create_key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -33,7 +33,7 @@ from rayprivacy.models.features import Features
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.release.gate import Gate
+from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.vote import SCALE, VoteMechanism
 from rayprivacy.teachers import handout
 from rayprivacy.teachers import pool as pool_module
@@ -54,6 +54,7 @@ ALONE = ResourcesConfig(actors=1, cpus_per_actor=0.5)
 NOBODY = (3, 8, 9)  # M exceeds the number of users
 QUERIES, CANDIDATES = 70, 6
 MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS.count, sigma=40.0)
+ASKED = Asked(digest_json("corpus"), digest_json("question"))
 POINTS = ("training", "between", "voting", "collecting")
 STORMS = 4 * int(os.environ.get("RAYPRIVACY_TEST_EFFORT", "1"))
 
@@ -191,7 +192,7 @@ def test_many_storms_and_one_release(
                 timer.join()
             assert manifest.teachers == tuple(range(TEACHERS.count)), storm
             assert np.array_equal(sums.reveal(), expected), storm
-            released.append(gate.release_votes("storm", MECHANISM, sums, manifest).value)
+            released.append(gate.release_votes("storm", MECHANISM, sums, manifest, asked=ASKED).value)
         assert all(np.array_equal(votes, released[0]) for votes in released)
         assert len(ledger.charges_of("chat", "storm")) == 1
         assert ledger.verify().charges == 1

@@ -14,14 +14,14 @@ import pytest
 from rayprivacy.accounting.accountant import gdp_mu_squared
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.gaussian import mu_of
-from rayprivacy.core.artifacts import Private, Released
+from rayprivacy.core.artifacts import Private, Released, digest_json
 from rayprivacy.core.errors import BudgetRefusedError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.chain import Tail
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.gate import Gate
+from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.vote import SCALE, VoteMechanism
 
@@ -29,6 +29,8 @@ QUERIES, CANDIDATES, TEACHERS = 4, 3, 5
 MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS, sigma_for(QUERIES, Budget(1.0, 1e-6)))
 MANIFEST = VoteManifest(tuple(range(TEACHERS)))
 SUMS = np.full((QUERIES, CANDIDATES), TEACHERS * SCALE // CANDIDATES, dtype=np.int64)
+CORPUS, QUESTION = digest_json("corpus"), digest_json("question")
+ASKED = Asked(CORPUS, QUESTION)
 
 
 def _gate(path: Path) -> Gate:
@@ -37,8 +39,10 @@ def _gate(path: Path) -> Gate:
     return Gate(ledger, "chat", Key.for_tests())
 
 
-def _release(gate: Gate, sums: np.ndarray[Any, Any] = SUMS, release_id: str = "run") -> Released[Any]:
-    return gate.release_votes(release_id, MECHANISM, Private(sums), MANIFEST)
+def _release(
+    gate: Gate, sums: np.ndarray[Any, Any] = SUMS, release_id: str = "run", asked: Asked = ASKED
+) -> Released[Any]:
+    return gate.release_votes(release_id, MECHANISM, Private(sums), MANIFEST, asked=asked)
 
 
 def test_asking_again_is_served_from_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +62,10 @@ def test_centred_votes_are_released_below_zero_and_served_again_bit_for_bit(
     vote, centre = np.array([0.1, 0.1, 0.8]), np.full((QUERIES, CANDIDATES), 1 / CANDIDATES)
     sums = mechanism.summed(np.broadcast_to(vote, (QUERIES, TEACHERS, CANDIDATES)), centre)
     assert sums.min() < 0
-    first = _gate(tmp_path).release_votes("run", mechanism, Private(sums), MANIFEST)
+    first = _gate(tmp_path).release_votes("run", mechanism, Private(sums), MANIFEST, asked=ASKED)
     assert (first.value < 0).any()
     monkeypatch.setattr(VoteMechanism, "draw", lambda *_: pytest.fail("drew twice"))
-    again = _gate(tmp_path).release_votes("run", mechanism, Private(sums), MANIFEST)
+    again = _gate(tmp_path).release_votes("run", mechanism, Private(sums), MANIFEST, asked=ASKED)
     assert first.value.tobytes() == again.value.tobytes()
     assert _gate(tmp_path).ledger.verify().charges == 1
 
@@ -70,22 +74,43 @@ def test_another_clip_ballot_or_noise_is_another_charge(tmp_path: Path) -> None:
     gate = _gate(tmp_path)
     zero = Private(np.zeros((QUERIES, CANDIDATES), dtype=np.int64))
     for fields in ({}, {"clip": 0.2}, {"clip": 0.3}, {"ballot": "top1"}):
-        gate.release_votes("run", replace(MECHANISM, **fields), zero, MANIFEST)
+        gate.release_votes("run", replace(MECHANISM, **fields), zero, MANIFEST, asked=ASKED)
     assert len(gate.ledger.charges_of("chat", "run")) == 4
 
 
-def test_another_input_is_another_charge(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "asked", [Asked(digest_json("another"), QUESTION), Asked(CORPUS, digest_json("another")), Asked(QUESTION, CORPUS)]
+)
+def test_another_corpus_or_question_is_another_charge_and_draw_though_the_answers_are_equal(
+    tmp_path: Path, asked: Asked
+) -> None:
     gate = _gate(tmp_path)
     first = _release(gate)
-    other = SUMS.copy()
-    other[0, 0] -= 1
-    assert not np.array_equal(first.value, _release(gate, other).value)
-    first_again = _release(gate)
-    assert np.array_equal(first.value, first_again.value)
+    assert not np.array_equal(first.value, _release(gate, asked=asked).value)
+    assert np.array_equal(first.value, _release(gate).value)
     assert len(gate.ledger.charges_of("chat", "run")) == 2
 
 
-def test_the_ledger_holds_no_checkable_hash_of_the_sums(tmp_path: Path) -> None:
+def test_the_same_question_is_one_charge_and_one_draw_though_the_answers_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In their last bit, as those of another machine do: how many charges there are says nothing of an answer."""
+    gate, other = _gate(tmp_path), SUMS.copy()
+    other[0, 0] -= 1
+    first = _release(gate)
+    monkeypatch.setattr(VoteMechanism, "draw", lambda *_: pytest.fail("drew twice"))
+    assert np.array_equal(first.value, _release(gate, other).value)
+    assert len(gate.ledger.charges_of("chat", "run")) == 1
+
+
+@pytest.mark.parametrize("field", ["corpus", "question"])
+@pytest.mark.parametrize("value", ["", "topics", "A" * 64, "0" * 65, None, Private("0" * 64)])
+def test_what_is_read_and_asked_is_named_by_digests(field: str, value: Any) -> None:
+    with pytest.raises(ReleaseError, match=f"asked.{field} is no digest of 64 hex digits"):
+        replace(ASKED, **{field: value})
+
+
+def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(tmp_path: Path) -> None:
     gate = _gate(tmp_path)
     _release(gate)
     other = Gate(gate.ledger, "chat", Key(b"x" * 32))
@@ -111,7 +136,7 @@ def test_budget_is_refused_before_noise_exists(tmp_path: Path, monkeypatch: pyte
 def test_votes_missing_or_doubled_are_refused_before_any_charge(tmp_path: Path, teachers: tuple[int, ...]) -> None:
     gate = _gate(tmp_path)
     with pytest.raises(ReleaseError, match="collect every teacher"):
-        gate.release_votes("run", MECHANISM, Private(SUMS), VoteManifest(teachers))
+        gate.release_votes("run", MECHANISM, Private(SUMS), VoteManifest(teachers), asked=ASKED)
     assert gate.ledger.charges_of("chat", "run") == []
 
 

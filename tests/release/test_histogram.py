@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 
-from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released
+from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.gate import Gate, HistogramMechanism, VoteManifest, VoteMechanism
+from rayprivacy.release.gate import Asked, Gate, HistogramMechanism, VoteManifest, VoteMechanism
 
 MECHANISM = HistogramMechanism(cells=3, sigma=5.0)
 COUNTS = np.array([[4, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 9]])
 SUMS = MECHANISM.contribution(COUNTS) * 100
+ASKED = Asked(digest_json("corpus"), digest_json("question"))
 
 
 def _gate(path: Path, unit: PrivacyUnit = PrivacyUnit.USER, epsilon: float = 3.0) -> Gate:
@@ -27,8 +28,10 @@ def _gate(path: Path, unit: PrivacyUnit = PrivacyUnit.USER, epsilon: float = 3.0
     return Gate(ledger, "chat", Key.for_tests())
 
 
-def _release(gate: Gate, sums: Any = SUMS, release_id: str = "codes", **more: int) -> Released[Any]:
-    return gate.release_histogram(release_id, MECHANISM, Private(sums), **more)
+def _release(
+    gate: Gate, sums: Any = SUMS, release_id: str = "codes", rung: int = 0, asked: Asked = ASKED
+) -> Released[Any]:
+    return gate.release_histogram(release_id, MECHANISM, Private(sums), rung, asked=asked)
 
 
 def test_asking_again_is_served_from_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,13 +66,13 @@ def test_a_release_that_died_while_drawing_is_resumed_under_its_charge(
     assert gate.ledger.verify().charges == 1
 
 
-def test_another_input_sigma_or_rung_is_another_charge(tmp_path: Path) -> None:
+def test_another_question_sigma_or_rung_is_another_charge(tmp_path: Path) -> None:
     gate = _gate(tmp_path, epsilon=30.0)
     first = _release(gate)
-    _release(gate, SUMS + 1)
+    _release(gate, asked=replace(ASKED, question=digest_json("another")))
     _release(gate, rung=1)
-    gate.release_histogram("codes", replace(MECHANISM, sigma=6.0), Private(SUMS))
-    assert np.array_equal(first.value, _release(gate).value)
+    gate.release_histogram("codes", replace(MECHANISM, sigma=6.0), Private(SUMS), asked=ASKED)
+    assert np.array_equal(first.value, _release(gate, SUMS + 1).value)
     charges = gate.ledger.charges_of("chat", "codes")
     assert [charge.rung for charge in charges] == [0, 0, 1, 0]
     assert len({charge.input_digest for charge in charges}) == 3
@@ -78,13 +81,15 @@ def test_another_input_sigma_or_rung_is_another_charge(tmp_path: Path) -> None:
 def test_votes_and_a_histogram_share_a_release_id_without_mixing(tmp_path: Path) -> None:
     gate = _gate(tmp_path, epsilon=30.0)
     votes = VoteMechanism(queries=1, candidates=3, teachers=5, sigma=5.0)
-    means = gate.release_votes("run", votes, Private(np.zeros((1, 3), dtype=np.int64)), VoteManifest(tuple(range(5))))
+    means = gate.release_votes(
+        "run", votes, Private(np.zeros((1, 3), dtype=np.int64)), VoteManifest(tuple(range(5))), asked=ASKED
+    )
     assert _release(gate, release_id="run").value.shape == (3,)
     assert means.value.shape == (1, 3)
     assert len(gate.ledger.charges_of("chat", "run")) == 2
 
 
-def test_the_ledger_holds_no_checkable_hash_of_the_sums(tmp_path: Path) -> None:
+def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(tmp_path: Path) -> None:
     gate = _gate(tmp_path, epsilon=30.0)
     _release(gate)
     _release(Gate(gate.ledger, "chat", Key(b"x" * 32)))
@@ -112,13 +117,13 @@ def test_sums_that_no_units_add_up_to_are_refused_before_any_charge(tmp_path: Pa
 def test_a_histogram_of_records_is_not_charged_to_an_account_of_users(tmp_path: Path) -> None:
     gate = _gate(tmp_path)
     with pytest.raises(RayPrivacyError, match="record"):
-        gate.release_histogram("codes", replace(MECHANISM, unit=PrivacyUnit.RECORD), Private(SUMS))
+        gate.release_histogram("codes", replace(MECHANISM, unit=PrivacyUnit.RECORD), Private(SUMS), asked=ASKED)
     assert gate.ledger.charges_of("chat", "codes") == []
 
 
 def test_an_account_of_records_takes_a_histogram_of_records(tmp_path: Path) -> None:
     gate = _gate(tmp_path, PrivacyUnit.RECORD)
-    shares = gate.release_histogram("codes", replace(MECHANISM, unit=PrivacyUnit.RECORD), Private(SUMS))
+    shares = gate.release_histogram("codes", replace(MECHANISM, unit=PrivacyUnit.RECORD), Private(SUMS), asked=ASKED)
     assert shares.value[0] > shares.value[1]
 
 

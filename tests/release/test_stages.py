@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayprivacy.core.artifacts import Private
+from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
@@ -15,7 +15,7 @@ from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.gate import Gate
+from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.step_mechanism import SampledGaussian
@@ -27,6 +27,7 @@ STEPS = SampledGaussian(sampling_rate=0.5, noise_multiplier=2.0, clipping_norm=0
 VOTES = VoteMechanism(queries=4, candidates=3, teachers=5, sigma=10.0)
 HISTOGRAM = HistogramMechanism(cells=2, sigma=5.0)
 VOTED = np.full((4, 3), 5 * SCALE // 3, dtype=np.int64)
+ASKED = Asked(digest_json("corpus"), digest_json("question"))
 COUNTED = np.array([30 * SCALE, 9 * SCALE])
 
 
@@ -58,19 +59,22 @@ def _train(ledger: Ledger, release: StepRelease, model: str, until: int = 3) -> 
 
 
 def test_releases_without_a_stage_have_the_names_they_always_had(ledger: Ledger) -> None:
-    """Ledgers and run directories hold these: any other name would charge, and draw, an old release once more."""
+    """Ledgers and run directories hold these: any other name would charge, and draw, an old release once more.
+
+    Trainings have them since 0.1; votes and histograms since 0.6.0, before which their answers named them.
+    """
     release = replace(_training(ledger), opening="book")
     assert release.inputs == "95a30a5acd9684906deed225dc6b8d6eee30ecbd6d3075a3e1d9071e29915066"
     assert release.stream == "f6cc3231a82067ba5c115400086141284439d0ec1d3703ff624cd2da8698e1f2"
     StepGate(ledger, _training(ledger)).begin(1)
     gate = Gate(ledger, "sums", KEY)
-    gate.release_votes("run", VOTES, Private(VOTED), VoteManifest(tuple(range(5))))
-    gate.release_histogram("run", HISTOGRAM, Private(COUNTED))
+    gate.release_votes("run", VOTES, Private(VOTED), VoteManifest(tuple(range(5))), asked=ASKED)
+    gate.release_histogram("run", HISTOGRAM, Private(COUNTED), asked=ASKED)
     charges = [charge.id for account in ("steps", "sums") for charge in ledger.charges_of(account, "run")]
     assert charges == [
         "d4d55747f6eab649182396196a9698b04a693d17ca427044894bfa36d536c89b",
-        "2705796de64fd46de6ce18922e1b4241b396915afd73262a6a2a71b69669a41c",
-        "a139a2c14beadc990e97fdcf646ccbc42aae7bdfe4c0bcc14545d80b153e1f79",
+        "c67d60262cd851f3d61f322a4fa902ea96b56eaa8aaaf08c81f35c720d27aaaf",
+        "819b1139391aa2475597139304ed77150cf5dfbdec128442b3d601a646ecd93c",
     ]
 
 
@@ -127,10 +131,10 @@ def test_each_training_is_bound_to_a_model_of_its_own(ledger: Ledger) -> None:
 
 def test_a_stage_is_not_mistaken_for_an_input(ledger: Ledger) -> None:
     named = {
-        _training(ledger, "a", "b").inputs,
-        _training(ledger, "", "a", "b").inputs,
-        _training(ledger, "", "b", "a").inputs,
-        _training(ledger, "b", "a").inputs,
+        _training(ledger, "a", "b", "c").inputs,
+        _training(ledger, "", "a", "b", "c").inputs,
+        _training(ledger, "", "b", "a", "c").inputs,
+        _training(ledger, "b", "a", "c").inputs,
         _training(ledger, "ab").inputs,
         _training(ledger).inputs,
     }
@@ -140,21 +144,27 @@ def test_a_stage_is_not_mistaken_for_an_input(ledger: Ledger) -> None:
 def test_equal_votes_of_two_stages_are_two_charges_and_two_draws(ledger: Ledger) -> None:
     gate, manifest = Gate(ledger, "sums", KEY), VoteManifest(tuple(range(5)))
     drawn = {
-        stage: gate.release_votes("run", VOTES, Private(VOTED), manifest, stage=stage).value.tobytes()
+        stage: gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage=stage).value.tobytes()
         for stage in ("", "first", "second")
     }
     assert len(set(drawn.values())) == len(ledger.charges_of("sums", "run")) == 3
-    assert gate.release_votes("run", VOTES, Private(VOTED), manifest).value.tobytes() == drawn[""]
-    assert gate.release_votes("run", VOTES, Private(VOTED), manifest, stage="first").value.tobytes() == drawn["first"]
+    assert gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED).value.tobytes() == drawn[""]
+    assert (
+        gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage="first").value.tobytes()
+        == drawn["first"]
+    )
     assert len(ledger.charges_of("sums", "run")) == 3
 
 
 def test_equal_histograms_of_two_stages_are_two_charges_and_two_draws(ledger: Ledger) -> None:
     gate, counted = Gate(ledger, "sums", KEY), np.array([300 * SCALE, 200 * SCALE])  # far above the threshold
     drawn = {
-        stage: gate.release_histogram("run", HISTOGRAM, Private(counted), stage=stage).value.tobytes()
+        stage: gate.release_histogram("run", HISTOGRAM, Private(counted), asked=ASKED, stage=stage).value.tobytes()
         for stage in ("", "first", "second")
     }
     assert len(set(drawn.values())) == len(ledger.charges_of("sums", "run")) == 3
-    assert gate.release_histogram("run", HISTOGRAM, Private(counted), stage="second").value.tobytes() == drawn["second"]
+    assert (
+        gate.release_histogram("run", HISTOGRAM, Private(counted), asked=ASKED, stage="second").value.tobytes()
+        == drawn["second"]
+    )
     assert len(ledger.charges_of("sums", "run")) == 3

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from rayprivacy.core.artifacts import Private
+from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading
@@ -26,7 +26,8 @@ from rayprivacy.runs.plan import Plan, Stage, Work
 from rayprivacy.runs.recipe import Recipe
 
 LENGTHS, CHUNKS, TEXT = "lengths of texts", "chunks", "synthetic text"
-BINS = 4
+BINS, WIDTH = 4, 4
+QUESTION = digest_json(["how many texts have how many words", BINS, WIDTH])
 WORDS = "the cat sat on my mat and you like soup".split()  # noqa: SIM905
 
 
@@ -84,11 +85,11 @@ def run(context: Any, mechanism: HistogramMechanism | None = None) -> Output | N
     context.load_model()
     sums = length_sums(context.shards, context.plan.parts, mechanism)
     with context.stage(LENGTHS):
-        shares = context.release_histogram(LENGTHS, mechanism, sums).value
+        shares = context.release_histogram(LENGTHS, mechanism, sums, question=QUESTION).value
     last, released = context.until or recipe.toy.chunks, []
     with context.stage(CHUNKS):
         for chunk in range(1, last + 1):
-            released.append(context.release_histogram(CHUNKS, mechanism, sums, chunk=chunk).value)
+            released.append(context.release_histogram(CHUNKS, mechanism, sums, chunk, question=QUESTION).value)
             context.progress.show("chunks_done", chunk)
     context.run.private("notes").write_text("computed from private text")
     save_sharper(context, last * recipe.toy.sharpness)
@@ -109,7 +110,7 @@ def length_sums(shards: Path, parts: int, mechanism: HistogramMechanism) -> Priv
         counts: dict[str, Any] = {}
         for row in read_part(shards, part).to_pylist():
             own = counts.setdefault(str(row["user"]), np.zeros(BINS, dtype=np.int64))
-            own[min(len(str(row["text"]).split()) // 4, BINS - 1)] += 1
+            own[min(len(str(row["text"]).split()) // WIDTH, BINS - 1)] += 1
         if counts:
             total += mechanism.contribution(np.stack(list(counts.values())))
     return Private(total)

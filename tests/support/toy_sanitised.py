@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -65,7 +66,7 @@ def run(context: Any) -> Output:
         pq.write_table(pa.table({"text": texts}), path)
 
     with context.stage(STAGE):
-        context.release_file(STAGE, event_of(context.recipe), METHOD.card.texts, write)
+        context.release_file(STAGE, event_of(context.recipe), METHOD.card.texts, write, question=digest_json(WORDS))
     return Output()
 
 

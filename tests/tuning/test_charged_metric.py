@@ -31,7 +31,14 @@ from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
 from rayprivacy.tuning import heldout_loss as metric
 from rayprivacy.tuning.affordability import can_pay
-from rayprivacy.tuning.heldout_loss import heldout_loss, heldout_units, report_mechanism, report_release, unit_losses
+from rayprivacy.tuning.heldout_loss import (
+    Scoring,
+    heldout_loss,
+    heldout_units,
+    report_mechanism,
+    report_release,
+    unit_losses,
+)
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trial_recipes import Trials
 from rayprivacy.tuning.tune import start_search
@@ -182,7 +189,7 @@ class Measured:
         return heldout_loss(self.run, self.config, chunk)
 
     def sums(self) -> Any:
-        return metric._sums(self.run, self.config, report_mechanism(self.config, self.recipe))
+        return metric._sums(self.run, Scoring.of(self.run, self.config), report_mechanism(self.config, self.recipe))
 
     @property
     def exact(self) -> float:
@@ -226,7 +233,9 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     for kept in trial.run.root.glob("private/metric/*"):
         assert kept.stat().st_mode & 0o077 == 0
         kept.unlink()
-    assert trial.figure() == figure  # the same machine makes the same sums, hence the same release
+    monkeypatch.setattr(metric, "unit_losses", lambda units, _: np.zeros(len(units)))
+    assert trial.figure() == figure  # the same question, whatever another machine would answer
+    monkeypatch.undo()
     assert len(bench.charges()) == 1
     assert trial.figure(chunk=1) != figure  # another report, another draw
     assert len(bench.charges()) == 2
@@ -269,6 +278,17 @@ def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench: Any, tin
         else:
             assert 0 < figure < 10
         assert len(bench.charges()) == 1
+
+
+def test_another_model_is_another_charge_and_another_figure(bench: Any, tiny_base: Path) -> None:
+    """How a student learns from votes is no part of a release id, so two models may be of one release."""
+    trial = Measured(bench, tiny_base)
+    first = trial.figure()
+    weights = trial.run.root / "model" / "model.safetensors"
+    save_file({name: each * 1.5 for name, each in load_file(weights).items()}, weights, {"format": "pt"})
+    assert abs(trial.figure() - trial.exact) < 6 * 0.5 * 10 / USERS
+    assert trial.figure() != first
+    assert len(bench.charges()) == 2
 
 
 def test_another_hold_out_is_another_charge(bench: Any, tiny_base: Path) -> None:

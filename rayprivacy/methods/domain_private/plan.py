@@ -41,7 +41,7 @@ def planned_steps(recipe: DomainPrivateRecipe) -> ScheduledGaussian:
     schedule = recipe.schedule
     noisy = [step for step, redacted in enumerate(schedule) if not redacted]
     full = sampled_steps(recipe.training, recipe.privacy, charged=noisy)
-    steps = ScheduledGaussian(full, schedule, recipe.policy.digest)
+    steps = ScheduledGaussian(full, schedule, make_policy(recipe.policy, recipe.kept).digest)
     return replace(steps, light=_light(recipe, steps))
 
 
@@ -75,8 +75,12 @@ def check_inputs(recipe: DomainPrivateRecipe) -> None:
 
 
 def policy_name(recipe: DomainPrivateRecipe) -> str:
-    """What the account calls the policy."""
-    return f"{recipe.policy.kind} {recipe.policy.digest}"
+    """What the account calls the policy: its kind, and the digest of the function that workers apply.
+
+    Raises:
+        ConfigError: the policy cannot be made, or hides a word of corpus.join.prefix.
+    """
+    return f"{recipe.policy.kind} {make_policy(recipe.policy, recipe.kept).digest}"
 
 
 def plan_run(recipe: DomainPrivateRecipe) -> Plan:

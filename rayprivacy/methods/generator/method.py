@@ -91,7 +91,7 @@ def _shares(context: Context, codes: Codes) -> Any:
         if mechanism is None:
             return codes.uniform
         sums = label_sums(context.shards, context.plan.parts, codes, mechanism)
-        return context.release_histogram(CODES, mechanism, sums).value
+        return context.release_histogram(CODES, mechanism, sums, question=codes.digest).value
 
 
 def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:

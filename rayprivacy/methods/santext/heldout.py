@@ -96,6 +96,7 @@ def charts(found: Planned) -> list[Chart]:
             "share of words",
             "chance",
             {"words that can come out": _line(share, kept)},
+            internal=False,
         ),
         Chart(
             "outcomes",
@@ -103,6 +104,7 @@ def charts(found: Planned) -> list[Chart]:
             "share of words",
             "words",
             {"outcomes of a word": _line(share, out), "words behind an outcome": _line(share, into)},
+            internal=False,
         ),
         Chart(
             "ranks",
@@ -110,6 +112,7 @@ def charts(found: Planned) -> list[Chart]:
             "rank by frequency",
             "chance",
             {"median": ranks},
+            internal=False,
         ),
     ]
 

@@ -45,7 +45,7 @@ def run(context: Context) -> Output:
     context.shard()
     event = whole(context.plan.stage(WORDS).charges)
     made_of = _made_of(context.recipe, found)
-    job = _job(context, found, context.file_inputs(WORDS, event, made_of))
+    job = _job(context, found, context.file_inputs(WORDS, event, question=made_of))
     parts = context.plan.parts
 
     def write(path: Path) -> None:
@@ -54,7 +54,7 @@ def run(context: Context) -> Output:
         write_release(job, parts, path)
 
     with context.stage(WORDS):
-        context.release_file(WORDS, event, CARD.texts, write, made_of)
+        context.release_file(WORDS, event, CARD.texts, write, question=made_of)
     figures = {"words_kept": found.keep, **_pretrain(context, found)}
     measured = _Measured(context, job, found)
     return Output(figures=figures, internal=measured.blocks, exhibits=measured.exhibits)

@@ -1,11 +1,13 @@
 """Where the teachers of a run live: their features, their files, and what decides that they are these teachers."""
 
 from pathlib import Path
+from typing import Any
 
 from rayprivacy.core.artifacts import digest_file, digest_json
-from rayprivacy.methods.seqpate.public_side import WARM
+from rayprivacy.methods.seqpate.public_side import WARM, Round
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.backbone import Backbone, tokenizer_rules
+from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.runs.clean import remember_store
@@ -47,3 +49,17 @@ def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) ->
         workspace=workspace,
         gpu=resources.gpus_per_actor > 0,
     )
+
+
+def question_of(spec: GroupSpec, tokenizer: Any, asked: Round, queries: Queries, rows: Path) -> str:
+    """Digest of what the teachers of an ensemble are asked in a round, and of what they were made of beside the corpus.
+
+    Args:
+        spec: the ensemble; its workspace names base model, bases, warm student and settings.
+        tokenizer: of the base model; private text becomes tokens by it.
+        asked: the round, since each of them is a charge of its own.
+        queries: what is asked.
+        rows: file of the encoded pseudo-sentences that the queries point into.
+    """
+    teachers = [spec.workspace.recipe, tokenizer_rules(tokenizer)]
+    return digest_json([asked.name, *teachers, queries.digest, digest_file(rows)])

@@ -31,7 +31,7 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.settings import settled
 from rayprivacy.generation.writing import Written, read_written, write_samples
-from rayprivacy.methods.seqpate.ensemble import ensemble
+from rayprivacy.methods.seqpate.ensemble import ensemble, question_of
 from rayprivacy.methods.seqpate.heldout import heldout_metrics
 from rayprivacy.methods.seqpate.phrases import phrase_metrics
 from rayprivacy.methods.seqpate.plan import (
@@ -71,6 +71,7 @@ from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.teachers.encoding_job import cache_features
 from rayprivacy.teachers.pool import TeacherPool, teacher_pool
+from rayprivacy.teachers.spec import GroupSpec
 
 HOW = "A language model trained on public text and on differentially private votes."
 Context = RunContext[SeqPateRecipe]
@@ -96,7 +97,7 @@ def run(context: Context) -> Output:
     with teacher_pool(spec, recipe.resources) as pool:
         with context.stage("teachers"):
             _train(context, pool)
-        asking = _Asking(context, backbone, prompts, pool)
+        asking = _Asking(context, backbone, prompts, spec, pool)
         student: Student = warm
         for number in range(recipe.votes.rounds):
             student, rows = asking.round(number, student, rows)
@@ -145,6 +146,7 @@ class _Asking:
         context: of the run.
         backbone: the base model.
         prompts: public prompts.
+        spec: what the teachers are.
         pool: the trained teachers.
         voted: queries that were answered so far.
     """
@@ -152,6 +154,7 @@ class _Asking:
     context: Context
     backbone: Backbone
     prompts: list[str]
+    spec: GroupSpec
     pool: TeacherPool
     voted: int = 0
 
@@ -180,8 +183,8 @@ class _Asking:
             sums, manifest = self.pool.vote(queries, mechanism, rows_file, lambda done: show(before + done))
             self.voted += len(queries)
         with context.stage(GATE):
-            # The first round has no name: releases from before rounds had names are found again.
-            votes = context.release_votes(GATE, mechanism, sums, manifest, asked=asked.name if number else "")
+            question = question_of(self.spec, self.backbone.tokenizer, asked, queries, rows_file)
+            votes = context.release_votes(GATE, mechanism, sums, manifest, question=question)
         with context.stage("student"):
             return _distilled(context, student, rows, queries, votes, asked), rows
 

@@ -35,7 +35,7 @@ def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list
     shares = measured.get("function_shares")
     return [
         *([_distribution(shares)] if shares else []),
-        Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn)),
+        Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn), internal=False),
         Table(
             "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
         ),

@@ -1,0 +1,151 @@
+"""Nothing that is derived from private values enters the name of a charge: every function of the package is read.
+
+Private is what is revealed, what is annotated as sums, votes or `Private`, and what comes from a function that returns
+such a value; and so is what is computed from it, up to a release. A charge is named by the arguments of NAMING, of the
+functions that call `input_digest`, and by the keywords of a release.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rayprivacy
+
+PACKAGE = Path(rayprivacy.__file__).parent
+NAMING = {"input_digest", "Asked", "asked", "reserve", "FileRelease"}
+RELEASES = ("release_votes", "release_histogram", "release_file")
+NAMES_OF_A_RELEASE = {"question", "asked", "stage", "rung", "chunk"}
+SECRET = ("Private", "Votes", "Sums", "NDArray", "ndarray")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _functions(tree: ast.AST) -> list[Function]:
+    return [node for node in ast.walk(tree) if isinstance(node, Function)]
+
+
+def _called(node: ast.AST) -> str:
+    """The bare name of what a call calls; empty for anything else."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _is_secret(annotation: ast.expr | None) -> bool:
+    return annotation is not None and any(word in ast.unparse(annotation) for word in SECRET)
+
+
+class _Package:
+    """What the functions of some sources are known for."""
+
+    def __init__(self, sources: list[str]) -> None:
+        self.functions = [function for source in sources for function in _functions(ast.parse(source))]
+        self.secrets = {each.name for each in self.functions if "Private" in ast.unparse(each.returns or ast.Tuple([]))}
+        self.naming = NAMING | {
+            each.name for each in self.functions if any(_called(node) == "input_digest" for node in ast.walk(each))
+        } - {"of"}
+
+    def breaches(self) -> Iterator[str]:
+        """Every call that names a charge by something private."""
+        for function in self.functions:
+            private = self._private_names(function)
+            for node in ast.walk(function):
+                if any(self._holds(each, private) for each in self._names_given(node)):
+                    yield f"{function.name}: {ast.unparse(node)}"
+
+    def _names_given(self, node: ast.AST) -> list[ast.expr]:
+        """The arguments of a call that become part of a charge's name."""
+        if not isinstance(node, ast.Call):
+            return []
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if _called(node) in self.naming or ast.unparse(node.func) == "StepRelease.of":
+            return given
+        if _called(node) in RELEASES:
+            return [keyword.value for keyword in node.keywords if keyword.arg in NAMES_OF_A_RELEASE]
+        return []
+
+    def _private_names(self, function: Function) -> set[str]:
+        arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        private = {each.arg for each in arguments if _is_secret(each.annotation)}
+        while True:
+            more = {name for node in ast.walk(function) for name in self._made_private(node, private)} - private
+            if not more:
+                return private
+            private |= more
+
+    def _made_private(self, node: ast.AST, private: set[str]) -> list[str]:
+        """The names that a statement gives a private value."""
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.AugAssign(target=target, value=value):
+                targets = [target]
+            case ast.NamedExpr(target=target, value=value) | ast.For(target=target, iter=value):
+                targets = [target]
+            case _:
+                return []
+        if not self._holds(value, private):
+            return []
+        return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+    def _holds(self, expression: ast.AST, private: set[str]) -> bool:
+        """Whether a private value is part of an expression, but for what has been released."""
+        if _called(expression) in RELEASES:
+            return False
+        if _called(expression) in {"reveal"} | self.secrets:
+            return True
+        if isinstance(expression, ast.Name):
+            return expression.id in private
+        return any(self._holds(child, private) for child in ast.iter_child_nodes(expression))
+
+
+def test_no_charge_of_the_package_is_named_by_an_answer() -> None:
+    package = _Package([path.read_text() for path in PACKAGE.rglob("*.py")])
+    assert {"_reserved", "file_inputs"} < package.naming
+    assert {"label_sums", "shape_votes", "vote"} < package.secrets
+    assert list(package.breaches()) == []
+
+
+BY_SUMS = """
+def _release(self, kind, mechanism, sums: Votes, stage):
+    digest = input_digest(self.key, kind, stage, digest_array(sums), digest_json(mechanism.parameters))
+"""
+BY_WHAT_WAS_REVEALED = """
+def release(self, sums):
+    seen = sums.reveal()
+    for row in seen:
+        self.ledger.reserve(self.account, "run", digest_array(row), EVENT)
+"""
+BY_ANOTHER_FUNCTION = """
+def _reserved(self, stage):
+    return input_digest(self.key, "votes", stage)
+
+def release(self, sums: Private):
+    size = sums.shape
+    return self._reserved(stage=f"votes {size}")
+"""
+AS_A_QUESTION = """
+def votes_of(shards) -> Private[Sums]:
+    return Private(count(shards))
+
+def run(context):
+    votes = votes_of(context.shards)
+    question = digest_json([1, digest_array(votes)])
+    return context.release_histogram("votes", MECHANISM, votes, question=question)
+"""
+AS_A_FILE = "def run(context, rows: Private):\n    context.release_file('a', EVENT, 'b', write, question=str(rows))"
+
+
+@pytest.mark.parametrize("source", [BY_SUMS, BY_WHAT_WAS_REVEALED, BY_ANOTHER_FUNCTION, AS_A_QUESTION, AS_A_FILE])
+def test_a_charge_that_is_named_by_an_answer_is_found(source: str) -> None:
+    assert len(list(_Package([source]).breaches())) == 1
+
+
+def test_what_was_released_may_name_the_next_question() -> None:
+    source = """
+def run(context, sums: Private):
+    noisy = context.release_votes("votes", MECHANISM, sums, MANIFEST, question=Q).value
+    return context.release_votes("votes", MECHANISM, sums, MANIFEST, question=digest_array(noisy))
+"""
+    assert list(_Package([source]).breaches()) == []

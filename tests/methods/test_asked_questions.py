@@ -1,0 +1,276 @@
+"""Every caller of the gate: another question is another charge, though the answers are equal, and the same one is not.
+
+Each case runs the real caller on a run directory of its own, as on another machine, with answers that are made up. The
+release id stays the same: what changes is what a recipe does not hold. A caller without a case makes a test fail.
+"""
+
+import ast
+import io
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file, save_file
+
+import rayprivacy
+from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.core.artifacts import Private, digest_array, digest_json
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.ledger.charges import Charge
+from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.generator import method as generator
+from rayprivacy.methods.registry import method_of, parse_recipe
+from rayprivacy.methods.santext import method as santext
+from rayprivacy.methods.seqpate import method as seqpate
+from rayprivacy.methods.seqpate.public_side import FIRST
+from rayprivacy.models.queries import Queries
+from rayprivacy.models.sentence_model import SentenceModel
+from rayprivacy.release.gate import VoteManifest
+from rayprivacy.release.histogram import SCALE
+from rayprivacy.runs import matching
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.plan import Plan, Stage
+from rayprivacy.tuning import heldout_loss as metric
+from rayprivacy.tuning.metric import MetricConfig
+
+PACKAGE = Path(rayprivacy.__file__).parent
+GATE = {"release_votes", "release_histogram", "release_file"}
+FORWARDS = {"runs/context.py"}  # whose functions of these names are how methods come to the gate
+
+
+@dataclass
+class Desk:
+    """Where a caller works: one ledger, one corpus, and a run directory for each time that it asks."""
+
+    folder: Path
+    base: Path
+    patch: pytest.MonkeyPatch
+    ledger: Ledger
+    corpus: str = digest_json("corpus")
+    numbers: Any = field(default_factory=count)
+    said: io.StringIO = field(default_factory=io.StringIO)
+
+    def recipe(self, **blocks: Any) -> Any:
+        privacy = {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "key"), "account": "talk"}
+        model = {"base": str(self.base), "dtype": "float32"}
+        data = {"corpus": {"user": "who"}, "model": model, **blocks}
+        return parse_recipe(data | {"privacy": privacy | data.get("privacy", {})})
+
+    def run(self, recipe: Any) -> Run[Any]:
+        out = self.folder / f"out-{next(self.numbers)}"
+        return Run.open(out, recipe, resume=False, console=Console(file=self.said, width=500))
+
+    def context(self, recipe: Any, plan: Plan | None = None) -> Any:
+        run = self.run(recipe)
+        plan = plan or method_of(run.recipe).planned(run.recipe)
+        self.account(plan.protection)
+        progress: Any = SimpleNamespace(show=lambda *_: None)
+        context = RunContext(run, plan, self.ledger, load_key(self.folder / "key"), progress)
+        context.corpus = SimpleNamespace(corpus_digest=lambda _: self.corpus)  # type: ignore[assignment]
+        self.patch.setattr(RunContext, "shard", lambda self: None)
+        return context
+
+    def account(self, protection: Protection) -> None:
+        rule = "metric" if protection.kind is AccountKind.METRIC_LOCAL else "zcdp"
+        meaning = (protection.unit, protection.relation, Budget(1000.0, 1e-6), rule)
+        self.ledger.ensure_account("talk", *meaning, kind=protection.kind)
+
+    def charges(self, release: str) -> list[Charge]:
+        return self.ledger.charges_of("talk", release)
+
+
+def label_shares(desk: Desk, changed: str, bit: int) -> str:
+    """The generator's control codes; a list of as many other values."""
+    values = {"topic": ("cats", "cars" if changed else "dogs")}
+    recipe = desk.recipe(
+        method="generator",
+        corpus={"user": "who", "labels": ["topic"]},
+        codes={"values": {"topic": ["cats", "dogs"]}},
+        training={"noise_multiplier": 1.0, "steps": 2},
+    )
+    sums = np.array([9, 5, 2 * SCALE + bit], dtype=np.int64)
+    desk.patch.setattr(generator, "label_sums", lambda *_: Private(sums))
+    context = desk.context(recipe)
+    generator._shares(context, Codes(CodesConfig(values=values), recipe.corpus.labels))
+    return str(context.recipe.release_id)
+
+
+def match_votes(desk: Desk, changed: str, bit: int) -> str:
+    """The topics of other candidates, and the same ones seen by another sentence model."""
+    recipe = desk.recipe(method="seqpate", match={"topics": 2, "cut": False})
+    texts = ["my cat sleeps", "a dog chased it", "the car is red", "an engine and brakes" if changed else "new tyres"]
+    sums = np.full(2 + matching.LENGTHS, SCALE, dtype=np.int64)
+    sums[0] += bit
+    desk.patch.setattr(matching, "shape_votes", lambda *_: Private(sums))
+    if changed == "model":
+        texts[-1] = "new tyres"
+        desk.patch.setattr(SentenceModel, "digest", digest_json("another"))
+    context = desk.context(recipe)
+    pq.write_table(pa.table({"text": texts}), context.run.public("candidates.parquet"))
+    matching.match_texts(context, recipe.match, 2)
+    return str(context.recipe.release_id)
+
+
+def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
+    """The first round of SeqPATE: the queries, the sentences they point into, the teachers, and how they read."""
+    recipe = desk.recipe(method="seqpate", teachers={"count": 5}, votes={"queries": 4, "top_k": 3, "clip": 0.2})
+    context, asked, candidates = desk.context(recipe), [4, 3], torch.arange(12).reshape(4, 3)
+    centre = torch.full(asked, 1 / 3) if changed != "centre" else torch.tensor([[0.5, 0.25, 0.25]] * 4)
+    queries = Queries(
+        hidden=torch.ones(4, 2) * (2 if changed == "hidden" else 1),
+        candidates=candidates + (changed == "candidates"),
+        allowed=torch.tensor([[True, True, changed != "allowed"]] * 4),
+        centre=centre,
+        context=torch.zeros(4, 2, dtype=torch.int64) + (changed == "context"),
+    )
+    FIRST.rows(context.run).write_bytes(b"other sentences" if changed == "rows" else b"sentences")
+    vocabulary = {"a": 0, "b": 1 + (changed == "tokenizer")}
+    tokenizer = SimpleNamespace(get_vocab=lambda: vocabulary, special_tokens_map={})
+    spec = SimpleNamespace(workspace=SimpleNamespace(recipe="others" if changed == "teachers" else "these"))
+    sums = np.zeros((4, 3), dtype=np.int64)
+    sums[0, 0] += bit
+    pool = SimpleNamespace(vote=lambda *_: (Private(sums), VoteManifest(tuple(range(5)))))
+    desk.patch.setattr(seqpate, "round_queries", lambda *_: queries)
+    desk.patch.setattr(seqpate, "_distilled", lambda *_: None)
+    backbone: Any = SimpleNamespace(tokenizer=tokenizer)
+    seqpate._Asking(context, backbone, [], spec, pool).round(0, None, None)  # type: ignore[arg-type]
+    return str(context.recipe.release_id)
+
+
+def trial_loss(desk: Desk, changed: str, bit: int) -> str:
+    """The charged metric of a search: other weights of the released model, or another tokenizer beside them."""
+    training = {"noise_multiplier": 1.0, "steps": 2}
+    recipe = desk.recipe(method="generator", corpus={"user": "who", "holdout": 0.2}, training=training)
+    run, config = desk.run(recipe), MetricConfig(name="heldout_loss", noise_multiplier=0.5)
+    model = run.root / "model"
+    shutil.copytree(desk.base, model)
+    if changed == "weights":
+        weights = {name: each.clone() for name, each in load_file(model / "model.safetensors").items()}
+        next(iter(weights.values())).view(-1)[0] += 1e-3
+        save_file(weights, model / "model.safetensors", {"format": "pt"})
+    if changed == "tokenizer":
+        path = model / "tokenizer.json"
+        rules = path.read_text().replace('"add_prefix_space": false', '"add_prefix_space": true')
+        path.write_text(rules)
+    desk.account(Protection(PrivacyUnit.USER))
+    desk.patch.setattr(metric, "read_manifest", lambda _: SimpleNamespace(corpus_digest=lambda _: desk.corpus))
+    desk.patch.setattr(metric, "_sums", lambda *_: np.array([300 * SCALE + bit, 500 * SCALE], dtype=np.int64))
+    metric.heldout_loss(run, config, 1)
+    return metric.report_release(config, run.recipe, 1)
+
+
+def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
+    """SanText's file, drawn from another vocabulary; of equal words, say."""
+    privacy = {"composition": "metric", "epsilon": 500.0}
+    recipe = desk.recipe(method="santext", privacy=privacy)
+    vocabulary = SimpleNamespace(digest=digest_json(["vocabulary", changed]), words=("a", "b"))
+    found = SimpleNamespace(vocabulary=vocabulary, mechanism=None, keep=0.5)
+    desk.patch.setattr(santext, "planned", lambda _: found)
+    desk.patch.setattr(santext, "confirmed", lambda each: each)
+    desk.patch.setattr(santext, "sanitise_parts", lambda *_: iter(()))
+    desk.patch.setattr(santext, "write_release", lambda _job, _parts, path: path.write_bytes(b"equal words"))
+    protection = Protection(PrivacyUnit.USER, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
+    stage = Stage(santext.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),))
+    context = desk.context(recipe, Plan((stage,), protection, "", ()))
+    santext.run(context)
+    return str(context.recipe.release_id)
+
+
+CASES: dict[str, tuple[Callable[[Desk, str, int], str], tuple[str, ...]]] = {
+    "methods/generator/method.py _shares": (label_shares, ("values",)),
+    "runs/matching.py match_texts": (match_votes, ("candidates", "model")),
+    "methods/seqpate/method.py round": (
+        teachers_votes,
+        ("hidden", "candidates", "allowed", "centre", "context", "rows", "tokenizer", "teachers"),
+    ),
+    "tuning/heldout_loss.py heldout_loss": (trial_loss, ("weights", "tokenizer")),
+    "methods/santext/method.py run": (sanitised_file, ("vocabulary",)),
+}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    create_key(tmp_path / "key")
+    return Desk(tmp_path, tiny_base, monkeypatch, Ledger.open(f"sqlite:///{tmp_path}/ledger.db"))
+
+
+def test_every_caller_of_the_gate_has_a_case() -> None:
+    callers = {
+        f"{path.relative_to(PACKAGE)} {function.name}"
+        for path in PACKAGE.rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef) and any(_asks(node) for node in ast.walk(function))
+        if str(path.relative_to(PACKAGE)) not in FORWARDS
+    }
+    assert callers == set(CASES)
+
+
+def _asks(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GATE
+
+
+@pytest.mark.parametrize(
+    ("caller", "changed"), [(caller, changed) for caller, (_, changes) in CASES.items() for changed in changes]
+)
+def test_another_question_with_an_equal_answer_is_another_charge_and_draw(
+    desk: Desk, caller: str, changed: str
+) -> None:
+    ask = CASES[caller][0]
+    release = ask(desk, "", 0)
+    assert len(desk.charges(release)) == 1
+    assert ask(desk, changed, 0) == release, "the recipe says the same"
+    first, second = desk.charges(release)
+    assert first.input_digest != second.input_digest
+
+
+@pytest.mark.parametrize("caller", CASES)
+def test_the_same_question_is_one_charge_whatever_is_answered(desk: Desk, caller: str) -> None:
+    ask = CASES[caller][0]
+    release = ask(desk, "", 0)
+    (charge,) = desk.charges(release)
+    stored = desk.ledger.output(charge)
+    with suppress(ReleaseError):  # a file that lies in another run directory is not made again
+        ask(desk, "", 1)
+    assert [desk.ledger.output(each) for each in desk.charges(release)] == [stored]
+
+
+@pytest.mark.parametrize("caller", CASES)
+def test_another_corpus_is_another_charge(desk: Desk, caller: str) -> None:
+    ask = CASES[caller][0]
+    release = ask(desk, "", 0)
+    ask(replace(desk, corpus=digest_json("another")), "", 0)
+    assert len({charge.input_digest for charge in desk.charges(release)}) == 2
+
+
+def test_a_release_that_was_named_by_its_answer_is_paid_anew_and_said_to_be(desk: Desk) -> None:
+    """Charges of before 0.6.0 stay what they are, and count; what they were an answer to, nobody can say."""
+    release = label_shares(desk, "", 0)
+    (charge,) = desk.charges(release)
+    sums = np.array([9, 5, 2 * SCALE], dtype=np.int64)
+    named = load_key(desk.folder / "key").digest("release-histogram", digest_array(sums), digest_json({"sigma": 5.0}))
+    old = desk.ledger.reserve("talk", "earlier", named, charge.event, protection=Protection(PrivacyUnit.USER))
+    desk.ledger.commit_output(desk.ledger.start(old), b"old")
+    desk.patch.setattr(type(parse_recipe({"method": "generator"})), "release_id", "earlier")
+    assert "charges like this one" not in desk.said.getvalue()
+    for _ in range(2):
+        label_shares(desk, "", 0)
+    assert len(desk.charges("earlier")) == 2
+    assert desk.ledger.output(old) == b"old"
+    desk.ledger.verify()
+    sentence = "account 'talk' has 2 charges like this one for the release, and a run makes 1: it was charged before"
+    assert desk.said.getvalue().count(sentence) == 2, "once in each run"
