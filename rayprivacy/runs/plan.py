@@ -92,6 +92,7 @@ class Plan:
         shards: how many shards the corpus is cut into.
         shards_per_part: shards of one part file.
         policy: name of the public policy function, for a selective account; empty for the others.
+        protects: what of a unit is protected, where that is not all of it, for the account; see `meaning`.
         figures: what people should read first of the claim, in the plan, the certificate and the card, by label.
         warnings: of the certificate, such as that a guarantee says nothing.
         as_published: figures of the paper's own analysis where it differs from ours, by label.
@@ -110,6 +111,7 @@ class Plan:
     shards: int = 1
     shards_per_part: int = 1
     policy: str = ""
+    protects: str = ""
     figures: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     as_published: Mapping[str, float] = field(default_factory=dict)
