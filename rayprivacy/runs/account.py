@@ -41,7 +41,7 @@ def terms_of(recipe: Recipe, plan: Plan) -> More:
     Raises:
         ConfigError: the list of phrases cannot be read.
     """
-    terms = More(corpus=recipe.privacy.corpus, kind=plan.protection.kind, of=meaning_of(recipe, plan.protects))
+    terms = More(corpus=recipe.privacy.corpus, kind=plan.protection.kind, of=meaning_of(recipe, plan))
     if plan.policy:
         terms["policy"] = plan.policy
     return terms

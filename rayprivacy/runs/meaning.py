@@ -19,6 +19,7 @@ from typing import Any
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.phrases import PhraseFile
+from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 
 USER, RECORD, PHRASE = PrivacyUnit.USER, PrivacyUnit.RECORD, PrivacyUnit.PHRASE
@@ -67,20 +68,20 @@ KEYS: Mapping[str, Key] = {
 }
 
 
-def meaning_of(recipe: Recipe, protects: str = "") -> str:
+def meaning_of(recipe: Recipe, plan: Plan) -> str:
     """Which columns mean a unit of a recipe, e.g. `user: author`, as the account keeps it.
 
     Args:
         recipe: the recipe; the key file that it names is made if it is not there, where the unit is a phrase.
-        protects: what the method protects of a unit, where that is not all of it (`Plan.protects`).
+        plan: its plan, which says what of a unit is protected where that is not all of it.
 
     Raises:
         ConfigError: the list of phrases cannot be read.
     """
-    unit = recipe.privacy.unit
+    unit = plan.protection.unit
     keys = [name for name, key in KEYS.items() if unit in key.units and name != "privacy.unit"]
     named = f"{unit}: " + ", ".join(part for name in keys for part in _named(recipe, name))
-    return f"{named}; {protects}" if protects else named
+    return f"{named}; {plan.protects}" if plan.protects else named
 
 
 def column_named(name: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
-from rayprivacy.core.units import Budget, Protection
+from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.release.scheduled import charged_chunks
 from rayprivacy.release.step_mechanism import StepMechanism
@@ -101,7 +101,7 @@ class Plan:
         second: the account that pays besides, if there is one.
 
     Raises:
-        ValueError: two stages have one name.
+        ValueError: two stages have one name, or a plan of a metric-local account does not say what it protects.
     """
 
     stages: tuple[Stage, ...]
@@ -123,6 +123,8 @@ class Plan:
         names = [stage.name for stage in self.stages]
         if len(set(names)) < len(names):
             raise ValueError(f"two stages have one name, and the name is part of what is charged: {names}")
+        if self.protection.kind is AccountKind.METRIC_LOCAL and not self.protects:
+            raise ValueError("the plan is metric-local and does not say what of a unit it protects: give 'protects'")
 
     @property
     def charged(self) -> list[Stage]:

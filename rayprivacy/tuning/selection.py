@@ -126,7 +126,7 @@ def same_event(trials: Trials) -> DpEvent:
     first = trials.whole(values)
     listed = [values | {key: one} for key, domain in trials.space.search.items() for one in domain.choice or ()]
     tried = [*listed, *(_drawn(trials, dice) for _ in range(_TRIED - 1))]
-    if len({meaning_of(trials.recipe(other), trials.plan(other).protects) for other in tried}) > 1:
+    if len({meaning_of(trials.recipe(other), trials.plan(other)) for other in tried}) > 1:
         raise ConfigError(
             "search holds keys that change who or what is protected, such as corpus.user, and charging is 'select',"
             " whose one charge has one meaning: fix them."
@@ -155,7 +155,7 @@ def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledge
     budget = trials.space.budget
     assert budget is not None
     protection, cap = trials.protection({}), Budget(budget.epsilon, budget.delta)
-    of = meaning_of(recipe, trials.plan({}).protects)
+    of = meaning_of(recipe, trials.plan({}))
     terms = More(corpus=recipe.privacy.corpus, of=of, plan=[selection.event])
     settle_account(ledger, budget.account, selection.release_id, "rdp", cap, protection, terms)
     charge = ledger.reserve(
