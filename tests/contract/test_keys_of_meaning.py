@@ -16,6 +16,7 @@ from rayprivacy.runs.meaning import KEYS, meaning_of
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.trainer.method import trainer_method
 from rayprivacy.trainer.recipe import TrainerRecipe
+from rayprivacy.tuning.space import FIXED_KEYS, SEARCHABLE
 
 RECIPES = [*(method_named(name).recipe for name in rp.method_names()), TrainerRecipe]
 BLOCKS = ("corpus", "privacy")
@@ -53,6 +54,11 @@ def test_the_table_has_no_key_that_is_gone_and_a_reason_for_each() -> None:
     assert found == KEYS.keys()
     assert all(key.why for key in KEYS.values())
     assert {name for name, key in KEYS.items() if key.units} == {*OTHER, "privacy.unit"}
+
+
+def test_no_search_changes_who_is_protected() -> None:
+    assert {key.partition(".")[0] for key in KEYS} <= set(FIXED_KEYS)
+    assert not any(KEYS[key].units for key in SEARCHABLE)
 
 
 def _recipe(folder: Path, unit: PrivacyUnit, changes: Mapping[str, Any], method: str = "seqpate", **own: Any) -> Recipe:
