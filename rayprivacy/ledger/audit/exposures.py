@@ -51,6 +51,7 @@ class Exposures:
 
     def __init__(self, books: Mapping[str, AccountBook]) -> None:
         self._books = books
+        self._groups: dict[str, list[str]] = {}  # names of accounts by corpus
         self._due: Counter[_Exposure] = Counter()
         self._may: Counter[_Exposure] = Counter()
         self._charges: dict[str, dict[str, _Charge]] = {}
@@ -58,6 +59,8 @@ class Exposures:
 
     def opened(self, terms: Terms, before: Terms | None = None) -> None:
         """An account is new, or says more than before: what its corpus was exposed to already is due."""
+        if terms.corpus and before is None:
+            self._groups.setdefault(terms.corpus, []).append(terms.name)
         for other in self._others(terms):
             for charged, exposed in ((other, terms), (terms, other)):
                 was = before and _exposes(*(before if each is terms else each for each in (charged, exposed)))
@@ -106,8 +109,7 @@ class Exposures:
         self._may.clear()
 
     def _others(self, terms: Terms) -> list[Terms]:
-        every = (book.terms for book in self._books.values())
-        return [each for each in every if terms.corpus and each.corpus == terms.corpus and each.name != terms.name]
+        return [self._books[name].terms for name in self._groups.get(terms.corpus, []) if name != terms.name]
 
     def _call(self, charged: Terms, exposed: Terms, charge: _Charge) -> None:
         """Count one exposure as due, as possible, or as neither where the charge is paid for in central terms."""
