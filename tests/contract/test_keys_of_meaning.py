@@ -14,6 +14,7 @@ from rayprivacy.methods.registry import method_named, method_of, parse_recipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.meaning import KEYS, meaning_of
 from rayprivacy.runs.recipe import Recipe
+from rayprivacy.sanitize.settings import SanitizeConfig
 from rayprivacy.trainer.method import trainer_method
 from rayprivacy.trainer.recipe import TrainerRecipe
 from rayprivacy.tuning.space import FIXED_KEYS, SEARCHABLE
@@ -154,7 +155,16 @@ SANITISE = {
     "layout": {"sanitize": {"layout": "keep"}},
     "typed values": {"sanitize": {"entities": []}},
     "equality": {"sanitize": {"consistent": True}},
+    "detector": {"sanitize": {"detector": "presidio"}},
 }
+OF_SANITIZE = {  # what changes only how well words are protected
+    *("mechanism", "vectors", "vectors_file", "words", "length", "cap", "epsilon", "keep", "max_tokens"),
+}
+
+
+def test_every_key_of_the_sanitiser_is_classified() -> None:
+    changing = {key for changes in SANITISE.values() for key in changes.get("sanitize", {})}
+    assert set(SanitizeConfig.model_fields) == OF_SANITIZE | changing, "say whether a new key changes what is protected"
 
 
 @pytest.mark.parametrize("what", SANITISE)
