@@ -13,6 +13,7 @@ central terms too.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.filters.plan import PlanRule
 from rayprivacy.ledger.filters.rule import Rule
 
+_Rung = tuple[str, str, int]
 NON_PRIVATE = json.dumps({"kind": "non-private"})
 
 
@@ -79,12 +81,27 @@ def record_earlier_exposures(tail: Tail, account: Account, before: Account | Non
 
 
 def _record_book(tail: Tail, charged: Account, exposed: Account, books: Mapping[str, Sequence[Entry]]) -> None:
-    reserved = {entry.charge: entry for entry in books[charged.name] if entry.kind == "reserve"}
-    centrals = [each for each in group_of(tail.connection, charged) if each.kind is AccountKind.CENTRAL]
+    reserved = {entry.charge: entry.seq for entry in books[charged.name] if entry.kind == "reserve"}
+    started = _started(tail.connection, charged, books)
     for charge in fold(books[charged.name]):
-        payments = _earlier_payments(tail.connection, centrals, books, reserved[charge.id])
-        if charge.is_live and not _paid_for(exposed, charge, list(payments)):
+        payments = [each for seq, each in started[_rung(charge)] if seq < reserved[charge.id]]
+        if charge.is_live and not _paid_for(exposed, charge, payments):
             _record(tail, exposed, charged, charge)
+
+
+def _started(
+    connection: Connection, charged: Account, books: Mapping[str, Sequence[Entry]]
+) -> Mapping[_Rung, list[tuple[int, Payment]]]:
+    """By rung, what has ever started to pay for one in the central accounts beside one account, and when."""
+    found = defaultdict(list)
+    for other in group_of(connection, charged):
+        if other.kind is AccountKind.CENTRAL:
+            terms, book = read_terms(connection, other.name), books[other.name]
+            starts = {entry.charge: entry.seq for entry in book if entry.kind == "start"}
+            for charge in fold(book):
+                if charge.id in starts:
+                    found[_rung(charge)].append((starts[charge.id], Payment(terms, charge)))
+    return found
 
 
 def _payments(connection: Connection, group: Sequence[Account], charge: Charge) -> Iterator[Payment]:
@@ -96,23 +113,10 @@ def _payments(connection: Connection, group: Sequence[Account], charge: Charge) 
                 yield Payment(read_terms(connection, other.name), found)
 
 
-def _earlier_payments(
-    connection: Connection, centrals: Sequence[Account], books: Mapping[str, Sequence[Entry]], entry: Entry
-) -> Iterator[Payment]:
-    """What had started to pay for the rung of a reserve entry when that was written."""
-    for other in centrals:
-        book = books[other.name]
-        started = {each.charge for each in book if each.kind == "start" and each.seq < entry.seq}
-        for charge in fold(book):
-            if charge.id in started and _rung(charge) == _rung(entry):
-                yield Payment(read_terms(connection, other.name), charge)
-
-
 def _paid_for(exposed: Account, charge: Charge, payments: Sequence[Payment]) -> bool:
     """Whether what is drawn under a charge is paid for in central terms, and in units of what the account protects."""
     return exposed.kind is not AccountKind.METRIC_LOCAL and any(
-        payment.charge.account != charge.account
-        and not _differ(payment.terms.account.meaning, exposed.meaning)
+        not _differ(payment.terms.account.meaning, exposed.meaning)
         and _covers(payment.terms.rule, cost_of(payment.charge, payment.terms.rule), charge.event)
         for payment in payments
     )
@@ -139,7 +143,7 @@ def _policy(account: Account) -> Mapping[str, str]:
     )
 
 
-def _rung(each: Charge | Entry) -> tuple[str, str, int]:
+def _rung(each: Charge) -> _Rung:
     return each.release_id, each.input_digest, each.rung
 
 

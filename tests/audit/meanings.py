@@ -99,8 +99,8 @@ MEANINGS = (
         "paid_in_another_unit",
         "what a central account of other units pays spares the exposure of this one",
         "ledger/exposures.py",
-        "and not _differ(payment.terms.account.meaning, exposed.meaning)",
-        "and True",
+        "not _differ(payment.terms.account.meaning, exposed.meaning)",
+        "True",
         f"{_MEANING}::test_what_another_unit_pays_buys_no_exposure_off",
     ),
     Mutation(
