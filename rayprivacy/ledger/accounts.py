@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, bindparam, insert, select
 
+from rayprivacy.accounting.events import protected_by
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.meaning import words_named
@@ -234,6 +236,21 @@ def check_protection(account: Account, protection: Protection) -> None:
         raise LedgerError(
             f"the release protects {protection} and account '{account.name}' is kept for {account.protection}:"
             " charge an account of the same unit, relation and kind."
+        )
+
+
+def check_words(account: Account, event: DpEvent) -> None:
+    """Require that a charge of a metric-local account protects the words that the account protects.
+
+    Raises:
+        LedgerError: it protects others, so that the sum of the two epsilons would be about neither.
+        EventError: its parts protect the words of two lists.
+    """
+    wanted, found = account.meaning.get("protected"), protected_by(event)
+    if wanted is not None and wanted != found:
+        raise LedgerError(
+            f"the release protects {words_named(found)} and account '{account.name}' is kept for {words_named(wanted)}:"
+            " charge another metric-local account of the same corpus, because the two epsilons do not add."
         )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from rayprivacy.core.errors import EventError
 from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.accounts import Account, get_account, group_of
+from rayprivacy.ledger.accounts import Account, central, get_account, group_of
 from rayprivacy.ledger.admission import Terms, read_terms
 from rayprivacy.ledger.balances import cost_of, read_balance
 from rayprivacy.ledger.chain import Entry, Tail, read
@@ -94,23 +94,21 @@ def _started(
 ) -> Mapping[_Rung, list[tuple[int, Payment]]]:
     """By rung, what has ever started to pay for one in the central accounts beside one account, and when."""
     found = defaultdict(list)
-    for other in group_of(connection, charged):
-        if other.kind is AccountKind.CENTRAL:
-            terms, book = read_terms(connection, other.name), books[other.name]
-            starts = {entry.charge: entry.seq for entry in book if entry.kind == "start"}
-            for charge in fold(book):
-                if charge.id in starts:
-                    found[_rung(charge)].append((starts[charge.id], Payment(terms, charge)))
+    for other in central(group_of(connection, charged)):
+        terms, book = read_terms(connection, other.name), books[other.name]
+        starts = {entry.charge: entry.seq for entry in book if entry.kind == "start"}
+        for charge in fold(book):
+            if charge.id in starts:
+                found[_rung(charge)].append((starts[charge.id], Payment(terms, charge)))
     return found
 
 
 def _payments(connection: Connection, group: Sequence[Account], charge: Charge) -> Iterator[Payment]:
-    for other in group:
-        if other.kind is AccountKind.CENTRAL:
-            rungs = read_rungs(connection, other.name, charge.release_id, charge.input_digest, charge.rung)
-            found = live(rungs, charge.rung)
-            if found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED):
-                yield Payment(read_terms(connection, other.name), found)
+    for other in central(group):
+        rungs = read_rungs(connection, other.name, charge.release_id, charge.input_digest, charge.rung)
+        found = live(rungs, charge.rung)
+        if found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED):
+            yield Payment(read_terms(connection, other.name), found)
 
 
 def _paid_for(exposed: Account, charge: Charge, payments: Sequence[Payment]) -> bool:

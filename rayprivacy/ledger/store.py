@@ -33,6 +33,7 @@ from rayprivacy.ledger.accounts import (
     all_accounts,
     check_protection,
     check_same_meaning,
+    check_words,
     find_account,
     get_account,
     group_of,
@@ -217,6 +218,7 @@ class Ledger:
         """
         terms = self._known(name)
         check_protection(terms.account, protection or Protection())
+        check_words(terms.account, event)
         with self._database.read() as connection:
             used = read_balance(connection, name, terms.rule).used
         with explaining():
@@ -259,12 +261,13 @@ class Ledger:
             BudgetRefusedError: the event does not fit; nothing was charged.
             LedgerError: the release and input have been charged for another event, the account protects something
                 else, the rung before is missing, or a name is empty or too long.
-            EventError: the account's composition rule does not take such an event, or it protects other words.
+            EventError: the account's composition rule does not take such an event.
         """
         charges.check_names(release_id, input_digest, rung)
         terms = self._known(name)
         text = json.dumps(to_json(event), sort_keys=True)
         check_protection(terms.account, protection or Protection())
+        check_words(terms.account, event)
         terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
         with explaining(), self._write() as tail:
             earlier = charges.read_rungs(tail.connection, name, release_id, input_digest, rung)

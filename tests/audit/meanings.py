@@ -49,8 +49,8 @@ MEANINGS = (
     Mutation(
         "two_lists_one_account",
         "a metric-local account adds epsilons of several lists of protected words",
-        "ledger/filters/metric.py",
-        "if self.protected not in (None, found):",
+        "ledger/accounts.py",
+        "if wanted is not None and wanted != found:",
         "if False:",
         "tests/ledger/test_composition_by_kind.py"
         "::test_events_that_protect_different_words_are_never_admitted_together",

@@ -69,7 +69,7 @@ def test_events_that_protect_different_words_are_never_admitted_together(
                 admitted.add(protected)
                 ledger.reserve("words", f"run-{number}", "d", event, protection=Protection(kind=kind))
             else:
-                with pytest.raises(EventError, match="the two epsilons do not add"):
+                with pytest.raises(LedgerError, match="the two epsilons do not add"):
                     ledger.reserve("words", f"run-{number}", "d", event, protection=Protection(kind=kind))
         assert len(admitted) == 1
         assert ledger.verify().charges == sum(protected in admitted for protected, _ in lists)

@@ -24,7 +24,7 @@ _RULES: dict[str, Callable[[Budget, dict[str, Any], Lines], Rule]] = {
     "rdp": lambda budget, parameters, lines: OneOrderRule(budget, float(parameters["order"])),
     "weighted": lambda budget, parameters, lines: WeightedOrdersRule(budget, _shares(parameters["orders"])),
     "pld": lambda budget, parameters, lines: PlanRule(budget, lines),
-    "metric": lambda budget, parameters, lines: MetricRule(budget, parameters.get("protected")),
+    "metric": lambda budget, parameters, lines: MetricRule(budget),
 }
 COMPOSITIONS = tuple(_RULES)
 
