@@ -87,6 +87,20 @@ def leaves(event: DpEvent, times: int = 1) -> Iterator[tuple[DpEvent, int]]:
         yield event, times
 
 
+def protected_by(event: DpEvent) -> str:
+    """The digest of the list of words that a metric-local event protects; empty where it protects all of them.
+
+    Parts that protect all words, or all values of labels, protect those of the list among them.
+
+    Raises:
+        EventError: its parts protect the words of two lists, so that the sum of their epsilons is about neither.
+    """
+    lists = {leaf.sensitive for leaf, _ in leaves(event) if type(leaf) is MetricLocalDpEvent} - {""}
+    if len(lists) > 1:
+        raise EventError("the event protects the words of two lists: charge each list to an account of its own.")
+    return next(iter(lists), "")
+
+
 def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
     _check_depth(depth)
     kind = type(event)  # exact types: a subclass could mean something else

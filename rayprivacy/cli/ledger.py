@@ -14,9 +14,11 @@ from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.files import read_json
 from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.accounts import MEANING, Account
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.export import export_ledger, verify_export
 from rayprivacy.ledger.filters.choose import COMPOSITIONS
+from rayprivacy.ledger.meaning import unit_named, words_named
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.status import AccountStatus
 from rayprivacy.ledger.store import Ledger
@@ -42,6 +44,13 @@ def ledger_create(
     kind: Annotated[AccountKind, typer.Option(help="What the guarantee means.")] = AccountKind.CENTRAL,
     corpus: Annotated[str, typer.Option(help="Label shared by the accounts of one corpus.")] = "",
     policy: Annotated[str | None, typer.Option(help="Public policy function of a selective account.")] = None,
+    of: Annotated[
+        str | None, typer.Option(help="Columns that mean the unit, e.g. 'user: author'; left out, the first run says.")
+    ] = None,
+    protected: Annotated[
+        str | None,
+        typer.Option(help="Digest of the protected words of a metric-local account, '' for all; as --of if left out."),
+    ] = None,
     ledger_key: LedgerKey = None,
 ) -> None:
     """Open an account with a cap that holds for everything ever released from it.
@@ -55,10 +64,14 @@ def ledger_create(
     more: More = {"kind": kind, "corpus": corpus, "plan": events}
     more |= {"order": order} if order is not None else {}
     more |= {"policy": policy} if policy is not None else {}
+    more |= {"of": of} if of is not None else {}
+    more |= {"protected": protected} if protected is not None else {}
     book = Ledger.open(ledger, key=load_key(ledger_key) if ledger_key else None)
     opened = book.create_account(account, unit, relation, Budget(epsilon, delta), composition, **more)
-    rule = ", ".join([composition, *(f"{name} {value}" for name, value in opened.parameters.items())])
+    own = {name: value for name, value in opened.parameters.items() if name not in MEANING}
+    rule = ", ".join([composition, *(f"{name} {value}" for name, value in own.items())])
     typer.echo(f"account {account}: epsilon {epsilon:g} at delta {delta:g}, {opened.protection}, composition {rule}")
+    _echo_meaning(opened)
     for entry in book.entries(account):
         if entry.kind == "plan":
             typer.echo(f"plan registered: epsilon {entry.facts['epsilon']:.6g} by PLD")
@@ -99,6 +112,7 @@ def ledger_show(
         return
     _console().print(_accounts(found))
     for status in found:
+        _echo_meaning(status.account)
         if status.exposures:
             typer.echo(f"{status.account.name}: {status.exposures} runs of its corpus are non-private for it.")
     if account:
@@ -165,6 +179,8 @@ def ledger_verify(
             " format. If its recipe says model.dtype: bfloat16 (which was the default), its epsilon does not hold: make"
             " it again, with another seed."
         )
+    for doubt in report.doubts:
+        typer.echo(f"WARNING: {doubt}")
 
 
 @app.command("export")
@@ -180,6 +196,11 @@ def ledger_export(
     book = _existing(ledger, ledger_key)
     with book.snapshot() as connection:
         typer.echo(export_ledger(connection, out, load_key(ledger_key) if ledger_key else None))
+
+
+def _echo_meaning(account: Account) -> None:
+    for name, value in account.meaning.items():
+        typer.echo(f"{account.name}: protects {unit_named(value) if name == 'of' else words_named(value)}.")
 
 
 def _existing(url: str, key: Path | None = None) -> Ledger:

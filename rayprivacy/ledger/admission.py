@@ -15,11 +15,10 @@ from sqlalchemy import Connection, bindparam, select
 
 from rayprivacy.accounting.events import from_json
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
-from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.accounts import Account, central, get_account, group_of
+from rayprivacy.ledger.accounts import Account, get_account
 from rayprivacy.ledger.balances import cost_of, read_balance
 from rayprivacy.ledger.chain import Tail
-from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance, live, read_rungs
+from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance
 from rayprivacy.ledger.filters.choose import rule_for
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.plan import Lines
@@ -29,7 +28,6 @@ from rayprivacy.ledger.schema import entries
 
 _PLAN = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "plan"))
 _CREATE = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "create"))
-NON_PRIVATE = json.dumps({"kind": "non-private"})
 
 
 class Terms(NamedTuple):
@@ -115,39 +113,6 @@ def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Map
         balance=balance.moved(cost_of(charge, rule), charge.state, STATE_AFTER[kind]).text,
     )
     return advance(charge, entry)
-
-
-def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
-    """A charge that is not central is a non-private run for the central accounts of its corpus: write it there.
-
-    It is none where one of them pays for the same rung of the release, and that charge has started: there is no way
-    back from it, and all that is drawn is paid for in central terms too.
-    """
-    if account.kind is AccountKind.CENTRAL:
-        return
-    others = central(group_of(tail.connection, account))
-    if any(_pays(tail.connection, other.name, charge) for other in others):
-        return
-    for other in others:
-        record_exposure(tail, read_terms(tail.connection, other.name), account, charge)
-
-
-def _pays(connection: Connection, name: str, charge: Charge) -> bool:
-    found = live(read_rungs(connection, name, charge.release_id, charge.input_digest, charge.rung), charge.rung)
-    return found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED)
-
-
-def record_exposure(tail: Tail, exposed: Terms, account: Account, charge: Charge) -> None:
-    """Write one `exposure` entry into a central account."""
-    tail.append(
-        account=exposed.account.name,
-        kind="exposure",
-        release_id=charge.release_id,
-        input_digest=charge.input_digest,
-        events=NON_PRIVATE,
-        detail=json.dumps({"account": account.name, "kind": account.kind.value}, sort_keys=True),
-        balance=read_balance(tail, exposed.account.name, exposed.rule).text,
-    )
 
 
 def _plan_lines(connection: Connection, name: str) -> Lines:

@@ -42,6 +42,9 @@ class LedgerApi(Protocol):
     ) -> Account:
         """Return the account of this name, or open it."""
 
+    def fix_meaning(self, name: str, of: str) -> None:
+        """Let an account say, for good, which columns mean its unit."""
+
     def account(self, name: str) -> Account:
         """The account of this name."""
 

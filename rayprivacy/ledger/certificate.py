@@ -33,7 +33,8 @@ RECALLED_WARNING = (
     "claim does not hold, so make the release again with another seed"
 )
 EXPOSED_WARNING = (
-    "the corpus has been used by runs that are not central differential privacy; the claim covers this account only"
+    "the corpus has been used by runs that do not protect what this account protects; the claim covers this account "
+    "only"
 )
 
 
@@ -160,8 +161,7 @@ def build_certificate(
     Raises:
         LedgerError: the release has no commit entry.
     """
-    terms, rule = ledger.terms(account)
-    book = _until_commit(ledger.entries(account), release_id)
+    (terms, rule), book = ledger.terms(account), _until_commit(ledger.entries(account), release_id)
     charges = [charge for charge in fold(book) if charge.is_live]
     exposures = [_exposure(entry) for entry in book if entry.kind == "exposure"]
     own = [charge.event for charge in charges if charge.release_id == release_id]
@@ -176,7 +176,7 @@ def build_certificate(
         epsilon=terms.epsilon,
         delta=terms.delta,
         composition=terms.composition,
-        parameters=terms.parameters,
+        parameters=_parameters(terms, book),
         accountant=Accountant(claim=rule.claim, diagnostic=f"dp-accounting {version('dp-accounting')}"),
         events=[row for event in own for row in _rows(event, terms)],
         spent_diagnostic=_spent([charge.event for charge in charges], rule.epsilon(used), terms.delta),
@@ -216,6 +216,14 @@ def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
     if not commits:
         raise LedgerError(f"release '{release_id}' has no committed output: finish the run before its certificate.")
     return [entry for entry in entries if entry.seq <= commits[-1]]
+
+
+def _parameters(terms: Account, book: list[Entry]) -> dict[str, Any]:
+    """The account's parameters as the book has them; what it said later is not in the certificate of before."""
+    said: dict[str, Any] = {}
+    for entry in book:
+        said |= entry.facts if entry.kind == "meaning" else {}
+    return {name: value for name, value in terms.parameters.items() if name not in terms.later or name in said}
 
 
 def _rows(event: DpEvent, terms: Account) -> list[EventRow]:

@@ -3,11 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
+from rayprivacy.ledger.meaning import unit_named, words_named
+
 MEANING = {
     "central": "differentially private",
     "selective": "selectively differentially private (what its policy calls sensitive, and nothing else)",
     "metric-local": "metric-local private, token by token,",
 }
+
+
+def meaning_of(kind: str, parameters: Mapping[str, Any]) -> str:
+    """What a guarantee of this kind is; a metric-local one names the words that it is about, if its account does."""
+    words = f" for {words_named(parameters['protected'])}," if "protected" in parameters else ""
+    return MEANING[kind] + words
+
+
+def unit_of(unit: str, parameters: Mapping[str, Any]) -> str:
+    """The unit, with the columns that mean it, if the account says which."""
+    return f"{unit} ({unit_named(parameters['of'])})" if "of" in parameters else unit
 
 
 def to_markdown(certificate: Mapping[str, Any]) -> str:
@@ -18,8 +31,9 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
     lines += [f"> **Warning: {warning}.**\n" for warning in certificate["warnings"]]
     lines += [
         f"**Claim.** All that is ever released from account `{certificate['account']}`, taken together, is"
-        f" {MEANING[certificate['kind']]} with {claim}.",
-        f"Protected unit: {certificate['unit']}. Neighbouring relation: {certificate['relation']}.",
+        f" {meaning_of(certificate['kind'], certificate['parameters'])} with {claim}.",
+        f"Protected unit: {unit_of(certificate['unit'], certificate['parameters'])}. Neighbouring relation:"
+        f" {certificate['relation']}.",
         "",
         *_figures(certificate),
         *_table(("Fact", "Value"), _facts(certificate)),
@@ -77,11 +91,17 @@ def caveats(certificate: Mapping[str, Any], quote: str = "`") -> list[str]:
         for other in certificate["other_accounts"]
     ]
     runs = [
-        f"Release {quote}{run['release_id']}{quote} of account {quote}{run['account']}{quote} is {run['kind']}: for"
-        " plain differential privacy it counts as non-private."
+        f"Release {quote}{run['release_id']}{quote} of account {quote}{run['account']}{quote}"
+        f" {_of_another(run['kind'], certificate['kind'])}"
         for run in certificate["exposures"]
     ]
     return accounts + runs
+
+
+def _of_another(run: str, own: str) -> str:
+    if run == own:
+        return "is about other columns, words or another policy: for what this account protects it is non-private."
+    return f"is {run}: for plain differential privacy it counts as non-private."
 
 
 def _corpus(certificate: Mapping[str, Any]) -> list[str]:

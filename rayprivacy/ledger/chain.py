@@ -39,8 +39,8 @@ class Entry:
     Attributes:
         seq: 1, 2, 3, ... over the whole ledger.
         account: the account that the entry belongs to.
-        kind: create, plan, reserve, start, renew, takeover, commit, cancel or exposure.
-        release_id, input_digest, charge: which charge; empty for `create` and `plan`.
+        kind: create, meaning, plan, reserve, start, renew, takeover, commit, cancel or exposure.
+        release_id, input_digest, charge: which charge; empty for `create`, `meaning` and `plan`.
         events: JSON of the accounting event, for `reserve`.
         detail: JSON of what else is fixed by the entry (the account's terms, the lease, the digest of the output).
         created_at: UTC time, for people; nothing depends on it.

@@ -140,6 +140,7 @@ class LedgerClient(LedgerApi):
 
     create_account = _forward(Ledger.create_account, _unknown)
     ensure_account = _forward(Ledger.ensure_account)
+    fix_meaning = _forward(Ledger.fix_meaning)
     account = _forward(Ledger.account)
     accounts = _forward(Ledger.accounts)
     terms = _forward(Ledger.terms)

@@ -1,22 +1,22 @@
 """Open an account: its terms, and the plan of a pre-registered one, before the corpus is first touched."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypedDict, Unpack
 
-from dp_accounting.dp_event import DpEvent
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
-from rayprivacy.accounting.events import to_json
+from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.accounting.plan import plan_epsilon, plan_lines
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import Account, central, check_terms, group_of, insert_account
-from rayprivacy.ledger.admission import Terms, record_exposure
-from rayprivacy.ledger.balances import Balance
-from rayprivacy.ledger.chain import Entry, Tail, read
-from rayprivacy.ledger.charges import fold
+from rayprivacy.ledger.accounts import Account, check_terms, insert_account, with_meaning
+from rayprivacy.ledger.admission import Terms, read_terms
+from rayprivacy.ledger.balances import Balance, read_balance
+from rayprivacy.ledger.chain import Tail
+from rayprivacy.ledger.exposures import record_earlier_exposures
 from rayprivacy.ledger.filters.choose import parameters_for, rule_for
 from rayprivacy.ledger.filters.plan import Lines
 
@@ -28,6 +28,9 @@ class More(TypedDict, total=False):
         kind: what the guarantee means; central when left out.
         corpus: label of the corpus, shared by its accounts.
         policy: name of the public policy function of a selective account.
+        of: which columns mean the unit, as `user: author`; left out, the first release that says it fixes it.
+        protected: of a metric-local account, the digest of the list of words that it protects, empty for all words;
+            left out, it is what the plan, or else the first release, protects.
         order: the RDP order of composition 'rdp'.
         plan: events from which the order is chosen when it is not given; composition 'pld' registers them.
     """
@@ -35,6 +38,8 @@ class More(TypedDict, total=False):
     kind: AccountKind
     corpus: str
     policy: str
+    of: str
+    protected: str
     order: float
     plan: Sequence[DpEvent]
 
@@ -61,8 +66,12 @@ def draft(
         ConfigError: the composition rule is unknown, or kind and parameters do not go with it.
         LedgerError: a name is empty or too long.
     """
-    parameters = parameters_for(composition, budget, more.get("order"), more.get("plan", ()))
-    parameters |= {"policy": more["policy"]} if "policy" in more else {}
+    plan = more.get("plan", ())
+    parameters = parameters_for(composition, budget, more.get("order"), plan)
+    said = {"policy": more.get("policy"), "of": more.get("of"), "protected": more.get("protected")}
+    if composition == "metric" and said["protected"] is None and plan:
+        said["protected"] = protected_by(ComposedDpEvent(list(plan)))
+    parameters |= {name: value for name, value in said.items() if value is not None}
     account = Account(
         name=name,
         unit=unit,
@@ -97,11 +106,31 @@ def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Acco
         created_at=now,
         balance=Balance.empty(terms.rule.size).text,
     )
-    if opened.kind is AccountKind.CENTRAL:
-        _record_earlier_exposures(tail, terms)
+    record_earlier_exposures(tail, opened)
     if plan is not None:
         register_plan(tail, terms, plan)
     return opened
+
+
+def fix_meaning(tail: Tail, found: Account, meaning: Mapping[str, str]) -> Account:
+    """Write what an account protects where it did not say so yet, and what its corpus has been exposed to for all that.
+
+    Args:
+        tail: of the transaction.
+        found: the account as it is.
+        meaning: of `accounts.MEANING`, what it is to say.
+
+    Raises:
+        LedgerError: it says something else.
+        ConfigError: it cannot say that.
+    """
+    account = with_meaning(found, meaning)
+    new = {name: value for name, value in account.meaning.items() if name not in found.meaning}
+    if new:
+        balance = read_balance(tail, found.name, read_terms(tail.connection, found.name).rule).text
+        tail.append(account=found.name, kind="meaning", detail=json.dumps(new, sort_keys=True), balance=balance)
+        record_earlier_exposures(tail, account, found)
+    return account
 
 
 def first_plan(account: Account, events: Sequence[DpEvent]) -> Plan | None:
@@ -150,21 +179,3 @@ def register_plan(tail: Tail, terms: Terms, plan: Plan) -> None:
         detail=json.dumps(detail, sort_keys=True),
         balance=Balance.empty(len(plan.lines)).text,
     )
-
-
-def _record_earlier_exposures(tail: Tail, terms: Terms) -> None:
-    group = group_of(tail.connection, terms.account)
-    books = {other.name: list(read(tail.connection, other.name)) for other in group}
-    starts = [entry for other in central(group) for entry in books[other.name] if entry.kind == "start"]
-    paid = {_rung(entry): entry.seq for entry in sorted(starts, key=lambda entry: -entry.seq)}  # the first of each
-    for other in group:
-        if other.kind is not AccountKind.CENTRAL:
-            reserved = {entry.charge: entry for entry in books[other.name] if entry.kind == "reserve"}
-            for charge in fold(books[other.name]):
-                entry = reserved[charge.id]
-                if charge.is_live and not paid.get(_rung(entry), entry.seq) < entry.seq:  # see `record_exposures`
-                    record_exposure(tail, terms, other, charge)
-
-
-def _rung(entry: Entry) -> tuple[str, str, int]:
-    return entry.release_id, entry.input_digest, entry.rung

@@ -68,6 +68,7 @@ class AccountStatus:
         return {
             "account": self.account.name,
             **self.account.terms,
+            "parameters": self.account.parameters,
             "claim": self.rule.claim,
             "epsilon_reserved": self.rule.epsilon(self.balance.reserved),
             "epsilon_started": self.rule.epsilon(self.balance.started),

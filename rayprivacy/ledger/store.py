@@ -22,27 +22,30 @@ from typing import Self, Unpack
 from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, bindparam, insert, select
 
-from rayprivacy.accounting.events import to_json
+from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.errors import LeaseHeldError, LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger import chain, charges, opening
 from rayprivacy.ledger.accounts import (
     Account,
     all_accounts,
     check_protection,
     check_same_meaning,
+    check_words,
     find_account,
+    get_account,
     group_of,
 )
-from rayprivacy.ledger.admission import Terms, admit, explaining, read_terms, record, record_exposures, record_move
+from rayprivacy.ledger.admission import Terms, admit, explaining, read_terms, record, record_move
 from rayprivacy.ledger.audit.replay import VerifyReport, replay
 from rayprivacy.ledger.audit.rows import read_rows
 from rayprivacy.ledger.balances import read_balance
 from rayprivacy.ledger.chain import Entry, Head, Tail
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.database import Database
+from rayprivacy.ledger.exposures import record_exposures
 from rayprivacy.ledger.leases import DAY_SECONDS, TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More, draft
 from rayprivacy.ledger.rows import Query
@@ -127,13 +130,29 @@ class Ledger:
         Cap, parameters and plan of an existing account are not compared.
 
         Raises:
-            LedgerError: the account exists with another unit, relation, kind, corpus or composition rule.
+            LedgerError: the account exists with another unit, relation, kind, corpus or composition rule, or it
+                protects something else.
         """
         wanted = draft(name, unit, relation, budget, composition, **more)
         plan = None if self._exists(name) else opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as tail:
             found = find_account(tail.connection, name)
             return check_same_meaning(found, wanted) if found else self._open_account(tail, wanted, plan)
+
+    def fix_meaning(self, name: str, of: str) -> None:
+        """Let an account say, for good, which columns mean its unit, where it was opened without.
+
+        Args:
+            name: the account.
+            of: as at `opening.More`.
+
+        Raises:
+            LedgerError: it says something else.
+            ConfigError: it cannot say that.
+        """
+        with self._write() as tail:
+            opening.fix_meaning(tail, get_account(tail.connection, name), {"of": of})
+        self._terms.pop(name, None)
 
     def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
         """Fix what an account of composition 'pld' may ever run; returns the plan's epsilon, by PLD.
@@ -153,16 +172,17 @@ class Ledger:
         Raises:
             LedgerError: there is none.
         """
-        return self._known(name).account
+        return self.terms(name).account
 
     def terms(self, name: str) -> Terms:
         """The account of this name, with its admission rule."""
-        return self._known(name)
+        with self._database.read() as connection:
+            return read_terms(connection, name)
 
     def group(self, name: str) -> list[Account]:
         """The other accounts of the same corpus."""
         with self._database.read() as connection:
-            return group_of(connection, self._known(name).account)
+            return group_of(connection, get_account(connection, name))
 
     def accounts(self) -> list[Account]:
         """Every account, by name."""
@@ -177,7 +197,7 @@ class Ledger:
 
     def status(self, name: str) -> AccountStatus:
         """What an account has spent, and has left."""
-        account, rule = self._known(name)
+        account, rule = self.terms(name)
         with self._database.read() as connection:
             balance = read_balance(connection, name, rule)
             return AccountStatus(account, rule, balance, count_exposures(connection, name))
@@ -198,6 +218,7 @@ class Ledger:
         """
         terms = self._known(name)
         check_protection(terms.account, protection or Protection())
+        check_words(terms.account, event)
         with self._database.read() as connection:
             used = read_balance(connection, name, terms.rule).used
         with explaining():
@@ -246,6 +267,7 @@ class Ledger:
         terms = self._known(name)
         text = json.dumps(to_json(event), sort_keys=True)
         check_protection(terms.account, protection or Protection())
+        check_words(terms.account, event)
         terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
         with explaining(), self._write() as tail:
             earlier = charges.read_rungs(tail.connection, name, release_id, input_digest, rung)
@@ -256,6 +278,7 @@ class Ledger:
             identity = charges.charge_id(
                 name, release_id, input_digest, rung, sum(charge.rung == rung for charge in earlier)
             )
+            terms = self._with_words(tail, terms, event)
             charge = record(tail, terms, identity, release_id, input_digest, rung, event, text)
             record_exposures(tail, terms.account, charge)
             return charge
@@ -401,6 +424,15 @@ class Ledger:
             f" {opened.delta:g}, from which nothing was spent before"
         )
         return opened
+
+    def _with_words(self, tail: Tail, terms: Terms, event: DpEvent) -> Terms:
+        """The terms, in which a metric-local account says which words it protects: those of its first release."""
+        account = terms.account
+        if account.kind is not AccountKind.METRIC_LOCAL or "protected" in account.parameters:
+            return terms
+        opening.fix_meaning(tail, get_account(tail.connection, account.name), {"protected": protected_by(event)})
+        self._terms.pop(account.name, None)
+        return read_terms(tail.connection, account.name)
 
     def _exists(self, name: str) -> bool:
         with self._database.read() as connection:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.certificate_text import MEANING, caveats
+from rayprivacy.ledger.certificate_text import caveats, meaning_of, unit_of
 from rayprivacy.reporting.figures import Part, stacked_bar
 from rayprivacy.reporting.format import number
 from rayprivacy.reporting.inputs import Amount, Certificate
@@ -57,7 +57,7 @@ def claim(certificate: Certificate) -> str:
     if c.kind is AccountKind.CENTRAL:
         return f"{c.unit.capitalize()}s of the corpus are protected with {pair(c)} {_terms(c)}"
     amount = f"epsilon = {number(c.epsilon)}" if c.kind is AccountKind.METRIC_LOCAL else pair(c)  # which has no delta
-    return f"Releases of the account are {MEANING[c.kind]} with {amount} {_terms(c)}"
+    return f"Releases of the account are {meaning_of(c.kind, c.parameters)} with {amount} {_terms(c)}"
 
 
 def limits(certificate: Certificate) -> tuple[str, str]:
@@ -69,7 +69,7 @@ def limits(certificate: Certificate) -> tuple[str, str]:
     if c.kind is not AccountKind.CENTRAL:
         what, sense = (
             f"{c.unit}s of the corpus, under {c.relation}",
-            f"in that releases are {MEANING[c.kind].rstrip(',')}",
+            f"in that releases are {meaning_of(c.kind, c.parameters).rstrip(',')}",
         )
     return (
         f"{void}Protected: {what}, {sense}. The claim rests on these assumptions:",
@@ -104,4 +104,4 @@ def account_bar(certificate: Certificate) -> Markup:
 
 
 def _terms(certificate: Certificate) -> str:
-    return f"(unit: {certificate.unit}, relation: {certificate.relation})"
+    return f"(unit: {unit_of(certificate.unit, certificate.parameters)}, relation: {certificate.relation})"

@@ -85,6 +85,7 @@ class Certificate(Lenient):
     epsilon: float
     delta: float
     composition: Name
+    parameters: dict[str, Any] = Field(default_factory=dict)
     accountant: Name
     events: list[Event]
     spent_diagnostic: Amount

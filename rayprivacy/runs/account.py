@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.accounting.events import leaves
+from rayprivacy.core.units import Budget, Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.runs.plan import Plan, SecondAccount
+from rayprivacy.runs.meaning import meaning_of
+from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 
 
@@ -22,31 +24,53 @@ def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -
 
     Raises:
         BudgetRefusedError: less is left than this run asks for, and it has not been charged before.
-        LedgerError: the account protects another unit, relation, kind or composition, or the ledger lacks the head.
+        LedgerError: the account protects something else, composes otherwise, or the ledger lacks the head.
     """
-    privacy, protection = recipe.privacy, plan.protection
+    privacy, second, terms = recipe.privacy, plan.second, terms_of(recipe, plan)
     ledger = privacy.open_ledger(expected_head)
-    terms = More(corpus=privacy.corpus, plan=plan.events, kind=protection.kind)
-    if plan.policy:
-        terms["policy"] = plan.policy
-    ledger.ensure_account(
-        privacy.account, protection.unit, protection.relation, privacy.budget, privacy.composition, **terms
-    )
-    if not ledger.charges_of(privacy.account, recipe.release_id):
-        ledger.check(privacy.account, whole(plan.events), protection)
-    if plan.second is not None:
-        _open_second(ledger, recipe, plan.second)
+    own = recipe.release_id, privacy.composition
+    more = More(**terms, plan=plan.events)
+    settle_account(ledger, privacy.account, *own, privacy.budget, plan.protection, more)
+    if second is not None:
+        more = More(corpus=terms["corpus"], of=terms["of"], plan=[second.event], kind=second.protection.kind)
+        settle_account(ledger, second.account, *own, second.budget, second.protection, more)
     return ledger
 
 
-def _open_second(ledger: Ledger, recipe: Recipe, second: SecondAccount) -> None:
-    privacy, protection = recipe.privacy, second.protection
-    terms = More(corpus=privacy.corpus, plan=[second.event], kind=protection.kind)
-    ledger.ensure_account(
-        second.account, protection.unit, protection.relation, second.budget, privacy.composition, **terms
-    )
-    if not ledger.charges_of(second.account, recipe.release_id):
-        ledger.check(second.account, second.event, protection)
+def terms_of(recipe: Recipe, plan: Plan) -> More:
+    """What an account of a recipe is about, beside unit and relation: the same for a run and for a search.
+
+    Raises:
+        ConfigError: the list of phrases cannot be read.
+    """
+    terms = More(corpus=recipe.privacy.corpus, kind=plan.protection.kind, of=meaning_of(recipe, plan))
+    if plan.policy:
+        terms["policy"] = plan.policy
+    return terms
+
+
+def settle_account(
+    ledger: Ledger, name: str, release_id: str, composition: str, budget: Budget, protection: Protection, terms: More
+) -> None:
+    """Open one account or find it, see that it can pay, and only then let it say what it protects.
+
+    Args:
+        ledger: the ledger.
+        name: of the account.
+        release_id: what it is to pay for; nothing more is asked for where it has been charged before.
+        composition: its rule.
+        budget: its cap, if it is opened.
+        protection: what the release protects.
+        terms: what else the account is about, with `of`; `plan` is all that the release charges.
+
+    Raises:
+        BudgetRefusedError: less is left than the plan costs.
+        LedgerError: the account protects something else, or composes otherwise.
+    """
+    ledger.ensure_account(name, protection.unit, protection.relation, budget, composition, **terms)
+    if not ledger.charges_of(name, release_id):
+        ledger.check(name, whole(terms["plan"]), protection)
+    ledger.fix_meaning(name, terms["of"])
 
 
 def charged_besides(

@@ -16,7 +16,6 @@ OF_UNIT = {
     PrivacyUnit.PHRASE: (
         "What must be hidden is a line of the phrases file, spelled as there up to letter case and whatever stands "
         "between its words; users, records, the text around a phrase and the list itself are not protected.",
-        "All releases of the account used the same list of phrases; a changed list is another account.",
         "max_shards_per_phrase is public and was not chosen by counting phrases in the corpus.",
     ),
 }

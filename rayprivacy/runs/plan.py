@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
-from rayprivacy.core.units import Budget, Protection
+from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.release.scheduled import charged_chunks
 from rayprivacy.release.step_mechanism import StepMechanism
@@ -92,6 +92,7 @@ class Plan:
         shards: how many shards the corpus is cut into.
         shards_per_part: shards of one part file.
         policy: name of the public policy function, for a selective account; empty for the others.
+        protects: what of a unit is protected, where that is not all of it, for the account; see `meaning`.
         figures: what people should read first of the claim, in the plan, the certificate and the card, by label.
         warnings: of the certificate, such as that a guarantee says nothing.
         as_published: figures of the paper's own analysis where it differs from ours, by label.
@@ -100,7 +101,7 @@ class Plan:
         second: the account that pays besides, if there is one.
 
     Raises:
-        ValueError: two stages have one name.
+        ValueError: two stages have one name, or a plan of a metric-local account does not say what it protects.
     """
 
     stages: tuple[Stage, ...]
@@ -110,6 +111,7 @@ class Plan:
     shards: int = 1
     shards_per_part: int = 1
     policy: str = ""
+    protects: str = ""
     figures: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     as_published: Mapping[str, float] = field(default_factory=dict)
@@ -121,6 +123,8 @@ class Plan:
         names = [stage.name for stage in self.stages]
         if len(set(names)) < len(names):
             raise ValueError(f"two stages have one name, and the name is part of what is charged: {names}")
+        if self.protection.kind is AccountKind.METRIC_LOCAL and not self.protects:
+            raise ValueError("the plan is metric-local and does not say what of a unit it protects: give 'protects'")
 
     @property
     def charged(self) -> list[Stage]:

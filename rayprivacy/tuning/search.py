@@ -17,6 +17,7 @@ from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.runs.account import terms_of
 from rayprivacy.runs.ledger_service import ledger_service
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
@@ -127,9 +128,7 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
             protection = trials.protection(example)
             cap = Budget(budget.epsilon, budget.delta)
             plan = trials.charges(example) * trials.space.trials
-            terms = More(corpus=privacy.corpus, plan=plan, kind=protection.kind)
-            if policy := trials.plan(example).policy:
-                terms["policy"] = policy
+            terms = More(**terms_of(trials.recipe(example), trials.plan(example)), plan=plan)
             ledger.ensure_account(
                 budget.account, protection.unit, protection.relation, cap, privacy.composition, **terms
             )

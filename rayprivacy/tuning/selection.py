@@ -39,15 +39,18 @@ from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_or_create_key
 from rayprivacy.core.threads import repeating
-from rayprivacy.core.units import Budget, NeighbouringRelation
+from rayprivacy.core.units import Budget
 from rayprivacy.core.vault import Vault
 from rayprivacy.corpus.sources import source_stamp
 from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of
 from rayprivacy.release.trials import draw_trials
+from rayprivacy.runs.account import settle_account
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
+from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
 from rayprivacy.tuning.metric import utility
@@ -144,18 +147,12 @@ def _selection(trials: Trials, recipe: Recipe, trial: DpEvent, key: Key) -> Sele
 
 
 def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledger) -> Charge:
-    budget, privacy = trials.space.budget, recipe.privacy
+    budget = trials.space.budget
     assert budget is not None
-    ledger.ensure_account(
-        budget.account,
-        privacy.unit,
-        NeighbouringRelation.ADD_OR_REMOVE,
-        Budget(budget.epsilon, budget.delta),
-        "rdp",
-        corpus=privacy.corpus,
-        plan=[selection.event],
-    )
-    protection = trials.protection({})
+    protection, cap = trials.protection({}), Budget(budget.epsilon, budget.delta)
+    of = meaning_of(recipe, trials.plan({}))
+    terms = More(corpus=recipe.privacy.corpus, of=of, plan=[selection.event])
+    settle_account(ledger, budget.account, selection.release_id, "rdp", cap, protection, terms)
     charge = ledger.reserve(
         budget.account, selection.release_id, selection.digest, selection.event, protection=protection
     )

@@ -123,9 +123,9 @@ REDACTING = (
     Mutation(
         "exposure_forgiven_too_early",
         "a selective charge exposes nobody where a central one was reserved, which may still be cancelled",
-        "ledger/admission.py",
-        "return found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED)",
-        "return found is not None",
+        "ledger/exposures.py",
+        "if found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED):",
+        "if found is not None:",
         "tests/ledger/test_rungs_and_groups.py::test_a_release_that_a_central_account_pays_for_exposes_nobody",
     ),
     Mutation(

@@ -125,6 +125,10 @@ class Handmade:
         self.accounts.append({"name": name, "created_at": entry["created_at"], **row})
         return self
 
+    def say(self, account: str, **meaning: Any) -> None:
+        """What the account protects, said after it was opened."""
+        self.entry("meaning", account, detail=json.dumps(meaning))
+
     def plan(self, account: str, lines: list[tuple[Row, int]], epsilon: float) -> None:
         self.sums[account] = {state: [0] * len(lines) for state in STATES}
         detail = {"events": [line for line, _ in lines], "counts": [n for _, n in lines], "epsilon": epsilon}
@@ -204,13 +208,15 @@ def every_kind(key: Key | None = None) -> Handmade:
     book.open("planned", "pld", size=0)
     book.plan("planned", [(sampled(0.01, 1.0), 200), (gaussian(20.0), 10), (laplace(50.0), 2)], 1.29082)
     book.release("planned", "p", {"kind": "composed", "events": [sampled(0.005, 2.0), laplace(50.0)]}, [1, 0, 1])
-    book.open("central", corpus="mail")
+    book.open("central", corpus="mail", parameters={"of": "user: author"})
     book.open("policy", **SELECTIVE)
+    book.say("policy", of="user: author")
     exposing = book.reserve("policy", "s", gaussian(6.0), gdp_cost(6.0))
     book.expose("central", "policy", "selective", "s")
     book.lease("start", exposing)
     book.open("words", "metric", 500.0, kind="metric-local", corpus="mail")
     metric = {"kind": "metric-local", "epsilon": 0.5, "diameter": 1.5, "tokens": 100}
+    book.say("words", protected="", of="user: author; words of text")
     charge = book.reserve("words", "m", metric, [75 * 2**80])
     book.expose("central", "words", "metric-local", "m")
     book.lease("start", charge)
@@ -218,6 +224,11 @@ def every_kind(key: Key | None = None) -> Handmade:
     book.open("later", "zcdp", corpus="mail")
     book.expose("later", "words", "metric-local", "m")
     book.expose("later", "policy", "selective", "s")
+    book.say("later", of="user: thread")
+    charge = book.reserve("later", "t", gaussian(8.0), [steps(1 / 128)])
+    book.expose("central", "later", "central", "t")
+    book.lease("start", charge)
+    book.commit(charge)
     return book
 
 

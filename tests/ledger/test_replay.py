@@ -4,6 +4,7 @@ import ast
 import json
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,12 @@ def flipped(value: Any) -> Any:
 
 
 def test_a_book_of_every_kind_replays() -> None:
-    counts = VerifyReport(9, len(BOOK.entries), 11, len(BOOK.outputs), BOOK.entries[-1]["hash"], "checked")
-    assert replay(BOOK, KEY) == counts
+    counts = VerifyReport(9, len(BOOK.entries), 12, len(BOOK.outputs), BOOK.entries[-1]["hash"], "checked")
+    assert replace(replay(BOOK, KEY), doubts=()) == counts
     assert replay(BOOK).macs == "unchecked"
     assert replay(every_kind().rows, KEY).macs == "none"
     assert {row["kind"] for row in BOOK.entries} == {
-        *("create", "plan", "reserve", "start", "renew", "takeover", "commit", "cancel", "exposure")
+        *("create", "meaning", "plan", "reserve", "start", "renew", "takeover", "commit", "cancel", "exposure")
     }
 
 

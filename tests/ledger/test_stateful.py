@@ -33,7 +33,7 @@ COMPOSITIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "zcdp": ({}, (GAUSSIANS[0], LaplaceDpEvent(2.5), TRAINING)),
     "rdp": ({"order": ORDER}, (*GAUSSIANS, TRAINING)),
     "weighted": ({}, (*GAUSSIANS, TRAINING)),
-    "metric": ({"kind": AccountKind.METRIC_LOCAL}, METRIC),
+    "metric": ({"kind": AccountKind.METRIC_LOCAL, "protected": ""}, METRIC),
     "pld": ({}, (GaussianDpEvent(9.0), LaplaceDpEvent(9.0), PLAN[0])),
     "selective": ({"kind": AccountKind.SELECTIVE, "policy": "phones"}, (*GAUSSIANS, TRAINING)),
 }

@@ -50,6 +50,7 @@ def plan(recipe: SwapRecipe) -> Plan:
     return Plan(
         stages=(Stage(STAGE, "private text", charges=(event_of(recipe),)),),
         protection=Protection(PrivacyUnit.RECORD, kind=AccountKind.METRIC_LOCAL),
+        protects="words of text",
         noise=f"each word at epsilon {recipe.swap.epsilon:g}",
         assumptions=("A document has no more words than swap.words.",),
     )

@@ -5,7 +5,7 @@ from rayprivacy.ledger.audit.events import read_leaves
 from rayprivacy.ledger.audit.plan import PlanRule, read_plan
 from rayprivacy.ledger.audit.rows import Row
 from rayprivacy.ledger.audit.rules import Rule, Vector, VectorRule, first_schema_cost
-from rayprivacy.ledger.audit.terms import Terms
+from rayprivacy.ledger.audit.terms import Terms, read_meaning
 
 COUNTED = ("reserved", "started", "committed")
 
@@ -25,6 +25,10 @@ class AccountBook:
         self.sums = {state: [0] * self.rule.size for state in COUNTED}
         self._has_balance = self._has_charges = False
         self._first_schema: dict[str, Vector] = {}
+
+    def say(self, row: Row, where: str) -> None:
+        """Take what the account says, from now on, of who or what it protects."""
+        self.terms = read_meaning(self.terms, row, where)
 
     @property
     def live(self) -> Vector:
@@ -47,6 +51,7 @@ class AccountBook:
             self.rule.check_cost(row["events"], cost, where)
         else:
             cost = self._first_schema_cost(row["events"], where)
+        self._check_words(row["events"], where)
         self._has_charges = True
         self.move(cost, "", "reserved")
         if not self.rule.fits(self.live):
@@ -69,6 +74,14 @@ class AccountBook:
         claimed = strict.mapping(strict.parse(row["balance"], where, "balance"), set(COUNTED), where, "balance")
         if any(strict.amounts(claimed[state], where, "balance") != self.sums[state] for state in COUNTED):
             strict.fail(where, "claims a balance that is not the sum of its charges")
+
+    def _check_words(self, events: str, where: str) -> None:
+        """A metric-local account adds epsilons of one list of protected words, since it says which."""
+        wanted = self.terms.meaning.get("protected")
+        if wanted is not None:
+            lists = {leaf.facts.get("sensitive", "") for leaf, _ in read_leaves(events, where)}
+            if (lists - {""} or {""}) != {wanted}:
+                strict.fail(where, f"protects other words than account {self.terms.name!r}")
 
     def _first_schema_cost(self, events: str, where: str) -> Vector:
         if self.terms.composition != "gdp":

@@ -58,6 +58,13 @@ class PlanRule:
         if not self._known[events, cost]:
             strict.fail(where, "records a cost that is not what its event costs under the plan")
 
+    def pays(self, events: str, cost: Vector, where: str) -> bool | None:
+        """Whether some of the runs that the cost took pay for the event; never for sure: there are several ways."""
+        leaves = read_leaves(events, where)
+        paying = self._paying(cost)
+        able = all(has_room(_of(group, leaves), _of(group, paying)) for group in {_group(leaf) for leaf, _ in leaves})
+        return None if able else False
+
     def fits(self, live: Vector) -> bool:
         """Whether no line was used more often than planned."""
         return all(used <= most for used, (_, most) in zip(live, self._lines, strict=True))
@@ -67,9 +74,12 @@ class PlanRule:
         return [float(max(0, most - used)) for used, (_, most) in zip(live, self._lines, strict=True)]
 
     def _pays(self, leaves: Leaves, cost: Vector) -> bool:
-        paying = [(line, count) for (line, _), count in zip(self._lines, cost, strict=True) if count]
+        paying = self._paying(cost)
         groups = {_group(leaf) for leaf, _ in (*leaves, *paying)}
         return all(shares_out(_of(group, leaves), _of(group, paying)) for group in groups)
+
+    def _paying(self, cost: Vector) -> list[tuple[Leaf, int]]:
+        return [(line, count) for (line, _), count in zip(self._lines, cost, strict=True) if count]
 
 
 def read_plan(detail: str, terms: Terms, where: str) -> PlanRule:
@@ -111,7 +121,12 @@ def _of(group: str, leaves: Iterable[tuple[Leaf, int]]) -> list[tuple[Leaf, int]
 
 def shares_out(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
     """Whether these leaves, all of one family, use up exactly these runs of lines, each paid by one that covers it."""
-    if sum(times for _, times in leaves) != sum(count for _, count in lines):
+    return sum(times for _, times in leaves) == sum(count for _, count in lines) and has_room(leaves, lines)
+
+
+def has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
+    """Whether these leaves, all of one family, can be paid by these runs of lines, or by some of them."""
+    if sum(times for _, times in leaves) > sum(count for _, count in lines):
         return False
     if leaves[0][0].kind not in _FAMILIES:
         return True  # one group, one mechanism: the counts decide

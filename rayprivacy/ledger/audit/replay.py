@@ -3,7 +3,7 @@
 Six things must hold. Every entry carries the hash of its content and of its predecessor, and its mac. Every charge
 moved as a charge can. Every cost is what its event costs. Every balance is the sum of the account's charges. At no
 time did the live charges of an account exceed its cap. Every committed charge has exactly its output, every account
-its row, and every selective charge its exposures.
+its row, and every charge its exposures.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from rayprivacy.core.keys import Key
 from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.book import AccountBook
 from rayprivacy.ledger.audit.charges import Charges
+from rayprivacy.ledger.audit.doubts import doubts
 from rayprivacy.ledger.audit.exposures import Exposures
 from rayprivacy.ledger.audit.links import check_links
 from rayprivacy.ledger.audit.recalled import recalled
@@ -21,6 +22,7 @@ from rayprivacy.ledger.audit.terms import check_row, read_terms
 _NO_CHARGE = ("release_id", "input_digest", "charge", "events", "cost")
 _BLANK = {
     "create": _NO_CHARGE,
+    "meaning": _NO_CHARGE,
     "plan": _NO_CHARGE,
     "reserve": ("detail",),
     "start": ("events", "cost"),
@@ -30,8 +32,8 @@ _BLANK = {
     "cancel": ("events", "cost", "detail"),
     "exposure": ("charge", "cost"),
 }
-_WITHOUT_RUNG = ("create", "plan", "exposure")
-_SECOND_SCHEMA = ("plan", "renew", "takeover", "exposure")
+_WITHOUT_RUNG = ("create", "meaning", "plan", "exposure")
+_SECOND_SCHEMA = ("meaning", "plan", "renew", "takeover", "exposure")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class VerifyReport:
             was keyed later, 'checked from entry 17 on': the entries before may have been written anew.
         signature: of an export: 'checked' against a key, 'unchecked' for want of one, or 'none'.
         recalled: releases that are to be made again if they computed in bfloat16 (see `recalled`).
+        doubts: sentences on claims that do not hold, or may not, because of what earlier versions did (see `doubts`).
     """
 
     accounts: int
@@ -55,6 +58,7 @@ class VerifyReport:
     macs: str = "none"
     signature: str = "none"
     recalled: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,8 @@ def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) 
     _check_accounts(walk, rows.accounts)
     _check_outputs(walk, rows.outputs)
     counts = len(walk.books), len(rows.entries), len(walk.charges.by_id), len(rows.outputs)
-    return Audit(VerifyReport(*counts, head, macs, recalled=recalled(rows.entries, rows.outputs)), walk.books)
+    again, doubted = recalled(rows.entries, rows.outputs), doubts(rows.entries)
+    return Audit(VerifyReport(*counts, head, macs, recalled=again, doubts=doubted), walk.books)
 
 
 class _Walk:
@@ -103,7 +108,7 @@ class _Walk:
     def __init__(self) -> None:
         self.books: dict[str, AccountBook] = {}
         self.charges = Charges()
-        self.exposures = Exposures()
+        self.exposures = Exposures(self.books)
 
     def take(self, row: Row) -> None:
         """Apply one entry."""
@@ -118,11 +123,15 @@ class _Walk:
             strict.fail(where, "names an account that was not created")
         if kind == "plan":
             book.register_plan(row, where)
+        elif kind == "meaning":
+            before = book.terms
+            book.say(row, where)
+            self.exposures.opened(book.terms, before)
         elif kind == "exposure":
             self.exposures.recorded(row, where)
         elif kind == "reserve":
             self.charges.reserve(row, book.reserve(row, where), where)
-            self.exposures.reserved(book.terms, row)
+            self.exposures.reserved(book.terms, row, where)
         elif kind != "create":
             self._advance(book, row, where)
         book.check_balance(row, where)
@@ -140,7 +149,7 @@ class _Walk:
         if charge.state == "cancelled":
             self.exposures.cancelled(book.terms, row)
         elif row["kind"] == "start":
-            self.exposures.started(book.terms, row)
+            self.exposures.started(book.terms, row, charge.cost)
 
 
 def _check_shape(row: Row, kind: str, where: str) -> None:

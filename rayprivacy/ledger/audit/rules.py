@@ -41,6 +41,9 @@ class Rule(Protocol):
     def check_cost(self, events: str, cost: Vector, where: str) -> None:
         """Refuse a recorded cost that is not what the event costs."""
 
+    def pays(self, events: str, cost: Vector, where: str) -> bool | None:
+        """Whether a charge of this cost pays for an event as well; None where that hangs on rounding."""
+
     def fits(self, live: Vector) -> bool:
         """Whether the cap holds with these live sums."""
 
@@ -72,6 +75,13 @@ class VectorRule:
         ):
             strict.fail(where, "records a cost that is not what its event costs")
 
+    def pays(self, events: str, cost: Vector, where: str) -> bool | None:
+        """Whether no part of the price is above that of the cost."""
+        bounds = self._price(events, where)
+        if bounds is None or any(part < low for part, (low, _) in zip(cost, bounds, strict=True)):
+            return False
+        return True if all(part >= high for part, (_, high) in zip(cost, bounds, strict=True)) else None
+
     def fits(self, live: Vector) -> bool:
         """Whether every sum fits, or for weighted orders one of them."""
         checks = (used <= limit for used, limit in zip(live, self._slack_limits, strict=True))
@@ -82,11 +92,18 @@ class VectorRule:
         return [max(0, limit - used) / UNIT for used, limit in zip(live, self._limits, strict=True)]
 
     def _bounds(self, events: str, where: str) -> list[tuple[int, int]]:
+        found = self._price(events, where)
+        if found is None:
+            strict.fail(where, f"holds an event that composition '{self._composition}' does not take")
+        return found
+
+    def _price(self, events: str, where: str) -> list[tuple[int, int]] | None:
+        """The least and the most that an event may cost, at each order; None where the rule does not take it."""
         leaves, bounds = read_leaves(events, where), []
         for pricing in self._pricing:
             found = prices.price(leaves, pricing)
             if found is None:
-                strict.fail(where, f"holds an event that composition '{self._composition}' does not take")
+                return None
             low, high = Fraction(found[0]) * (1 - Fraction(1, 10**9)), Fraction(found[1]) * (1 + Fraction(1, 10**6))
             bounds.append((math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)))
         return bounds

@@ -28,7 +28,7 @@ def summarize(audited: Audit) -> dict[str, Any]:
         {
             "name": name,
             "created_at": book.terms.created_at,
-            "terms": dict(book.terms.values),
+            "terms": dict(book.terms.values) | {"parameters": book.terms.parameters},
             "measure": MEASURES[book.terms.composition],
             "balance": {state: list(sums) for state, sums in book.sums.items()},
             "left": book.rule.left(book.live),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
@@ -14,6 +14,7 @@ MOST_ORDER = 1e5
 MOST_ORDERS = 100
 _FIRST = {"unit", "relation", "epsilon", "delta", "composition"}
 _LATER: dict[str, Any] = {"kind": CENTRAL, "corpus": "", "parameters": {}}
+_MEANING = frozenset({"of", "protected"})
 _PARAMETERS = {"gdp": None, "zcdp": None, "rdp": "order", "weighted": "orders", "pld": None, "metric": None}
 
 
@@ -26,12 +27,29 @@ class Terms:
         values: unit, relation, epsilon, delta, composition, kind, corpus and parameters, as JSON values.
         created_at: of its `create` entry.
         orders: the Renyi orders that its rule uses, each with its share of delta.
+        later: what a `meaning` entry said of it after it was opened.
     """
 
     name: str
     values: Mapping[str, Any]
     created_at: str
     orders: tuple[tuple[float, float], ...]
+    later: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters, with what was said later."""
+        return {**self.values["parameters"], **self.later}
+
+    @property
+    def meaning(self) -> dict[str, str]:
+        """What it says of who or what is protected: the columns behind the unit, the list of words."""
+        return {name: str(value) for name, value in self.parameters.items() if name in _MEANING}
+
+    @property
+    def policy(self) -> str:
+        """Name of the policy of a selective account."""
+        return str(self.parameters.get("policy", ""))
 
     @property
     def epsilon(self) -> float:
@@ -81,6 +99,29 @@ def read_terms(row: Row, where: str) -> Terms:
     return Terms(row["account"], values, row["created_at"], _orders(values, where))
 
 
+def read_meaning(terms: Terms, row: Row, where: str) -> Terms:
+    """The terms after a `meaning` entry, which says once what the account left open.
+
+    Raises:
+        LedgerError: it says nothing, something that stands already, or what such an account cannot mean.
+    """
+    said = strict.mapping(strict.parse(row["detail"], where, "detail"), set(), where, "detail", _MEANING)
+    if not said or said.keys() & terms.meaning.keys():
+        strict.fail(where, "says nothing of what an account protects, or says it twice")
+    _check_meaning(said, terms.values, where)
+    return replace(terms, later={**terms.later, **said})
+
+
+def _check_meaning(said: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
+    if "of" in said and not strict.text(said["of"], where, "of").startswith(values["unit"] + ": "):
+        strict.fail(where, "names columns for another unit than that of its account")
+    if "protected" in said:
+        if values["kind"] != METRIC:
+            strict.fail(where, "names protected words of an account that is not metric-local")
+        if said["protected"] != "":
+            strict.digest(said["protected"], where, "protected")
+
+
 def check_row(terms: Terms | None, row: Row) -> None:
     """Compare the row of an account with its `create` entry.
 
@@ -100,7 +141,8 @@ def check_row(terms: Terms | None, row: Row) -> None:
 def _orders(values: Mapping[str, Any], where: str) -> tuple[tuple[float, float], ...]:
     key = _PARAMETERS[values["composition"]]
     keys = ({key} if key else set()) | ({"policy"} if values["kind"] == SELECTIVE else set())
-    found = strict.mapping(values["parameters"], keys, where, "parameters")
+    found = strict.mapping(values["parameters"], keys, where, "parameters", _MEANING)
+    _check_meaning(found, values, where)
     if "policy" in found:
         strict.text(found["policy"], where, "parameters")
     if key == "order":

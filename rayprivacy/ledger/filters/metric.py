@@ -1,14 +1,15 @@
 """Metric local privacy: epsilons of documents add up, and never meet those of a central account.
 
 Source: Feyisetan et al. 2020 and SanText (Yue et al. 2021). A token is epsilon * d(x, x') private, so a document of at
-most L tokens whose distances are at most D is L * epsilon * D private; runs on the same document add up.
+most L tokens whose distances are at most D is L * epsilon * D private; runs on the same document add up. That holds for
+the words that all of them protect: two lists of protected words make two accounts (`accounts.check_words`).
 """
 
 from fractions import Fraction
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.accounting.events import leaves
+from rayprivacy.accounting.events import leaves, protected_by
 from rayprivacy.accounting.metric import MetricLocalDpEvent, exact_epsilon
 from rayprivacy.core.errors import EventError
 from rayprivacy.core.units import Budget
@@ -26,7 +27,12 @@ class MetricRule:
         self.limit = down(budget.epsilon)
 
     def cost(self, event: DpEvent, used: Vector) -> Vector:
-        """Tokens times (epsilon times diameter, and the cost of words that are kept)."""
+        """Tokens times (epsilon times diameter, and the cost of words that are kept).
+
+        Raises:
+            EventError: the event is of another kind, or its parts protect the words of two lists.
+        """
+        protected_by(event)
         total = Fraction(0)
         for leaf, times in leaves(event):
             if type(leaf) is not MetricLocalDpEvent:

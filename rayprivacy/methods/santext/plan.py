@@ -6,6 +6,7 @@ from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, Protection
 from rayprivacy.methods.santext.mechanisms import Planned, planned
+from rayprivacy.methods.santext.protected import protected_of
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING
@@ -52,6 +53,7 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
             *_pretraining(recipe),
         ),
         protection=Protection(recipe.privacy.unit, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL),
+        protects=protected_of(recipe),
         noise=f"each word at epsilon {found.mechanism.token_epsilon:.4g} at most",
         assumptions=(*OF_UNIT[recipe.privacy.unit], *PUBLIC, *_not_protected(recipe, found), TIMING),
         shards=parts,
