@@ -3,8 +3,8 @@
 One unit may change the sum of a step by its own clipped gradient and by nothing else. A loss of the user's own is any
 function, and may keep what it has seen (a running mean, say), which would scale the gradients of all who come later.
 `independence` refuses a loss that is seen to do so; here the means are taken away: each batch is computed by a copy,
-fresh from the pickle with which the loss came, and torch's generators are seeded alike for all batches and put back.
-What a loss keeps in a module that it imports is out of reach of both.
+fresh from the pickle with which the loss came, and torch draws under one public seed for all batches. What a loss keeps
+in a module that it imports is out of reach of both.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,11 +42,11 @@ class FreshLoss:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators, and put them back where they were afterwards.
+    """Let torch draw under a public seed, and go on where it was afterwards.
 
     Args:
         seed: public.
-        device: whose generator it is, beside the CPU's.
+        device: where it draws, beside the CPU.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

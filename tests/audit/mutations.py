@@ -5,10 +5,12 @@ processes it starts (two ranks under ZeRO, say), and must fail. The piece must o
 cannot outlive the code it is about.
 """
 
+from asking import ASKING
 from correlated import CORRELATED
 from falling import FALLING
 from layer_scales import LAYER_SCALES
 from matching import MATCHING
+from meanings import MEANINGS
 from micro_batches import MICRO_BATCHES
 from mutation import Mutation
 from pretraining import PRETRAINING
@@ -372,6 +374,8 @@ MUTATIONS = (
     *LAYER_SCALES,
     *MICRO_BATCHES,
     *TRIAL_STEPS,
+    *ASKING,
+    *MEANINGS,
     *PUBLIC_INPUTS,
     *PUBLISHED,
     *PRETRAINING,
