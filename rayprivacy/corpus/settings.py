@@ -130,6 +130,21 @@ class CorpusConfig(Config):
         return (self.join.by, self.join.order) if self.join else ()
 
 
+def check_by_place(config: CorpusConfig, unit: PrivacyUnit) -> None:
+    """Refuse settings under which how long documents are would follow from what they say (see `layout`, by place).
+
+    Raises:
+        ConfigError: texts are to be cut by characters, or phrases masked.
+    """
+    if config.max_chars != WHOLE:
+        raise ConfigError(
+            f"corpus.max_chars is {config.max_chars}, and a cut by characters would let words decide how many of them"
+            " are left, which the claim takes as known: remove it, and let the method cut by words."
+        )
+    if unit is PrivacyUnit.PHRASE:
+        raise ConfigError("privacy.unit is 'phrase', and the claim compares documents word for word: choose another.")
+
+
 def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
     """Refuse settings under which the sensitivity of a unit would not hold.
 
