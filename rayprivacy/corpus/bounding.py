@@ -85,7 +85,7 @@ def bounded(table: pa.Table, most: int | None) -> tuple[pa.Table, Dropped]:
 def _settle(
     table: pa.Table, index: npt.NDArray[np.int64], users: npt.NDArray[np.int64], order: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
-    """Put rows of one user and one order, neighbours in `index`, in the order of their places, or else of what they say.
+    """Put rows of one user and one order, neighbours in `index`, in the order of their places, else of what they say.
 
     Returns:
         Which places of `index` repeat the row before them.

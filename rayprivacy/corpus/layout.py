@@ -16,13 +16,13 @@ in one shard, and no other record moves. Three things could break this, and are 
 - The hold-out: it goes by the user's coin, as for unit 'user'. The user id is part of the record, so the coin is a
   function of this record alone, and no writer is both trained on and measured on.
 
-**By place.** All of this takes what a text says into account: equal texts are one, long ones are cut, and the order of a
-user's texts is that of their digests. A claim about adding or removing a unit allows it, because a unit may be any
+**By place.** All of this takes what a text says into account: equal texts are one, long ones are cut, and the order of
+a user's texts is that of their digests. A claim about adding or removing a unit allows it, because a unit may be any
 function of its rows. A claim that compares documents word for word does not: what is released has as many documents,
-each with as many words, and one word in place of another must change neither. For such a claim (`by_place`) every row of
-the source that has a user is a document, its text as it is, and is known by its *place* there, its file and its number
-in it. Equal texts stay two. Which rows of a user are kept, their order, their shard and, later, their coins follow from
-user and place alone.
+each with as many words, and one word in place of another must change neither. For such a claim (`by_place`) every row
+of the source that has a user is a document, its text as it is, and is known by its *place* there, its file and its
+number in it. Equal texts stay two. Which rows of a user are kept, their order, their shard and, later, their coins
+follow from user and place alone. Places are part of the content digest: whoever reorders a source has another corpus.
 """
 
 from collections.abc import Iterable

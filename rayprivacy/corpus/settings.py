@@ -11,9 +11,10 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.bounding import ORDER, PLACE
 
 MEMORY = 2 << 30  # bytes that a process may take, about
-OWN_COLUMNS = frozenset({"part", "record", "shard", "text", "user"})
+OWN_COLUMNS = frozenset({ORDER, PLACE, "part", "record", "shard", "text", "user"})
 _OF_PHRASES = ("phrases", "max_shards_per_phrase")
 _LATER = (*_OF_PHRASES, "join")
 

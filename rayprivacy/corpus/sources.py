@@ -6,9 +6,9 @@ nothing. How many shares there are follows the size of the source, and is as pri
 """
 
 from collections.abc import Iterator
-from itertools import count, islice
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import count, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,9 +50,7 @@ def shares_of(config: CorpusConfig, by_place: bool = False) -> int:
     return 1 if config.source == CHITCHAT else len(_stripes(locate(config)))
 
 
-def read_share(
-    config: CorpusConfig, share: int, shares: int, stamp: str, by_place: bool = False
-) -> Iterator[pa.Table]:
+def read_share(config: CorpusConfig, share: int, shares: int, stamp: str, by_place: bool = False) -> Iterator[pa.Table]:
     """The tables of one share of the source, with its columns renamed to user, text, the labels, `by` and `order`.
 
     A row of a source without users is its own author, named by its place, so that equal texts stay several.

@@ -1,13 +1,17 @@
 """An account: one private corpus, one protection, one cap, one composition rule, fixed from the start.
 
 The terms are written twice: as a row, and inside the hash-chained `create` entry that `verify` compares the row with.
-Accounts of one corpus carry the same corpus label and form a group. A run that is private only selectively, or only
-token by token, is a non-private run for the central accounts of its group, and is recorded there as such.
+What an account protects is one of them (`MEANING`): which columns mean its unit, and which words. An account that was
+opened without, as those of version 0.5 were, takes it from its next release, by a `meaning` entry in the chain.
+
+Accounts of one corpus carry the same corpus label and form a group. A run that does not protect what another account of
+its group protects is recorded there, as an exposure (see `exposures`).
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select
@@ -15,11 +19,20 @@ from sqlalchemy import Connection, bindparam, insert, select
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.rows import Query, decoding
-from rayprivacy.ledger.schema import accounts
+from rayprivacy.ledger.schema import accounts, entries
 
 _BY_NAME = Query(select(accounts).where(accounts.c.name == bindparam("name")))
 _ALL = Query(select(accounts).order_by(accounts.c.name))
 _INSERT = Query(insert(accounts))
+# By the index on account and release: the entries of charges are not walked.
+_LATER = Query(
+    select(entries.c.detail)
+    .where(entries.c.account == bindparam("account"), entries.c.release_id == "", entries.c.kind == "meaning")
+    .order_by(entries.c.seq)
+)
+MEANING = ("of", "protected")  # parameters that say who or what is protected, and may be said by the first release
+MOST_OF = 2000  # characters; it is read by people
+_DIGEST = re.compile(r"[0-9a-f]{64}|")
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,10 @@ class Account:
         created_at: UTC time.
         kind: what the guarantee means.
         corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
-        parameters: what the rule fixes besides (the RDP order, the weighted orders) and the name of a selective policy.
+        parameters: what the rule fixes besides (the RDP order, the weighted orders), the name of a selective policy, and
+            the meaning: `of`, which columns mean the unit, as `user: author`; and `protected`, of a metric-local account:
+            the digest of the list of words that are protected, empty where all are.
+        later: the parameters that were fixed by a release after it was opened.
     """
 
     name: str
@@ -48,6 +64,7 @@ class Account:
     kind: AccountKind = AccountKind.CENTRAL
     corpus: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
+    later: frozenset[str] = frozenset()
 
     @property
     def budget(self) -> Budget:
@@ -61,7 +78,7 @@ class Account:
 
     @property
     def terms(self) -> dict[str, Any]:
-        """What is fixed, as JSON values."""
+        """What was fixed when it was opened, as JSON values."""
         return {
             "unit": self.unit.value,
             "relation": self.relation.value,
@@ -70,14 +87,19 @@ class Account:
             "composition": self.composition,
             "kind": self.kind.value,
             "corpus": self.corpus,
-            "parameters": self.parameters,
+            "parameters": {name: value for name, value in self.parameters.items() if name not in self.later},
         }
+
+    @property
+    def meaning(self) -> dict[str, str]:
+        """What it says about who or what is protected, beside unit, relation and kind."""
+        return {name: self.parameters[name] for name in MEANING if name in self.parameters}
 
 
 def find_account(connection: Connection, name: str) -> Account | None:
     """The account of this name."""
     row = _BY_NAME.first(connection, name=name)
-    return _account(row) if row else None
+    return _account(connection, row) if row else None
 
 
 def get_account(connection: Connection, name: str) -> Account:
@@ -95,7 +117,7 @@ def get_account(connection: Connection, name: str) -> Account:
 
 def all_accounts(connection: Connection) -> list[Account]:
     """Every account, by name."""
-    return [_account(row) for row in _ALL.rows(connection)]
+    return [_account(connection, row) for row in _ALL.rows(connection)]
 
 
 def group_of(connection: Connection, account: Account) -> list[Account]:
@@ -122,7 +144,8 @@ def check_terms(account: Account) -> None:
 
     Raises:
         LedgerError: a name is empty or too long.
-        ConfigError: kind and composition do not go together, or a selective account names no policy.
+        ConfigError: kind and composition do not go together, a selective account names no policy, or the meaning is
+            not one that an account of this unit and kind can have.
     """
     for what, text, least in (("account name", account.name, 1), ("corpus label", account.corpus, 0)):
         if not least <= len(text) <= 200 or not text.isprintable():
@@ -135,13 +158,25 @@ def check_terms(account: Account) -> None:
         )
     if (account.kind is AccountKind.SELECTIVE) != ("policy" in account.parameters):
         raise ConfigError(f"an account of kind '{account.kind}' names its policy if it is selective, and only then.")
+    of, protected = account.parameters.get("of"), account.parameters.get("protected")
+    if of is not None and not (of.startswith(f"{account.unit}: ") and len(of) <= MOST_OF and of.isprintable()):
+        raise ConfigError(
+            f"the meaning of the unit is {of[:80]!r}, and the account is kept for unit '{account.unit}': write"
+            f" '{account.unit}: ' and the columns that name one, e.g. 'user: author'."
+        )
+    if protected is not None and not (metric and _DIGEST.fullmatch(protected)):
+        raise ConfigError(
+            f"protected is {protected[:80]!r}: give a metric-local account the digest of its list of protected words, or"
+            " '' for all words, and no other account any."
+        )
 
 
 def check_same_meaning(found: Account, wanted: Account) -> Account:
     """Return the existing account; its cap may differ from what is wanted, its meaning may not.
 
     Raises:
-        LedgerError: unit, relation, kind, composition, corpus, or the policy of a selective account differ.
+        LedgerError: unit, relation, kind, composition, corpus, the policy of a selective account, the columns that mean
+            the unit, or the protected words differ.
     """
     for field_ in ("unit", "relation", "kind", "composition", "corpus"):
         have, want = getattr(found, field_), getattr(wanted, field_)
@@ -156,7 +191,41 @@ def check_same_meaning(found: Account, wanted: Account) -> Account:
             f"the run's policy is '{policies[1]}' and account '{found.name}' was created with '{policies[0]}', which"
             " protects other text: use that, or another account."
         )
+    _check_said(found, wanted.meaning)
     return found
+
+
+def _check_said(found: Account, wanted: Mapping[str, str]) -> None:
+    for name, have in found.meaning.items():
+        if wanted.get(name, have) != have:
+            raise LedgerError(
+                f"the run is about {_shown(name, wanted[name])} and account '{found.name}' is kept for"
+                f" {_shown(name, have)}: epsilons of the two do not add, so give the run an account of its own"
+                " (privacy.account), with the same privacy.corpus."
+            )
+
+
+def with_meaning(found: Account, wanted: Mapping[str, str]) -> Account:
+    """The account with the meaning that it lacked so far.
+
+    Raises:
+        LedgerError: it has another one.
+        ConfigError: it cannot have this one.
+    """
+    _check_said(found, wanted)
+    new = {name: value for name, value in wanted.items() if name not in found.parameters}
+    complete = replace(found, parameters=found.parameters | new, later=found.later | set(new))
+    check_terms(complete)
+    return complete
+
+
+def _shown(name: str, value: str) -> str:
+    return f"'{value}'" if name == "of" else words_named(value)
+
+
+def words_named(protected: str) -> str:
+    """Which words a metric-local account protects, in words."""
+    return f"the words of list {protected[:16]}" if protected else "all words"
 
 
 def check_protection(account: Account, protection: Protection) -> None:
@@ -177,7 +246,7 @@ def central(group: Iterable[Account]) -> list[Account]:
     return [account for account in group if account.kind is AccountKind.CENTRAL]
 
 
-def _account(row: Any) -> Account:
+def _account(connection: Connection, row: Any) -> Account:
     values = dict(zip(accounts.columns.keys(), row, strict=True))
     with decoding("the row of an account"):
         if not all(isinstance(values[name], str) for name in ("name", "composition", "corpus", "created_at")):
@@ -188,4 +257,8 @@ def _account(row: Any) -> Account:
         values["parameters"] = dict(json.loads(values["parameters"]))
         values["epsilon"] = float(values["epsilon"])
         values["delta"] = float(values["delta"])
-    return Account(**values)
+        later: dict[str, str] = {}
+        for (detail,) in _LATER.rows(connection, account=values["name"]):
+            later |= {name: str(value) for name, value in json.loads(detail).items()}
+        values["parameters"] |= later
+    return Account(**values, later=frozenset(later))

@@ -24,7 +24,11 @@ from rayprivacy.sanitize.tokens import Words, tidy
 
 SHOWN = 12  # pairs of texts
 _SEED = 0
-_SAMPLE, _POINTS, _GROUPS = 400, 50, 20  # words of which scores are drawn, points of a line, and groups by rank, at most
+_SAMPLE, _POINTS, _GROUPS = (
+    400,
+    50,
+    20,
+)  # words of which scores are drawn, points of a line, and groups by rank, at most
 ATTACKED = {
     "mask": "Masked word, from the sanitised words before (the paper's attack)",
     "identity": "The sanitised word itself",
