@@ -51,6 +51,14 @@ class Protection:
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE
     kind: AccountKind = AccountKind.CENTRAL
 
+    @property
+    def is_word_for_word(self) -> bool:
+        """Whether neighbours have the same documents, each with as many words, and differ in which words these are.
+
+        Then how many documents there are, and how long they are, is known to both, and must not follow from words.
+        """
+        return self.kind is AccountKind.METRIC_LOCAL
+
     def __str__(self) -> str:
         return f"{self.kind} {self.unit}/{self.relation}"
 

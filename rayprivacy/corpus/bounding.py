@@ -4,6 +4,9 @@ A user's records are ordered by PRF(secret, "record", user, text): a fixed, secr
 nothing but the record, so inserting another user, another block or another order of rows moves no record. The first n
 of a union are the first n of the parts' first n, so each block is bounded before the shuffle and the whole after it.
 
+Rows that come with their *place* in the source (see `layout`) are ordered by PRF(secret, "record-place", user, place),
+and told from each other by it alone: what they say decides neither which of them are kept nor their order.
+
 `Dropped` counts the records that are set aside on the way into the shards, here and elsewhere. The counts are private,
 like the corpus.
 """
@@ -20,6 +23,7 @@ from rayprivacy.core.keys import Key
 from rayprivacy.corpus.framing import framed
 
 ORDER = "__order"  # the first 64 bits of a record's place among those of its user
+PLACE = "__place"  # of a row in the source: its file and its number in it
 _PLACES = frozenset({"user", ORDER, "shard", "part", "record"})  # what follows from the rest of a row
 
 
@@ -32,8 +36,8 @@ class Dropped:
 
     Attributes:
         null_user: records without a user.
-        empty_text: records without text.
-        duplicates: records repeated by the same user, with the same text and labels.
+        empty_text: records without text; set aside, or counted alone where rows have places.
+        duplicates: records repeated by the same user, with the same text and labels; none where rows have places.
         over_bound: records beyond `max_records_per_user`.
         cut_text: records kept, but cut to `max_chars`.
     """
@@ -60,8 +64,9 @@ def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Droppe
 
 def ordered(table: pa.Table, key: Key) -> pa.Table:
     """Add the column `__order`, uint64: each record's place among those of its user."""
-    inputs = framed([table["user"], table["text"]])
-    first = b"".join(digest[:8] for digest in key.digests("record", inputs.rows()))
+    label, name = ("record-place", PLACE) if PLACE in table.column_names else ("record", "text")
+    inputs = framed([table["user"], table[name]])
+    first = b"".join(digest[:8] for digest in key.digests(label, inputs.rows()))
     return table.append_column(ORDER, pa.array(np.frombuffer(first, ">u8").astype(np.uint64)))
 
 
@@ -80,7 +85,7 @@ def bounded(table: pa.Table, most: int | None) -> tuple[pa.Table, Dropped]:
 def _settle(
     table: pa.Table, index: npt.NDArray[np.int64], users: npt.NDArray[np.int64], order: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
-    """Put rows of one user and one order, neighbours in `index`, in the order of the other columns.
+    """Put rows of one user and one order, neighbours in `index`, in the order of their places, else of what they say.
 
     Returns:
         Which places of `index` repeat the row before them.
@@ -90,7 +95,7 @@ def _settle(
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))  # few: the text is the same, as a rule
     if not len(tied):
         return repeated
-    names = [name for name in table.column_names if name not in _PLACES]
+    names = [PLACE] if PLACE in table.column_names else [name for name in table.column_names if name not in _PLACES]
     rows = table.take(pa.array(index[tied]))
     rows = pa.table({"user": users[index[tied]], ORDER: rows[ORDER], **{name: rows[name] for name in names}})
     settled = pc.sort_indices(rows, [(name, "ascending") for name in rows.column_names]).to_numpy()

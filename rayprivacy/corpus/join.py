@@ -6,6 +6,8 @@
 A document is a function of the distinct rows of one conversation of one user, so a user still changes nobody else's.
 It happens where all rows of a user have come together, in any order. A row that is there twice, place in the order and
 all, is one turn. Bounds then see documents: turns that are equal word for word, "ok" say, in two places stay two.
+Rows that are known by their place in the source (see `layout`) are all turns, and no text decides between two of them;
+the document has the place of its first turn.
 
 A row without a place in the order is a document of its own, as it is: the secrets that an audit plants have none.
 """
@@ -17,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayprivacy.core.errors import CorpusError
+from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.settings import JoinConfig
 
 JOINED = BY, ORDER = "by", "order"  # columns of rows on their way to their document
@@ -24,14 +27,14 @@ OUTSIDE = "O"  # the label of a word that is in no slot (Ramshaw and Marcus, 199
 Row = dict[str, Any]
 
 
-def joined(rows: pa.Table, config: JoinConfig, max_chars: int) -> pa.Table:
+def joined(rows: pa.Table, config: JoinConfig, max_chars: int | None) -> pa.Table:
     """One row for each conversation.
 
     Args:
         rows: user, text, labels, columns of word labels, and `by` and `order` as strings; distinct, and in an order
             that depends on a user's own rows alone, which decides between turns of one place and text.
         config: how they are joined.
-        max_chars: longer documents are cut.
+        max_chars: longer documents are cut; None leaves all as they are.
 
     Returns:
         The same columns without `by` and `order`. A label is that of the first turn.
@@ -42,15 +45,18 @@ def joined(rows: pa.Table, config: JoinConfig, max_chars: int) -> pa.Table:
     every: list[Row] = rows.to_pylist()
     alone, turns = ([row for row in every if (row[ORDER] is None) is without] for without in (True, False))
     alone = [{**row, **{name: " ".join(_of_turn(row, name)) for name in config.words}} for row in alone]
-    placed = [(row["user"], row[BY] or "", _number(row[ORDER]), row["text"], row) for row in turns]
+    between = PLACE if PLACE in rows.column_names else "text"
+    placed = [(row["user"], row[BY] or "", _number(row[ORDER]), row[between], row) for row in turns]
     placed.sort(key=lambda each: each[:4])
     groups = groupby(placed, key=lambda each: each[:2])
     documents = [_document([each[-1] for each in own], config, max_chars) for _, own in groups]
     return pa.Table.from_pylist([*alone, *documents], schema=rows.schema).drop_columns([*JOINED])
 
 
-def _document(turns: list[Row], config: JoinConfig, max_chars: int) -> Row:
-    text = "\n".join(config.prefix + turn["text"] for turn in turns)[:max_chars].rstrip()
+def _document(turns: list[Row], config: JoinConfig, max_chars: int | None) -> Row:
+    text = "\n".join(config.prefix + turn["text"] for turn in turns)
+    if max_chars is not None:
+        text = text[:max_chars].rstrip()
     labels = {name: " ".join(_labels(turns, name, config)[: len(text.split())]) for name in config.words}
     return {**turns[0], "text": text, **labels}
 

@@ -15,6 +15,14 @@ in one shard, and no other record moves. Three things could break this, and are 
 - The rank of a record within its user, which decides the order of rows: it is counted within shard and user.
 - The hold-out: it goes by the user's coin, as for unit 'user'. The user id is part of the record, so the coin is a
   function of this record alone, and no writer is both trained on and measured on.
+
+**By place.** All of this takes what a text says into account: equal texts are one, long ones are cut, and the order of
+a user's texts is that of their digests. A claim about adding or removing a unit allows it, because a unit may be any
+function of its rows. A claim that compares documents word for word does not: what is released has as many documents,
+each with as many words, and one word in place of another must change neither. For such a claim (`by_place`) every row
+of the source that has a user is a document, its text as it is, and is known by its *place* there, its file and its
+number in it. Equal texts stay two. Which rows of a user are kept, their order, their shard and, later, their coins
+follow from user and place alone. Places are part of the content digest: whoever reorders a source has another corpus.
 """
 
 from collections.abc import Iterable
@@ -27,10 +35,10 @@ import pyarrow as pa
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import ORDER, Dropped, bounded, ordered, ranked, ranks
+from rayprivacy.corpus.bounding import ORDER, PLACE, Dropped, bounded, ordered, ranked, ranks
 from rayprivacy.corpus.framing import framed, marked
 from rayprivacy.corpus.join import JOINED, joined
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.corpus.settings import CorpusConfig, check_by_place, check_unit
 
 HOLDOUT = -1
 _MODULUS = 1 << 256
@@ -39,22 +47,25 @@ _PLACES = ("shard", "part", "record", ORDER)
 
 @dataclass(frozen=True)
 class Layout:
-    """The corpus settings, the number of shards M, how many shards share a file, and whose shard is one.
+    """The corpus settings, the number of shards M, how many shards share a file, whose shard is one, and what a row is.
 
     Raises:
-        ConfigError: a number is not positive, or the settings break the rule of the unit.
+        ConfigError: a number is not positive, or the settings break the rule of the unit, or of rows by place.
     """
 
     config: CorpusConfig
     shards: int
     per_part: int
     unit: PrivacyUnit = PrivacyUnit.USER
+    by_place: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("shards", self.shards), ("per_part", self.per_part)):
             if value < 1:
                 raise ConfigError(f"{name} is {value}: give a whole number of at least 1.")
         check_unit(self.config, self.unit, self.shards)
+        if self.by_place:
+            check_by_place(self.config, self.unit)
 
     @property
     def parts(self) -> int:
@@ -65,7 +76,7 @@ class Layout:
     def schema(self) -> pa.Schema:
         """The columns of every part file and of the hold-out file."""
         own = [("shard", pa.int32()), ("user", pa.string()), ("record", pa.int32()), ("text", pa.large_string())]
-        return pa.schema([*own, *((name, pa.string()) for name in self.config.kept)])
+        return pa.schema([*own, *((name, pa.string()) for name in (*self.config.kept, *self._place))])
 
     @property
     def shuffle_schema(self) -> pa.Schema:
@@ -76,8 +87,12 @@ class Layout:
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The columns of rows on their way, beside user, text and place; of turns, what they are joined by too."""
-        return (*self.config.kept, *(JOINED if self.config.join else ()))
+        """The columns of rows on their way, beside user, text and shard; of turns, what they are joined by too."""
+        return (*self.config.kept, *(JOINED if self.config.join else ()), *self._place)
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        return (PLACE,) if self.by_place else ()
 
     @property
     def bound(self) -> int | None:
@@ -148,7 +163,8 @@ def _bounded_documents(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Ta
         # Blocks have dropped repeats of their own, and which rows share a block depends on everybody's: none are left.
         # It also puts the rows in an order of their own, which decides between turns in one place.
         turns, repeats = bounded(rows, None)
-        rows = ordered(joined(turns.drop_columns([ORDER]), config.join, config.max_chars), key)
+        most = None if layout.by_place else config.max_chars
+        rows = ordered(joined(turns.drop_columns([ORDER]), config.join, most), key)
     kept, dropped = bounded(rows, config.max_records_per_user)
     return kept, repeats + dropped
 
@@ -191,8 +207,9 @@ def _shards(table: pa.Table, key: Key, layout: Layout) -> npt.NDArray[np.int64]:
 
 
 def record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
-    """The shard of each row, by its user, text and labels alone."""
-    digests = key.digests("record-shard", framed(_record(table)).rows())
+    """The shard of each row, by its user, text and labels alone; by user and place where rows have one."""
+    named = [table["user"], table[PLACE]] if PLACE in table.column_names else _record(table)
+    digests = key.digests("record-shard", framed(named).rows())
     return [int.from_bytes(digest, "big") % shards for digest in digests]
 
 

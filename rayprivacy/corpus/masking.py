@@ -33,21 +33,25 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.phrases import Phrases, cut_between_words
-from rayprivacy.corpus.users import clean
+from rayprivacy.corpus.users import clean, whole
 
 
 def tidy(block: pa.Table, key: Key, layout: Layout, phrases: Phrases | None) -> tuple[pa.Table, Dropped]:
     """Clean a block as it is read; with unit 'phrase' the phrases are masked and the cut comes after that.
+
+    Rows by place keep their texts as they are.
 
     Raises:
         ShardError: phrases are given for another unit, or are missing.
     """
     if (phrases is not None) != (layout.unit is PrivacyUnit.PHRASE):
         raise ShardError(f"phrases belong to unit 'phrase' alone, and the unit is '{layout.unit}': pass both or none.")
+    if layout.by_place:
+        return whole(block)
     if phrases is None:
         return clean(block, layout.config.max_chars)
-    whole, dropped = clean(block, None)
-    masked, more = _masked(whole, key, layout, phrases)
+    uncut, dropped = clean(block, None)
+    masked, more = _masked(uncut, key, layout, phrases)
     return masked, dropped + more
 
 

@@ -42,6 +42,16 @@ def read_pieces(
     return _read_jsonl(stream, columns, stripe)
 
 
+def row_numbers(stream: pa.NativeFile, kind: str, stripe: tuple[int, int] = (0, 1)) -> Iterator[int]:
+    """The number in its file, from 0, of each row that `read_pieces` reads; a JSONL file must be read as a whole."""
+    if kind != "parquet":
+        return itertools.count()
+    file = pq.read_metadata(stream)
+    ends = list(itertools.accumulate((file.row_group(at).num_rows for at in range(file.num_row_groups)), initial=0))
+    groups = range(stripe[0], file.num_row_groups, stripe[1])
+    return itertools.chain.from_iterable(range(ends[at], ends[at + 1]) for at in groups)
+
+
 def _read_parquet(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:
     # Pages are read as they are needed: how large a row group is must not decide how much memory it takes.
     file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)

@@ -11,9 +11,10 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.bounding import ORDER, PLACE
 
 MEMORY = 2 << 30  # bytes that a process may take, about
-OWN_COLUMNS = frozenset({"part", "record", "shard", "text", "user"})
+OWN_COLUMNS = frozenset({ORDER, PLACE, "part", "record", "shard", "text", "user"})
 _OF_PHRASES = ("phrases", "max_shards_per_phrase")
 _LATER = (*_OF_PHRASES, "join")
 
@@ -128,6 +129,21 @@ class CorpusConfig(Config):
     def joined_by(self) -> tuple[str, ...]:
         """The columns of conversation and order; none where a row is a document."""
         return (self.join.by, self.join.order) if self.join else ()
+
+
+def check_by_place(config: CorpusConfig, unit: PrivacyUnit) -> None:
+    """Refuse settings under which how long documents are would follow from what they say (see `layout`, by place).
+
+    Raises:
+        ConfigError: texts are to be cut by characters, or phrases masked.
+    """
+    if config.max_chars != WHOLE:
+        raise ConfigError(
+            f"corpus.max_chars is {config.max_chars}, and a cut by characters would let words decide how many of them"
+            " are left, which the claim takes as known: remove it, and let the method cut by words."
+        )
+    if unit is PrivacyUnit.PHRASE:
+        raise ConfigError("privacy.unit is 'phrase', and the claim compares documents word for word: choose another.")
 
 
 def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:

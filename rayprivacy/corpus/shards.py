@@ -34,7 +34,7 @@ from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.files import private_directory, read_json, write_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped
+from rayprivacy.corpus.bounding import PLACE, Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, gathered, prepare
 from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.masking import tidy
@@ -62,6 +62,7 @@ def shard_corpus(
     unit: PrivacyUnit = PrivacyUnit.USER,
     planted: pa.Table | None = None,
     memory: int = MEMORY,
+    by_place: bool = False,
 ) -> ShardManifest:
     """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`; reuse them if they are there.
 
@@ -77,19 +78,21 @@ def shard_corpus(
         planted: rows of user and text that an audit adds to the corpus; they have no labels.
         memory: bytes that one process may take, about. A part whose rows are many for it becomes several files; which
             rows there are, and in which order, does not depend on it.
+        by_place: rows are known by their place in the source, for a claim word for word (see `layout`).
 
     Raises:
         ConfigError: the settings, or the secret phrases, break the rule of the unit.
         CorpusError: the source cannot be read as the recipe says, or has fewer than two users.
         ShardError: the result is there, but its files were changed.
     """
-    layout = Layout(config, shards, per_part, unit)
+    layout = Layout(config, shards, per_part, unit, by_place)
     key = load_key(key_path)
     out = out.absolute()
     phrases = PhraseFile.of(config.phrases, key) if config.phrases else None
     # Unit 'user' adds nothing, so that shards of the first version are found again.
     more = [] if unit is PrivacyUnit.USER else [unit, phrases.digest if phrases else ""]
     more += ["distinct turns"] if config.join else []  # shards in which repeats were left are not found again
+    more += ["by place"] if by_place else []
     more += [] if planted is None else [json.dumps(planted.to_pydict())]
     source = source_stamp(config)
     stamp = key.digest("corpus-config", config.model_dump_json(), shards, per_part, source, *more)
@@ -104,7 +107,7 @@ def shard_corpus(
     finally:
         work.spill.remove()
         _drop_scratch(out)
-    check_size(manifest, out)
+    check_size(manifest, out, by_place)
     manifest.write(out)
     return manifest
 
@@ -187,7 +190,7 @@ class _Tools:
 def _made(work: _Work, stamp: str) -> ShardManifest:
     work.spill.remove()
     work.spill.prepare()
-    work.bench("read").offer(shares_of(work.layout.config))
+    work.bench("read").offer(shares_of(work.layout.config, work.layout.by_place))
     work.bench("cut").offer(1)
     for step, piece in (("read", _read), ("cut", _cut), ("write", _write)):
         work_off(work.bench(step), partial(piece, work=work), _STEP, SEAL)
@@ -224,14 +227,16 @@ def _blocks(work: _Work, share: int, tools: _Tools) -> Iterator[tuple[pa.Table, 
 
 
 def _pieces(work: _Work, share: int) -> Iterator[pa.Table]:
-    yield from read_share(work.layout.config, share, shares_of(work.layout.config), work.stamp)
+    config, by_place = work.layout.config, work.layout.by_place
+    yield from read_share(config, share, shares_of(config, by_place), work.stamp, by_place)
     if work.planted is not None and share == 0:
         yield _labelled(work.planted, work.layout)
 
 
 def _labelled(rows: pa.Table, layout: Layout) -> pa.Table:
+    places = pa.array([f"planted-{row}" for row in range(len(rows))], pa.string())
     for name in layout.carried:
-        rows = rows.append_column(name, pa.nulls(len(rows), pa.string()))
+        rows = rows.append_column(name, places if name == PLACE else pa.nulls(len(rows), pa.string()))
     return rows
 
 
@@ -292,18 +297,19 @@ def _manifest(work: _Work, stamp: str) -> ShardManifest:
     )
 
 
-def check_size(manifest: ShardManifest, out: Path) -> None:
-    """Refuse a corpus of one user, or of one record, and remove its files.
+def check_size(manifest: ShardManifest, out: Path, by_place: bool = False) -> None:
+    """Refuse a corpus of one user, or of one record, or without any text, and remove its files.
 
     Raises:
         CorpusError: a corpus of one has nothing to hide among.
     """
     by_record = manifest.unit is PrivacyUnit.RECORD
     size = manifest.rows if by_record else manifest.users
-    if size > 1:
+    without_text = by_place and manifest.dropped.empty_text == manifest.rows + manifest.dropped.over_bound
+    if size > 1 and not without_text:
         return
     clear_parts(out)
-    if size == 0:
+    if size == 0 or without_text:
         raise CorpusError("the corpus has no usable text: check corpus.text and corpus.user.")
     if by_record:
         raise CorpusError("the corpus has one record, which has nothing to hide among: check corpus.source.")

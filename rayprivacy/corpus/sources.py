@@ -8,13 +8,16 @@ nothing. How many shares there are follows the size of the source, and is as pri
 from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import count, islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rayprivacy.core.errors import CorpusError
+from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.join import JOINED
 from rayprivacy.corpus.listing import SourceFiles, check_columns, columns_of, filesystem_of, locate
-from rayprivacy.corpus.readers import read_pieces
+from rayprivacy.corpus.readers import read_pieces, row_numbers
 from rayprivacy.corpus.sealing import sealed
 from rayprivacy.corpus.settings import CorpusConfig
 
@@ -22,7 +25,7 @@ CHITCHAT = "chitchat"
 CHITCHAT_COLUMNS = ["user", "text", "topic"]
 SHARE_BYTES = 16 << 20  # of a file that several shares read, about
 _PIECE_ROWS = 65_536
-_NAMED_SHARES, _NAMED_STRIPES = 16, 8  # by which rows without a user are named: fixed, so that they keep their names
+_PLACED_SHARES, _PLACED_STRIPES = 16, 8  # of a source whose rows are known by their place, and of one of its files
 
 
 def check_source(config: CorpusConfig) -> str:
@@ -40,35 +43,51 @@ def check_source(config: CorpusConfig) -> str:
     return source_stamp(config)
 
 
-def shares_of(config: CorpusConfig) -> int:
+def shares_of(config: CorpusConfig, by_place: bool = False) -> int:
     """Into how many shares a source is cut; private, as its size is."""
-    if config.user is None:
-        return _NAMED_SHARES
+    if _is_placed(config, by_place):
+        return _PLACED_SHARES
     return 1 if config.source == CHITCHAT else len(_stripes(locate(config)))
 
 
-def read_share(config: CorpusConfig, share: int, shares: int, stamp: str) -> Iterator[pa.Table]:
+def read_share(config: CorpusConfig, share: int, shares: int, stamp: str, by_place: bool = False) -> Iterator[pa.Table]:
     """The tables of one share of the source, with its columns renamed to user, text, the labels, `by` and `order`.
+
+    A row of a source without users is its own author, named by its place, so that equal texts stay several.
 
     Args:
         config: the corpus.
         share: which one, from 0.
         shares: how many there are.
         stamp: of the source when the work began.
+        by_place: add the column of places (see `layout`).
 
     Raises:
         CorpusError: a file cannot be read, or the source has changed meanwhile.
     """
-    pieces = _chitchat(share) if config.source == CHITCHAT else _files(config, share, shares, stamp)
+    placed = _is_placed(config, by_place)
+    pieces = _chitchat(share, placed) if config.source == CHITCHAT else _files(config, share, shares, stamp, placed)
     advance = sealed("reading the corpus")(next)
-    names, rows = ["text", *config.kept], 0
+    names = ["text", *config.kept, *(JOINED if config.join else ())]
     while (piece := advance(pieces, None)) is not None:
-        if config.user is not None:
-            yield piece.select(config.sources).rename_columns(["user", *names, *(JOINED if config.join else ())])
-        else:  # every row by its place in the source, so that equal texts stay several
-            users = pa.array([f"row {share}-{row}" for row in range(rows, rows + len(piece))])
-            yield piece.select(config.sources).rename_columns(names).add_column(0, "user", users)
-        rows += len(piece)
+        rows = piece.select(config.sources).rename_columns([*(["user"] if config.user is not None else []), *names])
+        if config.user is None:
+            rows = rows.add_column(0, "user", pc.binary_join_element_wise("row", piece[PLACE], " "))
+        yield rows.append_column(PLACE, piece[PLACE]) if by_place else rows
+
+
+def _is_placed(config: CorpusConfig, by_place: bool) -> bool:
+    return by_place or config.user is None
+
+
+def _with_places(pieces: Iterator[pa.Table], file: int, rows: Iterator[int]) -> Iterator[pa.Table]:
+    """Add each row's place: the number of its file among those of the source, and its own in the file.
+
+    It is the same however a file is cut into stripes, pieces and row groups, whose borders may follow what texts hold.
+    """
+    for piece in pieces:
+        places = pa.array([f"{file}-{row}" for row in islice(rows, len(piece))], pa.string())
+        yield piece.append_column(PLACE, places)
 
 
 def source_stamp(config: CorpusConfig) -> str:
@@ -79,38 +98,42 @@ def source_stamp(config: CorpusConfig) -> str:
     return locate(config).stamp
 
 
-def _chitchat(share: int) -> Iterator[pa.Table]:
+def _chitchat(share: int, placed: bool) -> Iterator[pa.Table]:
     if share:
         return  # it is small: the first share is all of it
     _need_chitchat()
     table = chitchat_table()
-    yield from (table.slice(start, _PIECE_ROWS) for start in range(0, len(table), _PIECE_ROWS))
+    pieces = (table.slice(start, _PIECE_ROWS) for start in range(0, len(table), _PIECE_ROWS))
+    yield from _with_places(pieces, 0, count()) if placed else pieces
 
 
-def _files(config: CorpusConfig, share: int, shares: int, stamp: str) -> Iterator[pa.Table]:
+def _files(config: CorpusConfig, share: int, shares: int, stamp: str, placed: bool) -> Iterator[pa.Table]:
     files = locate(config)
     if files.stamp != stamp:
         raise CorpusError("corpus.source changed while it was read: run again with --resume.")
     filesystem, _ = filesystem_of(config.source)
-    stripes = _stripes(files) if config.user is not None else _named_stripes(files)
-    for path, stripe in stripes[share::shares]:
+    numbers = {path: number for number, path in enumerate(files.paths)}
+    for path, stripe in (_placed_stripes(files) if placed else _stripes(files))[share::shares]:
         with filesystem.open_input_file(path) as stream:
-            yield from read_pieces(stream, files.kind, config.columns, stripe)
+            pieces = read_pieces(stream, files.kind, config.columns, stripe)
+            if placed:
+                pieces = _with_places(pieces, numbers[path], row_numbers(stream, files.kind, stripe))
+            yield from pieces
 
 
 def _stripes(files: SourceFiles) -> list[tuple[str, tuple[int, int]]]:
     """What one share is made of: a file, or every n-th row group of a Parquet file, or a stretch of a JSONL file."""
     found = []
     for path, size in zip(files.paths, files.sizes, strict=True):
-        count = max(1, -(-size // SHARE_BYTES)) if files.kind != "csv" else 1
-        found += [(path, (stripe, count)) for stripe in range(count)]
+        each = max(1, -(-size // SHARE_BYTES)) if files.kind != "csv" else 1
+        found += [(path, (stripe, each)) for stripe in range(each)]
     return found
 
 
-def _named_stripes(files: SourceFiles) -> list[tuple[str, tuple[int, int]]]:
-    """The same where rows are named by their place: files, or the row groups of a few Parquet files in turns."""
-    count = max(1, _NAMED_STRIPES // len(files.paths)) if files.kind == "parquet" else 1
-    return [(path, (stripe, count)) for path in files.paths for stripe in range(count)]
+def _placed_stripes(files: SourceFiles) -> list[tuple[str, tuple[int, int]]]:
+    """The same where rows are counted: files, or the row groups of a few Parquet files in turns."""
+    each = max(1, _PLACED_STRIPES // len(files.paths)) if files.kind == "parquet" else 1
+    return [(path, (stripe, each)) for path in files.paths for stripe in range(each)]
 
 
 def _need_chitchat() -> None:

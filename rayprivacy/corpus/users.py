@@ -27,6 +27,19 @@ from rayprivacy.core.errors import CorpusError
 from rayprivacy.corpus.bounding import Dropped
 
 
+def whole(table: pa.Table) -> tuple[pa.Table, Dropped]:
+    """Canonicalise a table of user, text and labels and leave every text as it is; only rows without user are dropped.
+
+    For rows by place (see `layout`). Not even white space around a text is taken off: what counts as white space, and
+    what as a word, is for whoever counts words to say, once. A missing text is one without words.
+    """
+    users, texts = canonical_users(table["user"]), _strings(table["text"])
+    has_user, missing = pc.is_valid(users), pc.is_null(texts)
+    dropped = Dropped(null_user=_count(pc.invert(has_user)), empty_text=_count(pc.and_(has_user, missing)))
+    rows = pa.table({"user": users, "text": pc.fill_null(texts, ""), **_labels(table)})
+    return rows.filter(has_user), dropped
+
+
 def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
     """Canonicalise a table of user, text and labels; rows without user or text are dropped and counted.
 
@@ -34,7 +47,6 @@ def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
     """
     users, texts = canonical_users(table["user"]), stripped_texts(table["text"])
     cut = texts if max_chars is None else pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, max_chars))
-    labels = {name: canonical_strings(table[name], name) for name in table.column_names if name not in ("user", "text")}
     has_user, has_text = pc.is_valid(users), pc.is_valid(texts)
     keep = pc.and_(has_user, has_text)
     longest = pa.scalar(max_chars, pa.int64())
@@ -44,7 +56,11 @@ def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
         empty_text=_count(pc.and_(has_user, pc.invert(has_text))),
         cut_text=_count(too_long),
     )
-    return pa.table({"user": users, "text": cut, **labels}).filter(keep), dropped
+    return pa.table({"user": users, "text": cut, **_labels(table)}).filter(keep), dropped
+
+
+def _labels(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {name: canonical_strings(table[name], name) for name in table.column_names if name not in ("user", "text")}
 
 
 _EXACT = 2**53  # a double holds every integer below it
@@ -69,11 +85,15 @@ def stripped_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     Raises:
         CorpusError: the column does not hold strings.
     """
+    trimmed = pc.utf8_trim_whitespace(_strings(column))
+    return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.large_string()), trimmed)
+
+
+def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (_is_string(kind) or pa.types.is_null(kind)):
         raise CorpusError(f"corpus.text names a column of type {kind}: choose a column of strings.")
-    trimmed = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-    return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.large_string()), trimmed)
+    return column.cast(pa.large_string())
 
 
 def canonical_strings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

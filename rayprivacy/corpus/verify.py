@@ -16,6 +16,7 @@ from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.sealing import Seal
 from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.layout import content_digest
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.phrases import Phrases
@@ -133,7 +134,8 @@ def _check_records(table: pa.Table, entry: FileEntry, key: Key, manifest: ShardM
     labels = table.column_names[4:]  # after shard, user, record and text
     for row in table.to_pylist():
         record = (row["user"], row["text"], *(row[name] for name in labels))
-        parts = ("" if value is None else f"={value}" for value in record)
+        named = ["" if value is None else f"={value}" for value in record]
+        parts = [row["user"], row[PLACE]] if PLACE in row else named
         expected = key.integer("record-shard", *parts) % manifest.shards
         expected = -1 if _held_out(row["user"], key, manifest) else expected
         _require(row["shard"] == expected, entry, "holds a record that the key puts elsewhere")

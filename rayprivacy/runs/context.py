@@ -209,6 +209,7 @@ class RunContext(Generic[R]):
                 unit,
                 planted_rows(self.run, self.key) if recipe.audit else None,
                 recipe.resources.memory_bytes,
+                self.plan.protection.is_word_for_word,
             )
             phrases = PhraseFile.of(corpus.phrases, self.key) if corpus.phrases else None
             verify_with_ray(folder, self.key_path, unit, phrases)

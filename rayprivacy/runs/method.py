@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.corpus.settings import check_by_place
 from rayprivacy.runs.exhibits import Chart, Table
 from rayprivacy.runs.plan import CORPUS, Plan
 from rayprivacy.runs.recipe import Recipe
@@ -125,6 +126,8 @@ class Method:
         """
         plan: Plan = _loaded(self.plan)(recipe)
         _require_stages(recipe, plan)
+        if plan.protection.is_word_for_word:
+            check_by_place(recipe.sharded_corpus, plan.protection.unit)
         return plan
 
     def check_inputs(self, recipe: Recipe) -> None:

@@ -20,7 +20,7 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.sealing import Seal
-from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.part_tasks import on_parts
 from rayprivacy.corpus.parts import read_part
 from rayprivacy.sanitize.coins import Coins, Tags
@@ -46,7 +46,6 @@ class Job:
         words: the public vocabulary.
         mechanism: what replaces words.
         labels: what happens to labels.
-        unit: of privacy.
         shards: folder of the part files.
         key_path: file of the secret.
         release: what names the release: account, release id and keyed digest of its inputs.
@@ -57,7 +56,6 @@ class Job:
     words: tuple[str, ...]
     mechanism: Mechanism
     labels: Labels
-    unit: PrivacyUnit
     shards: Path
     key_path: Path
     release: tuple[str, ...]
@@ -76,6 +74,12 @@ class Job:
             keep_case=config.case == "keep",
             keep_layout=config.layout == "keep",
         )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the released file, and of each of its blocks, those without rows included."""
+        labels = ((name, pa.string()) for name in self.labels.columns)
+        return pa.schema([(DOCUMENT, pa.string()), ("text", pa.large_string()), *labels])
 
     def block(self, part: int) -> Path:
         """The file of a sanitised part."""
@@ -108,25 +112,33 @@ def _sanitise_part(job: Job, part: int) -> None:
 
 def sanitise_table(rows: pa.Table, job: Job, key: Key, coins: Coins) -> pa.Table:
     """Rows of a part, sanitised: keyed document id, text and labels."""
-    tags = tags_of(rows, job.unit, coins)
+    tags = tags_of(rows, coins)
     texts = job.sanitizer(key, coins).sanitise(rows["text"].to_pylist(), tags)
-    columns = {DOCUMENT: pa.array([f"{tag:016x}" for tag in tags.tolist()]), "text": pa.array(texts, pa.large_string())}
-    return pa.table({**columns, **job.labels.released(rows, tags, coins)})
+    columns = {DOCUMENT: [f"{tag:016x}" for tag in tags.tolist()], "text": texts}
+    return pa.table({**columns, **job.labels.released(rows, tags, coins)}, schema=job.schema)
 
 
-def tags_of(rows: pa.Table, unit: PrivacyUnit, coins: Coins) -> Tags:
-    """The tags of the documents of a part, [rows]: keyed names that do not depend on the number of parts.
+def tags_of(rows: pa.Table, coins: Coins) -> Tags:
+    """The tags of the documents of a part, [rows]: keyed names of their places in the source (see `corpus.layout`).
 
-    A user's documents are numbered. With unit 'record' they are spread over the shards and numbered in each, so there
-    a document is named by its content, which no other one of this user has.
+    What a document says is no part of it, and neither are other documents, labels, or how many parts there are.
     """
-    content = [name for name in rows.column_names if name not in ("shard", "record")]
-    names = ["user", "record"] if unit is PrivacyUnit.USER else content
-    places = zip(*(map(str, rows[name].to_pylist()) for name in names), strict=True)
-    return np.array([coins.tag(*place) for place in places], dtype=np.uint64)
+    places = zip(rows["user"].to_pylist(), rows[PLACE].to_pylist(), strict=True)
+    return np.array([coins.tag(user, place) for user, place in places], dtype=np.uint64)
 
 
 def write_release(job: Job, parts: int, path: Path) -> None:
-    """All blocks as one file, in the order of document ids."""
-    blocks = pa.concat_tables([pq.read_table(job.block(part)) for part in range(parts)])
+    """All blocks as one file, in the order of document ids.
+
+    Raises:
+        ReleaseError: a block has other columns than were written.
+    """
+    blocks = pa.concat_tables([_block(job, part) for part in range(parts)])
     pq.write_table(blocks.take(pc.sort_indices(blocks[DOCUMENT])), path, compression="zstd")
+
+
+def _block(job: Job, part: int) -> pa.Table:
+    found = pq.read_table(job.block(part))
+    if found.schema != job.schema:
+        raise ReleaseError(f"{job.block(part).name} has other columns than the release: delete it, and use --resume.")
+    return found

@@ -67,7 +67,8 @@ class Labels:
     def _randomized(self, name: str, values: list[str | None], tags: Tags, coins: Coins) -> pa.Array:
         known = self.config.values[name]
         places = {value: place for place, value in enumerate(known)}
-        ids = np.array([places.get(str(value), len(known)) for value in values], dtype=np.int64)
+        other = len(known)  # a missing label is none of the values, also where one of them is spelled 'None'
+        ids = np.array([other if value is None else places.get(value, other) for value in values], dtype=np.int64)
         own = np.array([coins.tag("label", name, int(tag)) for tag in tags], dtype=np.uint64)
         positions = np.zeros(len(ids), dtype=np.uint32)
         drawn = RandomizedResponse(len(known), self.config.epsilon).draw(ids, own, positions, coins)

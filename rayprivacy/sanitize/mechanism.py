@@ -155,4 +155,4 @@ def randomized_response_epsilon(keep: float, words: int) -> float:
     >>> round(randomized_response_epsilon(0.22, 30_000), 2)
     9.04
     """
-    return max(0.0, math.log(keep * (words - 1) / (1 - keep)))
+    return max(0.0, math.log(keep * (words - 1) / (1 - keep))) if keep < 1 else math.inf

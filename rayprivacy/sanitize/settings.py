@@ -74,8 +74,8 @@ class SanitizeConfig(Config):
     vectors_file: Annotated[str | None, PathKind.PUBLIC] = None
     words: int = Field(default=30_000, ge=2)
     length: Literal["unit", "raw"] = "unit"
-    cap: float | None = Field(default=None, gt=0)
-    epsilon: float | None = Field(default=None, gt=0)
+    cap: float | None = Field(default=None, ge=1e-6)
+    epsilon: float | None = Field(default=None, ge=1e-9)
     keep: float | None = Field(default=None, gt=0, lt=1)
     plus: PlusConfig | None = None
     max_tokens: int = Field(default=64, ge=1, le=2**16)

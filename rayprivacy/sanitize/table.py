@@ -171,7 +171,7 @@ def epsilon_for_keep(vocabulary: Vocabulary, keep: float, first: int = 0, cap: f
 
     Args:
         vocabulary: the words.
-        keep: the chance.
+        keep: the chance, above that of a uniform draw.
         first: the first word that can come out.
         cap: of distances.
     """
@@ -187,7 +187,7 @@ def epsilon_for_keep(vocabulary: Vocabulary, keep: float, first: int = 0, cap: f
     while high - low > 1e-5 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if median(middle) < keep else (low, middle)
-    return round(high, 3)
+    return max(round(high, 3), 0.001)
 
 
 def epsilon_for_bound(vocabulary: Vocabulary, bound: float, first: int = 0, cap: float = math.inf) -> float:

@@ -19,6 +19,7 @@ from published import PUBLISHED
 from redacting import REDACTING
 from repaired import REPAIRED
 from sanitising import SANITISING
+from shapes import SHAPES
 from tagging import TAGGING
 from trial_steps import TRIAL_STEPS
 from two_stages import TWO_STAGES
@@ -374,6 +375,7 @@ MUTATIONS = (
     *LAYER_SCALES,
     *MICRO_BATCHES,
     *TRIAL_STEPS,
+    *SHAPES,
     *ASKING,
     *MEANINGS,
     *PUBLIC_INPUTS,

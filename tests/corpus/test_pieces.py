@@ -2,10 +2,12 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -15,14 +17,14 @@ from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus import readers, sources, spill
-from rayprivacy.corpus.bounding import Dropped, bound
+from rayprivacy.corpus.bounding import PLACE, Dropped, bound
 from rayprivacy.corpus.framing import framed, marked
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import first_holdout, part_tables, read_holdout, read_part, write_part
 from rayprivacy.corpus.piecework import Bench
 from rayprivacy.corpus.ranges import cut
-from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.corpus.sources import check_source, read_share, shares_of
 from rayprivacy.corpus.spill import Range, Spill
 from rayprivacy.corpus.users import clean
@@ -89,10 +91,45 @@ def test_rows_without_users_keep_their_names_whatever_a_share_holds(
         return {row["text"]: row["user"] for table in tables for row in table.to_pylist()}
 
     before = named()
-    assert before["text 0"] == "row 0-0"
-    assert before["text 85"] == "row 0-15"  # the second row group of the first of eight stripes
+    assert before == {f"text {n}": f"row 0-{n}" for n in range(90)}
     monkeypatch.setattr(sources, "SHARE_BYTES", 100)
     assert named() == before
+
+
+@pytest.mark.parametrize("users", [True, False], ids=["users", "no users"])
+def test_places_are_rows_of_files_however_these_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: bool
+) -> None:
+    """Row groups, stretches and pieces are cut by bytes, say, which texts decide; places are not."""
+    texts = [f"text {n}" + " long" * (n % 5) for n in range(90)]
+    table, every = pa.table({"user": ["ann"] * 90, "text": texts}), {f"0-{n}": texts[n] for n in range(90)}
+    pq.write_table(table, tmp_path / "one.parquet", row_group_size=90)
+    pq.write_table(table, tmp_path / "many.parquet", row_group_size=7)
+    pa.csv.write_csv(table, tmp_path / "rows.csv")
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
+    for share_bytes in (sources.SHARE_BYTES, 100):
+        monkeypatch.setattr(sources, "SHARE_BYTES", share_bytes)
+        monkeypatch.setattr(readers, "_PIECE_LINES", 90 if share_bytes > 100 else 4)
+        for file in ("one.parquet", "many.parquet", "rows.csv", "rows.jsonl"):
+            config = CorpusConfig(source=str(tmp_path / file), user="user" if users else None)
+            shares, stamp = shares_of(config, by_place=True), check_source(config)
+            pieces = [each for share in range(shares) for each in read_share(config, share, shares, stamp, True)]
+            rows = [row for piece in pieces for row in piece.to_pylist()]
+            assert len(rows) == 90
+            assert {row[PLACE]: row["text"] for row in rows} == every, file
+            assert {row["user"] for row in rows} == ({"ann"} if users else {f"row 0-{n}" for n in range(90)})
+
+
+def test_places_name_the_file_too(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        pq.write_table(
+            pa.table({"user": ["ann"] * 2, "text": [f"{name} 0", f"{name} 1"]}), tmp_path / f"{name}.parquet"
+        )
+    config = CorpusConfig(source=str(tmp_path))
+    shares, stamp = shares_of(config, by_place=True), check_source(config)
+    tables = [piece for share in range(shares) for piece in read_share(config, share, shares, stamp, True)]
+    found = {row[PLACE]: row["text"] for table in tables for row in table.to_pylist()}
+    assert found == {"0-0": "a 0", "0-1": "a 1", "1-0": "b 0", "1-1": "b 1"}
 
 
 LAYOUTS = {
@@ -101,13 +138,19 @@ LAYOUTS = {
         CorpusConfig(labels=("topic",), max_records_per_user=None, holdout=0.3), 5, 2, PrivacyUnit.RECORD
     ),
 }
+BY_PLACE = {
+    unit: replace(layout, config=layout.config.model_copy(update={"max_chars": WHOLE}), by_place=True)
+    for unit, layout in LAYOUTS.items()
+}
 
 
-def blocks(rows: int, users: int, count: int, seed: int = 0) -> list[pa.Table]:
-    draw = random.Random(seed)
+def blocks(rows: int, users: int, count: int, by_place: bool) -> list[pa.Table]:
+    draw = random.Random(0)
     drawn = [(f"user-{draw.randrange(users)}", f"text {draw.randrange(rows)}", draw.choice("ab")) for _ in range(rows)]
     tables = [list(zip(*drawn[start::count], strict=True)) for start in range(count)]
-    return [clean(pa.table(dict(zip(("user", "text", "topic"), t, strict=True))), 99)[0] for t in tables]
+    made = [clean(pa.table(dict(zip(("user", "text", "topic"), t, strict=True))), 99)[0] for t in tables]
+    return [block.append_column(PLACE, [[f"{n}-{r}" for r in range(len(block))]]) if by_place else block
+            for n, block in enumerate(made)]  # fmt: skip
 
 
 def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.MonkeyPatch) -> ShardManifest:
@@ -117,7 +160,7 @@ def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(spill, "_STRETCH_ROWS", 16)
     kept = Spill(out / ".rows")
     kept.prepare()
-    for number, block in enumerate(blocks(900, 60, 3)):
+    for number, block in enumerate(blocks(900, 60, 3, layout.by_place)):
         kept.write(number, 0, prepare(block, KEY, layout)[0])
     files = [kept.file(number, 0) for number in range(3)]
     entries = []
@@ -142,11 +185,12 @@ def _places(table: pa.Table) -> set[tuple[int, str]]:
     return set(zip(table["shard"].to_pylist(), table["user"].to_pylist(), strict=True))
 
 
+@pytest.mark.parametrize("by_place", [False, True], ids=["by content", "by place"])
 @pytest.mark.parametrize("unit", LAYOUTS, ids=str)
 def test_the_files_of_a_part_are_its_rows_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: PrivacyUnit
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: PrivacyUnit, by_place: bool
 ) -> None:
-    layout, made = LAYOUTS[unit], {}
+    layout, made = (BY_PLACE if by_place else LAYOUTS)[unit], {}
     for name, size in (("whole", 10**9), ("split", 6000)):
         (tmp_path / name).mkdir()
         made[name] = sharded(tmp_path / name, layout, size, monkeypatch)

@@ -198,3 +198,17 @@ def test_one_record_has_nothing_to_hide_among(tmp_path, rows, says):
     with pytest.raises(CorpusError, match=says):
         check_size(manifest, tmp_path)
     assert not list(tmp_path.glob("*"))
+
+
+@pytest.mark.parametrize(("missing", "by_place", "refused"), [(2, True, True), (1, True, False), (2, False, False)])
+def test_a_corpus_all_of_whose_texts_are_missing_is_refused_where_they_are_kept(tmp_path, missing, by_place, refused):
+    rows = [("a", "x", None), ("a", "y", None)]
+    files = {part: write_part(table, part, KEY, tmp_path, RECORD) for part, table in parts_of([rows]).items()}
+    parts = tuple(files[part] for part in range(4))
+    dropped = Dropped(empty_text=missing)
+    manifest = ShardManifest("", 7, 2, None, 0.3, parts, files[HOLDOUT], dropped, unit=RECORD)
+    if refused:
+        with pytest.raises(CorpusError, match="no usable text"):
+            check_size(manifest, tmp_path, by_place)
+    else:
+        check_size(manifest, tmp_path, by_place)

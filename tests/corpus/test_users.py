@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.corpus.bounding import Dropped
-from rayprivacy.corpus.users import canonical_users, clean
+from rayprivacy.corpus.users import canonical_users, clean, whole
 
 
 def users_of(values, kind=None):
@@ -81,6 +81,21 @@ def test_clean_counts_every_reason():
     assert rows.to_pydict() == {"user": ["1", "2"], "text": ["hi", "abcd"], "topic": ["1", None]}
     assert dropped == Dropped(null_user=2, empty_text=2, cut_text=1)
     assert rows.schema.types == [pa.string(), pa.large_string(), pa.string()]
+
+
+def test_whole_rows_lose_nothing_but_those_without_a_user():
+    table = pa.table(
+        {
+            "user": [1, 1, None, 2, 2],
+            "text": [" hi \x1c", "  ", "lost", None, ""],
+            "topic": [1.0, 2.0, 3.0, float("nan"), 5.0],
+        }
+    )
+    rows, dropped = whole(table)
+    assert rows["text"].to_pylist() == [" hi \x1c", "  ", "", ""]
+    assert rows["topic"].to_pylist() == ["1", "2", None, "5"]
+    assert rows.schema.types == [pa.string(), pa.large_string(), pa.string()]
+    assert dropped == Dropped(null_user=1, empty_text=1)
 
 
 def test_clean_takes_an_empty_table_and_chunks():

@@ -3,13 +3,13 @@
 import json
 import math
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from santext_bench import charges_of, elsewhere, ledger_of, santext_bench
 from small_jobs import joining
 from toy_bench import QUIET, SPOKEN, USERS, Bench
 from zygote import fork_command
@@ -21,54 +21,23 @@ from rayprivacy.core.units import AccountKind
 from rayprivacy.corpus import part_tasks
 
 pytestmark = pytest.mark.usefixtures("local_ray")
-SETTINGS = {
-    "method": "santext",
-    "corpus": {"max_records_per_user": 4, "holdout": 0.0},
-    "sanitize": {"words": 300, "keep": 0.5, "max_tokens": 20, "plus": {"sensitive": 0.8, "p": 0.25}},
-    "evaluation": {"attacked": 20},
-}
 MARK = "zqxjvk"
-
-
-def _bench(folder: Path, tiny_base: Path) -> Bench:
-    found = Bench(folder, tiny_base)
-    for name, value in SETTINGS.items():
-        found.blocks[name] = found.blocks.get(name, {}) | value if isinstance(value, Mapping) else value
-    found.blocks["privacy"]["epsilon"] = 5000.0
-    found.blocks["model"] = {"base": str(tiny_base)}
-    found.recipe.write_text(yaml.safe_dump(found.blocks))
-    return found
 
 
 @pytest.fixture
 def bench(tmp_path: Path, tiny_base: Path) -> Bench:
-    return _bench(tmp_path, tiny_base)
+    return santext_bench(tmp_path, tiny_base)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
     """A bench for tests that change nothing of its corpus; `finished` is its run."""
-    return _bench(tmp_path_factory.mktemp("santext"), tiny_base)
+    return santext_bench(tmp_path_factory.mktemp("santext"), tiny_base)
 
 
 @pytest.fixture(scope="module")
 def finished(shared: Bench, local_ray: Path) -> Result:
     return shared.run("finished")
-
-
-def _elsewhere(bench: Bench, name: str, **more: Any) -> Result:
-    """The same corpus and key, with a ledger of its own."""
-    return bench.run(name, {"privacy.ledger": _ledger(bench, name), **more})
-
-
-def _ledger(bench: Bench, name: str) -> str:
-    return f"sqlite:///{bench.folder}/{name}.db"
-
-
-def _charges(bench: Bench, name: str) -> int:
-    with rp.Ledger.open(_ledger(bench, name)) as ledger:
-        ledger.verify()
-        return len(ledger.lines("talk"))
 
 
 def _rows(result: Any) -> list[dict[str, Any]]:
@@ -125,7 +94,7 @@ def test_the_report_shows_charts_and_attacks_and_shares_only_the_charts(finished
 
 def test_any_number_of_parts_writes_the_same_bytes(shared: Bench, finished: Result) -> None:
     for parts in (1, 3):
-        other = _elsewhere(shared, f"parts{parts}", **{"resources.parts": parts, "evaluation.attacked": 0})
+        other = elsewhere(shared, f"parts{parts}", **{"resources.parts": parts, "evaluation.attacked": 0})
         assert _bytes(other) == _bytes(finished)
 
 
@@ -140,7 +109,7 @@ def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Re
         ("account", {"privacy.account": "other"}),
         ("key", {"privacy.key": str(shared.folder / "other.key")}),
     ):
-        other = _elsewhere(shared, name, **{"evaluation.attacked": 0}, **change)
+        other = elsewhere(shared, name, **{"evaluation.attacked": 0}, **change)
         assert {row["document"] for row in _rows(finished)}.isdisjoint(row["document"] for row in _rows(other)), name
 
 
@@ -155,12 +124,12 @@ def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
     else:
         monkeypatch.setattr(Path, "replace", _die_moving(Path.replace))
     with pytest.raises(KeyboardInterrupt):
-        _elsewhere(shared, crash)
+        elsewhere(shared, crash)
     monkeypatch.undo()
     assert not (shared.folder / crash / "sanitized.parquet").exists()
-    result = shared.run(crash, {"privacy.ledger": _ledger(shared, crash)}, resume=True)
+    result = shared.run(crash, {"privacy.ledger": ledger_of(shared, crash)}, resume=True)
     assert _bytes(result) == _bytes(finished)
-    assert _charges(shared, crash) == 1
+    assert charges_of(shared, crash) == 1
 
 
 def _die(*_: Any) -> None:
@@ -180,7 +149,7 @@ def _die_moving(real: Any) -> Any:
 @pytest.mark.exhaustive
 def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finished: Result) -> None:
     words = ["run", str(shared.recipe), "--out", str(shared.folder / "killed")]
-    words += ["-o", f"privacy.ledger={_ledger(shared, 'killed')}", "-o", "evaluation.attacked=0"]
+    words += ["-o", f"privacy.ledger={ledger_of(shared, 'killed')}", "-o", "evaluation.attacked=0"]
     patch = (
         "from rayprivacy.methods.santext import method\n"
         "def write(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -189,7 +158,7 @@ def test_a_run_that_is_killed_is_resumed_by_another_process(shared: Bench, finis
     assert fork_command([*words, *joining()], shared.folder, patch).wait(timeout=300) == -signal.SIGKILL
     assert main([*words, "--resume"]) == 0
     assert (shared.folder / "killed" / "sanitized.parquet").read_bytes() == _bytes(finished)
-    assert _charges(shared, "killed") == 1
+    assert charges_of(shared, "killed") == 1
 
 
 def test_another_epsilon_is_another_charge_and_a_full_account_refuses_it(bench: Bench) -> None:
@@ -224,7 +193,7 @@ def test_without_keep_and_epsilon_the_budget_decides(bench: Bench) -> None:
 def test_neighbouring_corpora_of_one_size_have_one_certificate(bench: Bench) -> None:
     first = bench.run().certificate
     bench.talk("talk.parquet", USERS, name="other")
-    second = _elsewhere(bench, "other").certificate
+    second = elsewhere(bench, "other").certificate
     apart = {"corpus_digest", "ledger_head"}
     assert first.model_dump(exclude=apart) == second.model_dump(exclude=apart)
     assert first.corpus_digest != second.corpus_digest
@@ -248,14 +217,14 @@ def test_labels_are_copied_or_randomised_for_a_charge(bench: Bench) -> None:
     table = table.append_column("mood", [["glad", "sad"] * (len(table) // 2)])
     pq.write_table(table, bench.folder / "talk.parquet")
     moods = {"corpus.labels": ["mood"]}
-    copied = _elsewhere(bench, "copied", **moods)
+    copied = elsewhere(bench, "copied", **moods)
     assert sum(row["mood"] == "glad" for row in _rows(copied)) == USERS * 2
     assert any("Labels (mood) are released as they are." in each for each in copied.certificate.assumptions)
     kind = {"sanitize.labels.kind": "randomize", "sanitize.labels.epsilon": 0.01}
     with pytest.raises(rp.ConfigError, match=r"sanitize\.labels\.values has no 'mood'"):
         bench.load({**moods, **kind})
     values = {"sanitize.labels.values": {"mood": ["glad", "sad", "calm"]}}
-    randomised = _elsewhere(bench, "randomised", **moods, **kind, **values)
+    randomised = elsewhere(bench, "randomised", **moods, **kind, **values)
     found = {row["mood"] for row in _rows(randomised)}
     assert found == {"glad", "sad", "calm"}
     more = randomised.certificate.spent_diagnostic.epsilon - copied.certificate.spent_diagnostic.epsilon
@@ -335,7 +304,7 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
     block = {"text": str(shared.folder / "public.txt"), "steps": 60, "batch": 8, "learning_rate": 1e-2}
     more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0}
-    result = _elsewhere(shared, "pretrained", **more)
+    result = elsewhere(shared, "pretrained", **more)
     figures = result.metrics["synthetic"]["pretraining"]
     assert figures["loss_after"] < figures["loss_before"] - 0.3
     assert result.model().config.num_hidden_layers == 2
@@ -343,10 +312,10 @@ def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
         "public text alone" in (result.path / "model" / "README.md").read_text()
         or (result.path / "model" / "README.md").is_file()
     )
-    assert _charges(shared, "pretrained") == 1
+    assert charges_of(shared, "pretrained") == 1
     assert shared.load({"pretraining": block}).release_id == shared.load().release_id
     before = (result.path / "model" / "model.safetensors").stat().st_mtime_ns
-    shared.run("pretrained", {"privacy.ledger": _ledger(shared, "pretrained"), **more}, resume=True)
+    shared.run("pretrained", {"privacy.ledger": ledger_of(shared, "pretrained"), **more}, resume=True)
     assert (result.path / "model" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(rp.ConfigError, match=r"pretraining\.text is .*: give a Parquet file"):
-        _elsewhere(shared, "none", **more | {"pretraining": block | {"text": str(shared.folder / "none.txt")}})
+        elsewhere(shared, "none", **more | {"pretraining": block | {"text": str(shared.folder / "none.txt")}})

@@ -7,6 +7,7 @@ import pytest
 
 import rayprivacy as rp
 from rayprivacy.accounting.metric import document_epsilon
+from rayprivacy.methods.santext.heldout import charts
 from rayprivacy.methods.santext.mechanisms import planned, vocabulary_of
 from rayprivacy.sanitize.mechanism import RandomizedResponse, SanText
 from rayprivacy.sanitize.vocabulary import Vocabulary
@@ -113,3 +114,34 @@ def test_words_of_a_model_are_a_vocabulary(tiny_base: Any) -> None:
     found: Vocabulary = vocabulary_of(recipe)
     assert len(found) == 30
     assert all(word == word.lower() and " " not in word for word in found.words)
+
+
+def test_a_cut_by_characters_is_refused_in_a_sentence() -> None:
+    recipe = _asked(1e6, {"max_chars": 2000}, {"words": 400, "keep": 0.5})
+    with pytest.raises(
+        rp.ConfigError, match=r"^corpus\.max_chars is 2000, .*remove it, and let the method cut by words"
+    ):
+        rp.plan(recipe)
+
+
+@pytest.mark.parametrize("words", [2, 3, 19, 20, 400])
+def test_charts_of_few_words_have_fewer_points_and_no_gap(words: int) -> None:
+    found = charts(planned(_recipe(words=words, keep=None, epsilon=2.0)))
+    lines = [line for chart in found for line in chart.series.values()]
+    assert [len(line) for line in lines] == [min(words, 50)] * 3 + [min(words, 20)]
+    assert all(np.isfinite(line).all() for line in lines)
+
+
+@pytest.mark.parametrize("mechanism", ["santext", "randomized_response"])
+def test_a_share_of_kept_words_that_no_draw_is_below_is_refused(mechanism: str) -> None:
+    """Randomised response took it for 'not set', and spent the whole budget."""
+    said = r"^sanitize\.keep is 0\.0025, and a draw that knows nothing of the word keeps 0\.0025 of the 400 words"
+    with pytest.raises(rp.ConfigError, match=said):
+        rp.plan(_recipe(keep=1 / 400, mechanism=mechanism))
+    with pytest.raises(rp.ConfigError, match=r"keeps 0\.0125 of the 80 words that can come out"):
+        rp.plan(_recipe(keep=0.01, plus={"sensitive": 0.2}))
+    assert 0 < rp.plan(_recipe(keep=1 / 400 + 1e-7, mechanism=mechanism)).epsilon < 1
+
+
+def test_words_that_always_stay_have_a_figure_too() -> None:
+    assert rp.plan(_recipe(keep=None, epsilon=700.0, mechanism="randomized_response")).plan.figures

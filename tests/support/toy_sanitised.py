@@ -13,6 +13,7 @@ from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.runs.method import Card, Method, Output
 from rayprivacy.runs.plan import Plan, Stage
@@ -34,10 +35,17 @@ class MetricPrivacy(PrivacyConfig):
     composition: Literal["metric"] = "metric"
 
 
+class WordsCorpus(CorpusConfig):
+    """The `corpus` block: no text is cut by characters, because the claim compares documents word for word."""
+
+    max_chars: int = WHOLE
+
+
 class SwapRecipe(Recipe):
     """A recipe of the swapper; it samples nothing, so it has no block `generation`."""
 
     method: Literal["toy_sanitised"] = "toy_sanitised"
+    corpus: WordsCorpus = WordsCorpus()
     privacy: MetricPrivacy = MetricPrivacy(epsilon=8.0)
     swap: SwapConfig = SwapConfig()
 

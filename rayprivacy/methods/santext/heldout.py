@@ -24,7 +24,11 @@ from rayprivacy.sanitize.tokens import Words, tidy
 
 SHOWN = 12  # pairs of texts
 _SEED = 0
-_SAMPLE = 400  # words of which scores are drawn
+_SAMPLE, _POINTS, _GROUPS = (
+    400,
+    50,
+    20,
+)  # words of which scores are drawn, points of a line, and groups by rank, at most
 ATTACKED = {
     "mask": "Masked word, from the sanitised words before (the paper's attack)",
     "identity": "The sanitised word itself",
@@ -73,7 +77,7 @@ def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
     places = np.sort(np.random.default_rng(_SEED).permutation(len(rows))[:SHOWN])
     drawn, coins = rows.take(places), Coins(key, *job.release)
     texts = drawn["text"].to_pylist()
-    after = job.sanitizer(key, coins).sanitise(texts, tags_of(drawn, job.unit, coins))
+    after = job.sanitizer(key, coins).sanitise(texts, tags_of(drawn, coins))
     lines = [f"before: {one}\nafter:  {other}\n" for one, other in zip(texts, after, strict=True)]
     write_atomic(path, "\n".join(lines).encode())
 
@@ -87,7 +91,7 @@ def charts(found: Planned) -> list[Chart]:
     kept = np.sort(table.keep_rates[words - table.first])
     share = np.linspace(0, 1, len(words))
     out, into = np.sort(table.distinct_outcomes(words)), np.sort(table.distinct_inputs(words))
-    groups = np.array_split(words, 20)
+    groups = np.array_split(words, min(_GROUPS, len(words)))
     ranks = [(float(group.mean()), float(np.median(table.keep_rates[group - table.first]))) for group in groups]
     return [
         Chart(
@@ -118,7 +122,8 @@ def charts(found: Planned) -> list[Chart]:
 
 
 def _line(across: np.ndarray, up: np.ndarray) -> list[tuple[float, float]]:
-    return [(float(x), float(y)) for x, y in zip(across[::8], up[::8], strict=True)]
+    every = -(-len(across) // _POINTS)
+    return [(float(x), float(y)) for x, y in zip(across[::every], up[::every], strict=True)]
 
 
 def _pairs(job: Job, parts: int, key: Key) -> Iterator[Pair]:
@@ -128,7 +133,7 @@ def _pairs(job: Job, parts: int, key: Key) -> Iterator[Pair]:
         rows = read_part(job.shards, part)
         drawn = rows.take(dice.permutation(len(rows))[:2000])
         ids, lengths = words.ids([tidy(text) for text in drawn["text"].to_pylist()], job.config.max_tokens)
-        tags = np.repeat(tags_of(drawn, job.unit, coins), lengths)
+        tags = np.repeat(tags_of(drawn, coins), lengths)
         after = job.mechanism.draw(np.minimum(ids, words.unknown), tags, places_in(lengths), coins)
         ends = np.cumsum(lengths)[:-1]
         for one, other in zip(np.split(ids, ends), np.split(after, ends), strict=True):

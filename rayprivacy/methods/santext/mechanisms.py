@@ -64,12 +64,14 @@ def planned(recipe: SanTextRecipe) -> Planned:
         ConfigError: nothing fits the budget.
     """
     vocabulary, config = vocabulary_of(recipe), recipe.sanitize
-    if config.mechanism == "randomized_response":
-        epsilon = config.epsilon or _wanted(config, len(vocabulary)) or math.nextafter(_for_each(recipe), 0)
-        response = RandomizedResponse(len(vocabulary), epsilon)
-        return Planned(vocabulary, response, response.keep_rate, None)
-    size, cap = len(vocabulary), config.cap or math.inf
+    size = len(vocabulary)
     first = size - max(2, round(config.plus.sensitive * size)) if config.plus else 0
+    _check_keep(config.keep, size - first)
+    if config.mechanism == "randomized_response":
+        epsilon = config.epsilon or _wanted(config, size) or math.nextafter(_for_each(recipe), 0)
+        response = RandomizedResponse(size, epsilon)
+        return Planned(vocabulary, response, response.keep_rate, None)
+    cap = config.cap or math.inf
     replaced = max(1, round(config.plus.p * _COIN)) if config.plus else None
     cost = SanText(Table(vocabulary, 1e-9, first, cap), replaced).keep_cost
 
@@ -136,6 +138,14 @@ def _left_for_words(recipe: SanTextRecipe) -> float:
     return left
 
 
+def _check_keep(keep: float | None, outcomes: int) -> None:
+    if keep is not None and keep <= 1 / outcomes:
+        raise ConfigError(
+            f"sanitize.keep is {keep:g}, and a draw that knows nothing of the word keeps {1 / outcomes:.3g} of the"
+            f" {outcomes} words that can come out: raise sanitize.keep, sanitize.words or sanitize.plus.sensitive."
+        )
+
+
 def _wanted(config: SanitizeConfig, size: int) -> float | None:
     """Rounded: two machines may compute a logarithm apart in the last bit."""
-    return None if config.keep is None else round(randomized_response_epsilon(config.keep, size), 6)
+    return None if config.keep is None else max(round(randomized_response_epsilon(config.keep, size), 6), 1e-6)

@@ -87,7 +87,6 @@ def _job(context: Context, found: Planned, inputs: str) -> Job:
         words=found.vocabulary.words,
         mechanism=found.mechanism,
         labels=Labels(recipe.sanitize.labels, recipe.corpus.labels),
-        unit=recipe.privacy.unit,
         shards=context.shards,
         key_path=context.key_path,
         release=(recipe.privacy.account, recipe.release_id, inputs),

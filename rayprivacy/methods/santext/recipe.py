@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
@@ -16,8 +16,12 @@ from rayprivacy.sanitize.settings import SanitizeConfig
 
 
 class SanTextCorpus(CorpusConfig):
-    """The `corpus` block: every document is sanitised, so none is held out unless that is asked for."""
+    """The `corpus` block: every document is sanitised, so none is held out unless that is asked for.
 
+    Texts are cut by `sanitize.max_tokens` words and never by characters, since how many words leave is no secret.
+    """
+
+    max_chars: int = Field(WHOLE, ge=1)
     max_records_per_user: int | None = Field(8, ge=1)
     holdout: float = Field(0.0, ge=0.0, le=0.9)
 

@@ -1,0 +1,106 @@
+"""SanText with the least that each of its settings allows: a whole run, or a sentence before anything is charged."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from annotated_types import Ge, Gt
+from santext_bench import charges_of, elsewhere, santext_bench
+from toy_bench import USERS, Bench
+
+import rayprivacy as rp
+from rayprivacy.core.config import Config
+from rayprivacy.sanitize.settings import SanitizeConfig
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+LEAST_FLOAT = math.nextafter(0.0, 1.0)
+BASE = {"words": 40, "epsilon": 2.0, "keep": None, "plus": None, "max_tokens": 8}
+VALUES = {"kind": "randomize", "values": {"mood": ["glad", "sad"]}}
+# Of every setting the least that it allows, or of words its plainest choice, with what it needs beside it.
+LEAST: dict[str, dict[str, Any]] = {
+    "mechanism": {"mechanism": "randomized_response"},
+    "vectors": {"vectors": "base", "words": 2},
+    "vectors_file": {"vectors_file": "two.npz", "words": 2},
+    "words": {"words": 2},
+    "length": {"length": "raw"},
+    "cap": {"cap": 1e-6},
+    "epsilon": {"epsilon": 1e-9},
+    "keep": {"epsilon": None, "keep": LEAST_FLOAT},
+    "plus": {"plus": {}, "words": 2},
+    "plus.sensitive": {"plus": {"sensitive": LEAST_FLOAT}},
+    "plus.p": {"plus": {"p": LEAST_FLOAT}},
+    "max_tokens": {"max_tokens": 1},
+    "case": {"case": "keep"},
+    "layout": {"layout": "keep"},
+    "entities": {"entities": []},
+    "detector": {"detector": "presidio"},
+    "consistent": {"consistent": True},
+    "labels": {"labels": {}},
+    "labels.kind": {"labels": VALUES},
+    "labels.epsilon": {"labels": VALUES | {"epsilon": LEAST_FLOAT}},
+    "labels.values": {"labels": VALUES, "mechanism": "randomized_response", "words": 2},
+}
+REFUSED = {"keep": r"sanitize\.keep is 5e-324, and a draw that knows nothing", "detector": r"sanitize\.detector"}
+
+
+def _fields(config: type[Config], block: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """The settings of a block and of those inside it, each with its bounds."""
+    for name, field in config.model_fields.items():
+        yield block + name, list(field.metadata)
+        for kind in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(kind, type) and issubclass(kind, Config):
+                yield from _fields(kind, f"{block}{name}.")
+
+
+def test_every_setting_is_tried_with_the_least_that_it_allows() -> None:
+    """A setting that is new, or whose bound moves, is noticed here."""
+    assert [name for name, _ in _fields(SanitizeConfig)] == list(LEAST)
+    for name, bounds in _fields(SanitizeConfig):
+        value: Any = {"sanitize": LEAST[name]}
+        for key in ("sanitize", *name.split(".")):
+            value = value.get(key)
+        for bound in bounds:
+            if isinstance(bound, Ge):
+                assert value == bound.ge, name
+            if isinstance(bound, Gt):
+                assert value == math.nextafter(float(bound.gt), math.inf), name  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Bench:
+    made = santext_bench(tmp_path_factory.mktemp("least"), tiny_base)
+    table = pq.read_table(made.folder / "talk.parquet")
+    moods = pa.array([("glad", "sad", None)[row % 3] for row in range(len(table))])
+    pq.write_table(table.append_column("mood", moods), made.folder / "talk.parquet")
+    np.savez(made.folder / "two.npz", words=["the", "word"], vectors=np.eye(2))
+    return made
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_the_least_that_a_setting_allows_runs_or_is_refused_before_a_charge(bench: Bench, name: str) -> None:
+    own = BASE | LEAST[name]
+    if "vectors_file" in own:
+        own["vectors_file"] = str(bench.folder / own["vectors_file"])
+    more = {"sanitize": own, "corpus.labels": ["mood"], "privacy.epsilon": 1e6, "evaluation.attacked": 5}
+    if name in REFUSED:
+        with pytest.raises(rp.ConfigError, match=REFUSED[name]):
+            elsewhere(bench, name, **more)
+        assert not (bench.folder / f"{name}.db").exists()
+        return
+    result = elsewhere(bench, name, **more)
+    assert charges_of(bench, name) == 1
+    table = pq.read_table(result.path / "sanitized.parquet")
+    assert len(table) == USERS * 4
+    charts = result.metrics["exhibits"]["charts"]
+    assert len(charts) == (0 if own.get("mechanism") == "randomized_response" else 3)
+    for chart in charts:
+        for line in chart["series"].values():
+            assert line
+            assert np.isfinite(line).all()
+    assert (result.path / "report.html").is_file()
