@@ -61,7 +61,8 @@ class BookKeeping:
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
         """See `ClippedGradients`."""
-        coefficients = self._clipping.coefficients(self.squared_norms(losses, rows_per_unit))
+        squared = self.squared_norms(losses, rows_per_unit)
+        coefficients = self._clipping.coefficients(squared)
         return self._tape.weighted_sums(coefficients if live else torch.zeros_like(coefficients))
 
     def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
