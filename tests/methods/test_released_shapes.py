@@ -1,0 +1,78 @@
+"""Two corpora that differ in one user: all that is released has one shape, for every method.
+
+What is drawn differs, and digests that hold it. How many files, texts, columns, tensors and charges there are, what the
+certificate says, and the recipe as it was resolved, must not. SanText compares documents word for word instead, and
+says that the number of documents is no secret: `test_santext_shape.py` is its test.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from every_method import small_corpus, smallest_recipe
+from safetensors import safe_open
+from toy_bench import QUIET
+
+import rayprivacy as rp
+
+pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(600)]
+
+WORD_FOR_WORD = ("santext", "toy_sanitised")
+CHEAP = ("toy", "seqpate")
+_DIGEST = re.compile(r"\b[0-9a-f]{16,64}\b")
+# Figures of private text, logs and what is made of both: internal, and compared with nothing.
+INTERNAL = ("private", "metrics.json", "report.html", "plots", "run.log", "audit")
+
+
+BY_TIME = ("renew", "takeover")
+
+
+def _masked(text: str, out: Path) -> str:
+    return _DIGEST.sub("<digest>", text.replace(str(out.parent), "<folder>").replace(f"{out.name}.db", "<ledger>"))
+
+
+def _shape(path: Path, out: Path) -> Any:
+    """What a file shows beside what was drawn."""
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return str(table.schema.remove_metadata()), len(table)
+    if path.suffix == ".safetensors":
+        with safe_open(path, "np") as tensors:
+            return {
+                name: (tensors.get_slice(name).get_shape(), tensors.get_slice(name).get_dtype())
+                for name in sorted(tensors.keys())
+            }
+    if path.suffix in (".json", ".yaml", ".md", ".txt"):
+        return _masked(path.read_text(), out)
+    return None
+
+
+def _released(recipe: rp.Recipe, out: Path) -> dict[str, Any]:
+    out = rp.run(recipe, out, console=QUIET).path
+    files = [path for path in out.rglob("*") if path.is_file() and path.relative_to(out).parts[0] not in INTERNAL]
+    shapes = {_masked(str(path.relative_to(out)), out): _shape(path, out) for path in files}
+    with rp.Ledger.open(recipe.privacy.ledger) as ledger:
+        book = [entry for account in ledger.accounts() for entry in ledger.entries(account.name)]
+    said = [(entry.kind, entry.account, entry.release_id, entry.rung, entry.events, entry.cost) for entry in book]
+    return {"files": shapes, "ledger": [each for each in said if each[0] not in BY_TIME]}
+
+
+def _cases() -> list[Any]:
+    names = [name for name in rp.method_names() if name not in WORD_FOR_WORD]
+    return [pytest.param(name, marks=() if name in CHEAP else pytest.mark.exhaustive) for name in names]
+
+
+@pytest.mark.parametrize("name", _cases())
+def test_one_user_more_changes_the_shape_of_nothing(
+    name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path
+) -> None:
+    users, found = [f"user-{number}" for number in range(12)], []
+    for world, own in (("with", users), ("without", users[:-1])):
+        small_corpus(tmp_path, own)
+        recipe = smallest_recipe(name, tmp_path, tiny_base, tiny_bert, world)
+        found.append(_released(recipe, tmp_path / world))
+    assert len(found[0]["files"]) > 2
+    assert found[0]["files"] == found[1]["files"]
+    assert found[0]["ledger"] == found[1]["ledger"]
