@@ -186,7 +186,7 @@ def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
     desk.patch.setattr(santext, "write_release", lambda _job, _parts, path: path.write_bytes(b"equal words"))
     protection = Protection(PrivacyUnit.USER, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
     stage = Stage(santext.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),))
-    context = desk.context(recipe, Plan((stage,), protection, "", ()))
+    context = desk.context(recipe, Plan((stage,), protection, "", (), protects="words"))
     santext.run(context)
     return str(context.recipe.release_id)
 

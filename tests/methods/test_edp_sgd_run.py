@@ -78,7 +78,7 @@ def _open_rich_account(job: Job) -> None:
     """An account that can pay for two releases: another list of labels is not refused for want of budget."""
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, 1e-6))
-    ledger.create_account("talk", *meaning, "weighted")
+    ledger.create_account("talk", *meaning, "weighted", of="user: who")
     ledger.close()
 
 

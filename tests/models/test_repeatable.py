@@ -38,5 +38,5 @@ def test_a_worker_of_dp_sgd_holds_its_gpu_before_the_model_is_there(monkeypatch:
     job: Any = SimpleNamespace(model=SimpleNamespace(dtype="float32"), adapter=None)
     unused: Any = None
     with pytest.raises(_ThereError):
-        worker._engine(job, unused, unused)
+        worker._engine(job, unused, unused, unused)
     assert torch.are_deterministic_algorithms_enabled()
