@@ -26,6 +26,7 @@ from rayprivacy.ledger.schema import accounts, entries
 
 _BY_NAME = Query(select(accounts).where(accounts.c.name == bindparam("name")))
 _ALL = Query(select(accounts).order_by(accounts.c.name))
+_OF_CORPUS = Query(select(accounts).where(accounts.c.corpus == bindparam("corpus")).order_by(accounts.c.name))
 _INSERT = Query(insert(accounts))
 # By the index on account and release: the entries of charges are not walked.
 _LATER = Query(
@@ -127,7 +128,8 @@ def group_of(connection: Connection, account: Account) -> list[Account]:
     """The other accounts of the same corpus."""
     if not account.corpus:
         return []
-    return [a for a in all_accounts(connection) if a.corpus == account.corpus and a.name != account.name]
+    rows = _OF_CORPUS.rows(connection, corpus=account.corpus)  # of all accounts, each would be asked what it said later
+    return [other for other in (_account(connection, row) for row in rows) if other.name != account.name]
 
 
 def insert_account(connection: Connection, account: Account) -> None:
