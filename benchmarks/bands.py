@@ -48,9 +48,8 @@ BANDS = (1, 4, 8, 16)
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"kind": "sgd", "momentum": 0.9},
     "adamw": {"kind": "adamw"},
-    "adambc": {"kind": "adambc"},
 }
-GRID = {"sgd": (0.0125, 0.025, 0.05, 0.1), "adamw": (2.5e-4, 5e-4, 1e-3, 2e-3), "adambc": (6e-5, 1.25e-4, 2.5e-4, 5e-4)}
+GRID = {"sgd": (0.0125, 0.025, 0.05, 0.1), "adamw": (2.5e-4, 5e-4, 1e-3, 2e-3)}
 
 
 @dataclass(frozen=True)
@@ -60,16 +59,13 @@ class Row:
     optimizer: str
     bands: int
     rate: float
-    average: str = "none"
     steps: int = STEPS
     batch: int = BATCH
 
     @property
     def name(self) -> str:
         size = f", {self.steps} steps of {self.batch}" * ((self.steps, self.batch) != (STEPS, BATCH))
-        return f"{self.optimizer} at {self.rate:g}, b = {self.bands}{size}" + f", {self.average}" * (
-            self.average != "none"
-        )
+        return f"{self.optimizer} at {self.rate:g}, b = {self.bands}{size}"
 
     @property
     def sampling_rate(self) -> float:
@@ -156,7 +152,6 @@ def trained(row: Row, data: Data, epsilon: float, seed: int, rows: list[list[Doc
     training = DpSgdConfig(
         sampling_rate=row.sampling_rate, expected_batch=row.batch, steps=row.steps, chunk=row.steps, bands=row.bands,
         max_records=1, noise_multiplier=_noise(row.bands, epsilon, row.steps, row.sampling_rate), optimizer=optimizer,
-        average=row.average,
     )  # fmt: skip
     mechanism = sampled_steps(training, PrivacyConfig(epsilon=epsilon, delta=DELTA))
     key, run = Key(bytes([seed]) * 32), "bands"
@@ -198,7 +193,6 @@ def noise_cost(size: int = 2_000_000, rounds: int = 9) -> dict[str, float]:
 
 
 ROWS = [Row("sgd", b, rate) for rate in (0.025, 0.0125) for b in BANDS]
-ROWS += [Row("sgd", b, 0.025, "ema") for b in (1, 8)]
 
 
 def tuned(data: Data, epsilon: float, rows: list[tuple[str, int]], shape: dict[str, int]) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ the perplexity of the same sentences by speakers that were held out, cut and pac
 nothing was chosen by them. The text that the base is pretrained on was said by other speakers, who are declared public.
 
 All rows of DP-SGD read as many speakers: sampler, clipped gradients, noise and optimizer are the package's, in one
-process; Ray and the ledger are left out. The averages of the weights are made of the same noisy steps. Rows of SeqPATE
-are those of `seqpate_table.py`. A row without noise must never be released.
+process; Ray and the ledger are left out. Rows of SeqPATE are those of `seqpate_table.py`. A row without noise must
+never be released.
 """
 
 import argparse
@@ -32,7 +32,6 @@ from seqpate_table import bench, row_recipe
 
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.dpsgd.averaging import Averaging
 from rayprivacy.dpsgd.batches import physical_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
@@ -64,12 +63,10 @@ SEQPATE = [
     "corpus.holdout=0.1", "pseudo.texts=640", "pseudo.engine=ctranslate2_float32", "teachers.calls=filled",
     "resources.actors=1", "model.dtype=float32", "student.batch=128",
 ]  # fmt: skip
-AVERAGES: dict[str, dict[str, Any]] = {"none": {}, "tail": {"average": "tail", "tail": 0.25}}
 OPTIMIZER = {"learning_rate": 2e-3}
 ROWS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "bands 8": {"bands": 8},
-    "adambc": {"optimizer": {"kind": "adambc", "learning_rate": 5e-4}},
     "without noise": WITHOUT_NOISE,
 }
 
@@ -141,11 +138,11 @@ def public_alone(levers: Levers, base: str) -> dict[str, Any]:
 
 
 def private_steps(levers: Levers, base: str, epsilon: float, changes: dict[str, Any]) -> dict[str, Any]:
-    """Train one row by DP-SGD, and measure the last weights and both averages of them."""
+    """Train one row by DP-SGD, and measure it."""
     began = time.process_time()
     backbone = levers.backbone(base)
     settings: dict[str, Any] = STEPS | {"max_tokens": levers.recipe.teachers.max_tokens} | changes
-    training = DpSgdConfig(**settings | {"optimizer": OPTIMIZER | changes.get("optimizer", {})})
+    training = DpSgdConfig(**settings | {"optimizer": OPTIMIZER})
     mechanism = sampled_steps(training, PrivacyConfig(epsilon=epsilon, delta=1e-6, composition="rdp"))
     model, stream = trainable(backbone, ADAPTER), f"levers-{levers.seed}"
     noise = StepNoise(KeyedNoise(levers.key, stream), mechanism, training.expected_batch)
@@ -154,22 +151,13 @@ def private_steps(levers: Levers, base: str, epsilon: float, changes: dict[str, 
     sampler = PoissonSampler(
         levers.key, stream, mechanism.sampling_rate, units, training.max_records, groups=mechanism.groups
     )
-    shares = {name: Averaging(training.model_copy(update=update)).share for name, update in AVERAGES.items()}
-    averages: dict[str, dict[str, torch.Tensor]] = {name: {} for name in shares}
     for step in range(training.steps):
         engine.step(step, physical_batches(sampler.sample(step), EngineConfig().tokens_at_once, backbone.end))
-        weights = engine.state_dict()
-        for name, share in shares.items():
-            averages[name] = {
-                each: (averages[name].get(each, now)).lerp(now, share(step)) for each, now in weights.items()
-            }
     spent = round(time.process_time() - began)
-    found = {}
-    for name, average in averages.items():
-        model.load_state_dict(average, strict=False)
-        found[name] = levers.perplexity(backbone, merged(model, backbone))
+    model.load_state_dict(engine.state_dict(), strict=False)
+    found = levers.perplexity(backbone, merged(model, backbone))
     own = {"noise_multiplier": round(mechanism.noise_multiplier, 4), "steps": training.steps, "training_cpu_s": spent}
-    return {"perplexity": found["none"], "of_averages": found} | own
+    return {"perplexity": found} | own
 
 
 def seqpate_rows(levers: Levers, base: str, epsilons: list[float]) -> None:

@@ -45,14 +45,12 @@ LEVERS: dict[str, dict[str, list[str]]] = {
     "lora student": {"seqpate": ["student.kind=lora"]},
     "two rounds": {"seqpate": ["votes.rounds=2"]},
     "bands": {"generator": ["training.bands=5"]},
-    "adambc": {"generator": ["training.optimizer.kind=adambc", "training.optimizer.learning_rate=5e-4"]},
     "base": {"generator": [*NARROW, "match=null", "training.steps=1", "training.optimizer.learning_rate=1e-9"]},
     "narrow sampling": {"generator": NARROW},
     "codes noise 5": {"generator": ["codes.noise_multiplier=5"]},  # as at epsilon 3 and more
     "learning rate 0.002": {"generator": [*NARROW, "training.optimizer.learning_rate=0.002"]},
     "learning rate 0.006": {"generator": [*NARROW, "training.optimizer.learning_rate=0.006"]},
     "rows of 16 tokens": {"seqpate": SHORT_ROWS, "generator": SHORT_ROWS},
-    "ema": {"generator": ["training.average=ema", "training.ema_decay=0.9"]},
 }
 OF_THE_RECIPE = ("shipped", "narrow sampling")  # levers that leave the trained model as it is
 FIGURES = (

@@ -205,7 +205,7 @@ SANE = {
     "q": ("0.01", "0.1", "1"),
     "steps": ("10", "1000"),
     "count": ("1", "100"),
-    "composition": ("gdp", "zcdp", "rdp", "weighted", "pld", "metric"),
+    "composition": ("gdp", "zcdp", "rdp", "pld", "metric"),
     "kind": ("central", "selective", "metric-local"),
     "unit": ("user", "record"),
     "relation": ("add-or-remove", "replace"),
@@ -246,7 +246,7 @@ def _sound_ledger(path: Path) -> str:
         ledger.create_account("phones", *TERMS, corpus="mail", kind=AccountKind.SELECTIVE, policy="p")
         ledger.create_account("words", *TERMS, composition="metric", kind=AccountKind.METRIC_LOCAL)
         ledger.create_account("planned", *TERMS, composition="pld")
-        ledger.create_account("curve", *TERMS, composition="weighted")
+        ledger.create_account("curve", *TERMS, composition="rdp", order=8.0)
         ledger.register_plan("planned", [EVENT])
         for number in range(4):
             charge = ledger.reserve("chat", f"run-{number}", "d", EVENT)

@@ -101,20 +101,6 @@ def rdp_cap(order: float, budget: Budget) -> float:
     return cap
 
 
-def tail_cap(order: float, epsilon: float, delta: float) -> float:
-    """The largest Renyi cost whose privacy loss exceeds epsilon with a chance of at most delta; may be negative.
-
-    Source: Mironov 2017, Proposition 3: epsilon - log(1/delta) / (order - 1). Weaker than `rdp_cap`, but a bound on the
-    privacy loss itself, so that several orders may each take a share of delta.
-
-    Raises:
-        ConfigError: the order is not above 1, or delta is outside (0, 1).
-    """
-    _check_delta(delta)
-    _checked((order,))
-    return math.nextafter(epsilon + math.log(delta) / (order - 1), -math.inf)
-
-
 def best_order(events: Sequence[DpEvent], delta: float) -> float:
     """The order of ORDERS that gives the least epsilon at delta for a plan.
 

@@ -5,14 +5,13 @@ saved state.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.adambc import AdamBC
 from rayprivacy.dpsgd.settings import OptimizerConfig
 
 
@@ -59,18 +58,8 @@ class Schedule:
         return highest
 
 
-def make_optimizer(
-    config: OptimizerConfig, parameters: Iterable[Tensor], variances: Sequence[float] = ()
-) -> torch.optim.Optimizer:
-    """The optimizer that the recipe names, torch's or AdamBC; its learning rate is set before each step.
-
-    Args:
-        config: kind and settings.
-        parameters: what it updates.
-        variances: of the noise of every step, on each coordinate of the mean gradient; AdamBC takes them off.
-    """
-    if config.kind == "adambc":
-        return AdamBC(parameters, variances, config.betas, config.weight_decay, config.floor)
+def make_optimizer(config: OptimizerConfig, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of torch that the recipe names; its learning rate is set before each step."""
     if config.kind == "adamw":
         return torch.optim.AdamW(parameters, lr=0.0, betas=config.betas, weight_decay=config.weight_decay)
     return torch.optim.SGD(parameters, lr=0.0, momentum=config.momentum, weight_decay=config.weight_decay)

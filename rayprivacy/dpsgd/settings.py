@@ -13,10 +13,6 @@ LEAST_FACTOR = 1e-3  # of the noise of the last step beside that of the first
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
 _LATER = {  # keys that came after 0.5
     "bands": 1,
-    "average": "none",
-    "ema_decay": 0.99,
-    "tail": 0.25,
-    "floor": 0.1,
     "microbatches": None,
     "layer_scale": None,
     "token_decay": 0.0,
@@ -29,23 +25,20 @@ class OptimizerConfig(Config):
     """How noisy gradients become steps; post-processing, but part of the release.
 
     Attributes:
-        kind: `adamw` (DP-Adam with decoupled weight decay), `adambc` (the same, with the variance of the noise taken
-            off the second moment; Tang et al., 2024), or `sgd`, with `momentum` if that is above 0.
+        kind: `adamw` (DP-Adam with decoupled weight decay), or `sgd`, with `momentum` if that is above 0.
         learning_rate: of the first step after the warm-up; None takes one that suits the adapter.
         schedule: how it falls over all steps: not at all, `linear` to zero or `cosine` to zero.
         warmup_steps: steps over which it first rises from zero.
         weight_decay, betas, momentum: as in torch.
-        floor: of `adambc`: what the second moment is at least, as a share of the noise's part in it.
     """
 
-    kind: Literal["adamw", "adambc", "sgd"] = "adamw"
+    kind: Literal["adamw", "sgd"] = "adamw"
     learning_rate: float | None = Field(default=None, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup_steps: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    floor: float = Field(default=0.1, gt=0)
 
     @field_validator("betas")
     @classmethod
@@ -53,10 +46,6 @@ class OptimizerConfig(Config):
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError("give two numbers of at least 0 and below 1, e.g. [0.9, 0.999]")
         return betas
-
-    @model_serializer(mode="wrap")
-    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_later(handler(self))
 
 
 class NoiseScheduleConfig(Config):
@@ -141,10 +130,6 @@ class DpSgdConfig(Config):
             all alike. What is clipped says more of how texts begin then, whatever their length (see `batches`).
         chunk: steps that are reserved in the ledger, and saved, at once.
         bands: b, how many steps in a row share noise (Choquette-Choo et al., 2023); 1 is independent noise.
-        average: which weights are released: `none`, the last ones; `ema`, their exponential moving average; `tail`, the
-            mean over the last steps (see `averaging`).
-        ema_decay: of `ema`.
-        tail: share of all steps, the last ones, in the mean of `tail`.
         optimizer: see OptimizerConfig.
     """
 
@@ -162,9 +147,6 @@ class DpSgdConfig(Config):
     token_decay: float = Field(default=0.0, ge=0)
     chunk: int = Field(default=25, ge=1)
     bands: int = Field(default=1, ge=1)
-    average: Literal["none", "ema", "tail"] = "none"
-    ema_decay: float = Field(default=0.99, ge=0, lt=1)
-    tail: float = Field(default=0.25, gt=0, le=1)
     optimizer: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
@@ -195,11 +177,6 @@ class DpSgdConfig(Config):
                 f"microbatches is {self.microbatches} with bands {self.bands}: correlated noise is for clipped users,"
                 " so choose one"
             )
-        if self.layer_scale is not None and self.optimizer.kind == "adambc":
-            raise ValueError(
-                "optimizer.kind is 'adambc' with a layer_scale: it takes off one variance of noise, and layers have"
-                " their own, so use 'adamw'"
-            )
         return self
 
     @property
@@ -227,7 +204,8 @@ class DpSgdConfig(Config):
 
     @model_serializer(mode="wrap")
     def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_later(handler(self))
+        """Later keys at their defaults are left out, so that release ids from before these keys are found again."""
+        return {name: value for name, value in handler(self).items() if name not in _LATER or value != _LATER[name]}
 
     @model_validator(mode="after")
     def _some_chunks(self) -> "DpSgdConfig":
@@ -237,11 +215,6 @@ class DpSgdConfig(Config):
                 " chunks, or fewer steps"
             )
         return self
-
-
-def _without_later(written: dict[str, Any]) -> dict[str, Any]:
-    """Without later keys at their defaults, so that release ids from before there were these keys are found again."""
-    return {name: value for name, value in written.items() if name not in _LATER or value != _LATER[name]}
 
 
 class EngineConfig(Config):

@@ -52,9 +52,9 @@ class Account:
         created_at: UTC time.
         kind: what the guarantee means.
         corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
-        parameters: what the rule fixes besides (the RDP order, the weighted orders), the name of a selective policy,
-            and the meaning: `of`, which columns mean the unit, as `user: author`; and for a metric-local account
-            `protected`, the digest of the list of words that are protected, empty where all are.
+        parameters: what the rule fixes besides (the RDP order), the name of a selective policy, and the meaning:
+            `of`, which columns mean the unit, as `user: author`; and for a metric-local account `protected`, the digest
+            of the list of words that are protected, empty where all are.
         later: the parameters that were fixed by a release after it was opened.
     """
 

@@ -12,7 +12,7 @@ from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.filters.choose import parameters_for, rule_for
 
-_FOR_LAPLACE = ("zcdp", "rdp", "weighted", "pld")
+_FOR_LAPLACE = ("zcdp", "rdp", "pld")
 
 
 def gaussian_noise(queries: int, budget: Budget, composition: str, beside: DpEvent | None = None) -> float:
@@ -78,10 +78,8 @@ def least_noise(
             a guess.
 
     Raises:
-        ConfigError: no multiplier from 1e-3 to 1e9 is enough, or the cap leaves nothing under this rule.
+        ConfigError: no multiplier from 1e-3 to 1e9 is enough.
     """
-    if composition != "rdp":  # what refuses the cap refuses it for every event, and says so in its own words
-        parameters_for(composition, budget)
     cost = _planned_cost if composition == "pld" else _filter_cost
 
     def of(sigma: float) -> float:

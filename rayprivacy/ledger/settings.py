@@ -34,7 +34,7 @@ class PrivacyConfig(Config):
     ledger_key: Annotated[str | None, PathKind.PRIVATE] = None
     account: str = Field(default="default", min_length=1)
     corpus: str = ""
-    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld", "metric"] = "gdp"
+    composition: Literal["gdp", "zcdp", "rdp", "pld", "metric"] = "gdp"
     key: Annotated[str, PathKind.PRIVATE] = "rayprivacy.key"
 
     @property

@@ -21,9 +21,9 @@ error in delta of the order of one step per standard deviation, 1e-6 (with a sma
 the error is larger in proportion), which is neglected and not proven.
 
 The discrete Laplace is 1/sigma-DP per query, pure and exact, hence also the rho = 1/(2 sigma^2) of composition 'zcdp'.
-'rdp', 'weighted' and 'pld' use the curve of one continuous Laplace that is shifted by the whole sensitivity. Shifts of
-several coordinates are no easier to see than their sum in one (go there a coordinate at a time: group privacy of Dong,
-Roth & Su 2022, which log-concave noise meets with equality); what the grid adds is again neglected and not proven.
+'rdp' and 'pld' use the curve of one continuous Laplace that is shifted by the whole sensitivity. Shifts of several
+coordinates are no easier to see than their sum in one (go there a coordinate at a time: group privacy of Dong, Roth &
+Su 2022, which log-concave noise meets with equality); what the grid adds is again neglected and not proven.
 
 A teacher that fails on its data votes a constant instead, and the number of teachers stays what it is.
 

@@ -49,7 +49,7 @@ class SampledPrivacyConfig(PrivacyConfig):
         composition: `rdp` admits any later release too; `pld` is tighter, and admits this recipe's plan alone.
     """
 
-    composition: Literal["rdp", "weighted", "pld"] = "rdp"
+    composition: Literal["rdp", "pld"] = "rdp"
 
 
 class SampledResources(EngineConfig, Resources):

@@ -34,7 +34,7 @@ from rayprivacy.tuning.space import Space, assigned, merged
 Values = Mapping[str, Any]
 SPACE = "space.json"  # in the search's folder: the space, as it was when the search began
 DECIDED = "decided.yaml"  # in the search's folder: what its machines decided when it began
-_SHARED = ("rdp", "weighted", "gdp", "zcdp")
+_SHARED = ("rdp", "gdp", "zcdp")
 
 
 @dataclass(frozen=True)

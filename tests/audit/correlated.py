@@ -1,4 +1,4 @@
-"""Bugs in noise that is correlated over steps, in the groups that go with it, and in what is made of the weights."""
+"""Bugs in noise that is correlated over steps, and in the groups that go with it."""
 
 from mutation import Mutation
 
@@ -53,13 +53,5 @@ CORRELATED = (
         "CorrelatedNoise(noise.noise, noise.mechanism.strategy)",
         "CorrelatedNoise(noise.noise, (1.0,))",
         "tests/statistical/test_banded_noise.py::test_the_noise_of_all_steps_has_the_declared_covariance",
-    ),
-    Mutation(
-        "average_moves_the_training",
-        "a model that is looked at on the way leaves its average in the training, which becomes another one",
-        "dpsgd/averaging.py",
-        "tensor.data.copy_(weights)",
-        "weights.copy_(tensor.data)",
-        "tests/dpsgd/test_averaging.py::test_a_model_that_is_looked_at_on_the_way_changes_nothing",
     ),
 )

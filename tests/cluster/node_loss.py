@@ -47,9 +47,7 @@ GENERATOR: dict[str, Any] = {
         "chunk": 2,
         "max_records": 2,
         "max_tokens": 12,
-        "bands": 2,  # noise that has to be made again,
-        "average": "ema",  # and an average that has to be kept
-        "optimizer": {"kind": "adambc"},
+        "bands": 2,  # noise that has to be made again
     },
     "generation": {"texts": 12, "max_tokens": 10},
     "evaluation": {"completions": 4, "nonprivate_steps": 5},

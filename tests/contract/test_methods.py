@@ -81,7 +81,7 @@ def test_a_shadow_of_any_method_is_a_recipe_of_its_own_corpus(name: str, tmp_pat
     assert data["privacy"]["key"] == "the-audited", "the given recipe stays as it is"  # type: ignore[index]
 
 
-@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "weighted", "pld"])
+@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
 @pytest.mark.parametrize("name", rp.method_names())
 def test_a_plan_names_the_accountant_that_the_account_has(name: str, composition: str, tmp_path: Path) -> None:
     data = _quick(name) | {"privacy": {"composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}}

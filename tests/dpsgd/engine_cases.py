@@ -57,7 +57,6 @@ class Case:
         sigmas: those of steps 0, 1, ..., where they differ.
         bands: steps in a row that share noise.
         optimizer: of the run.
-        average: which average of the weights is released.
         save_at, load_from: a folder to save to after the last step, or to load before the first.
         first: number of the first step.
         seeds: of the model's weights, for each rank.
@@ -81,7 +80,6 @@ class Case:
     sigmas: tuple[float, ...] = ()
     bands: int = 1
     optimizer: OptimizerConfig = SGD
-    average: Literal["none", "ema", "tail"] = "none"
     save_at: Path | None = None
     load_from: Path | None = None
     first: int = 0
@@ -190,8 +188,6 @@ def made(case: Case) -> Engine:
         clipping_norm=case.norm,
         noise_multiplier=1.0,
         optimizer=case.optimizer,
-        average=case.average,
-        tail=0.9,  # from step 1 on
         microbatches=int(BATCH) if case.micro else None,
     )
     mechanism: StepMechanism = ChangingGaussian(case.sigmas or (case.sigma,) * steps, case.norm)

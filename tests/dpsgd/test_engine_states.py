@@ -3,7 +3,6 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from rank_processes import Ranks
 from safetensors.torch import load_file
 
 from rayprivacy.core.files import read_json
-from rayprivacy.dpsgd.settings import OptimizerConfig
 
 MOMENTUM = SGD.model_copy(update={"momentum": 0.5, "learning_rate": 1e-2})
 FIRST, LAST = ((5, 4), (0, 0)), ((9, 0), (3, 2))
@@ -110,33 +108,6 @@ def test_correlated_noise_goes_on_with_other_ranks_and_another_stage(
     held = {path.name for path in tmp_path.iterdir() if path.suffix == ".safetensors"}
     kinds = {name.partition(":")[0] for file in held for name in load_file(tmp_path / file)}
     assert kinds == {"weight", "momentum_buffer"}  # no noise is on the disk
-
-
-BC = ADAM.model_copy(update={"kind": "adambc"})
-
-
-@pytest.mark.parametrize(
-    ("saved", "loaded", "average", "optimizer"),
-    [
-        (2, None, "ema", ADAM),
-        (None, 3, "tail", MOMENTUM),
-        pytest.param(3, 1, "tail", BC, marks=pytest.mark.exhaustive),
-        pytest.param(1, 3, "ema", SGD.model_copy(update={"learning_rate": 1e-2}), marks=pytest.mark.exhaustive),
-    ],
-)
-def test_averages_and_adambc_go_on_with_other_ranks_and_another_stage(
-    pair: Ranks, tmp_path: Path, saved: int | None, loaded: int | None, average: Any, optimizer: OptimizerConfig
-) -> None:
-    def run(zero: int | None, steps: str, ranks: int = 2, **more: Any) -> dict[str, np.ndarray]:
-        case = replace(_case(zero, False, steps, "adamw", ranks), optimizer=optimizer, average=average, **more)
-        return taken(case) if zero is None else pair.run(taken, case)[0]
-
-    run(saved, "first", 1 if saved is None else 2, save_at=tmp_path)
-    after = run(loaded, "last", 1 if loaded is None else 2, load_from=tmp_path)
-    _same(after, run(None, "all", 1))
-    average = "none"
-    with pytest.raises(AssertionError):
-        _same(after, run(None, "all", 1))
 
 
 def test_states_are_split_private_and_say_what_they_hold(pair: Ranks, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import Charge
-from rayprivacy.ledger.filters.choose import WEIGHTED_ORDERS
 from rayprivacy.ledger.store import Ledger
 
 USER, ADD = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE
@@ -45,18 +44,11 @@ def _fits_rdp() -> float:
     return cap / (ORDER / (2 * SIGMA**2))
 
 
-def _fits_weighted() -> float:
-    usable = [a for a in WEIGHTED_ORDERS if math.log(len(WEIGHTED_ORDERS) / DELTA) / (a - 1) < EPSILON]
-    caps = {a: EPSILON - math.log(len(usable) / DELTA) / (a - 1) for a in usable}
-    return max(cap / (a / (2 * SIGMA**2)) for a, cap in caps.items())
-
-
 METRIC = MetricLocalDpEvent(0.017, 1.3, 9)
 RULES: dict[str, tuple[dict[str, Any], Any, float]] = {
     "gdp": ({}, GaussianDpEvent(SIGMA), _fits_gdp()),
     "zcdp": ({}, LaplaceDpEvent(SIGMA), _fits_zcdp()),
     "rdp": ({"order": ORDER}, GaussianDpEvent(SIGMA), _fits_rdp()),
-    "weighted": ({}, GaussianDpEvent(SIGMA), _fits_weighted()),
     "metric": ({"kind": AccountKind.METRIC_LOCAL}, METRIC, EPSILON / (0.017 * 1.3 * 9)),
 }
 
@@ -138,7 +130,6 @@ def test_whatever_comes_back_comes_back_exactly(ledger: Ledger, composition: str
         ("zcdp", TRAINING),
         ("zcdp", METRIC),
         ("rdp", METRIC),
-        ("weighted", METRIC),
         ("metric", GaussianDpEvent(5.0)),
     ],
 )
@@ -149,15 +140,12 @@ def test_an_event_that_the_rule_cannot_price_costs_nothing(ledger: Ledger, compo
     assert [entry.kind for entry in ledger.entries("a")] == ["create"]
 
 
-@pytest.mark.parametrize("composition", ["rdp", "weighted"])
-def test_sampled_events_cost_far_less_than_unsampled_ones(ledger: Ledger, composition: str) -> None:
-    _open(ledger, composition)
+def test_sampled_events_cost_far_less_than_unsampled_ones(ledger: Ledger) -> None:
+    _open(ledger, "rdp")
     steps, q, sigma = 500, 0.01, 4.0
     charge = _reserve(ledger, 0, SelfComposedDpEvent(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps))
-    parameters = ledger.account("a").parameters
-    orders = [ORDER] if composition == "rdp" else [order for order, _ in parameters["orders"]]
     cost = (charge.cost or ())[0] / 2**80
-    unsampled = steps * orders[0] / (2 * sigma**2)
+    unsampled = steps * ORDER / (2 * sigma**2)
     assert q**2 * unsampled < cost < 2 * q**2 * unsampled
     assert ledger.verify().charges == 1
 

@@ -205,7 +205,7 @@ def _paid(ledger: Ledger, composition: str, event: DpEvent, of: str = AUTHOR, se
     return exposures(ledger, "central") == []
 
 
-@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "weighted", "pld"])
+@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
 @pytest.mark.parametrize(("times", "pays"), [(1, False), (2, True), (3, True)])
 def test_an_exposure_is_spared_by_a_charge_that_costs_as_much_as_what_is_drawn(
     ledger: Ledger, composition: str, times: int, pays: bool

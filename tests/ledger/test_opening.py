@@ -125,35 +125,9 @@ def test_the_command_line_opens_an_account_with_its_plan_or_not_at_all(sqlite_ur
     assert [entry.kind for entry in Ledger.open(sqlite_url).entries("a")] == ["create", "plan"]
 
 
-def test_a_cap_that_leaves_nothing_at_any_weighted_order_is_refused(ledger: Ledger) -> None:
-    small = Budget(0.02, 1e-6)
-    for call in (
-        lambda: parameters_for("weighted", small),
-        lambda: ledger.create_account("a", *UNIT, small, "weighted"),
-    ):
-        with pytest.raises(ConfigError, match=r"epsilon 0\.02 at delta 1e-06, .* raise epsilon or delta, or choose"):
-            call()
-    assert [account.name for account in ledger.accounts()] == ["chat"]
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 0.1, 0.2])
-def test_weighted_orders_serve_small_caps(ledger: Ledger, epsilon: float) -> None:
-    budget = Budget(epsilon, 1e-6)
-    orders = ledger.create_account("a", *UNIT, budget, "weighted").parameters["orders"]
-    assert min(order for order, _ in orders) > 64  # none of the low orders leaves anything
-    assert sum(share for _, share in orders) == pytest.approx(budget.delta, rel=1e-12)
-    for number, event in enumerate((LaplaceDpEvent(1e4), PoissonSampledDpEvent(0.001, GaussianDpEvent(50.0)))):
-        ledger.cancel(ledger.reserve("a", f"small-{number}", "d", event))
-    event = SelfComposedDpEvent(GaussianDpEvent(gaussian_noise(10, budget, "weighted")), 10)
-    ledger.reserve("a", "run", "d", event)
-    with pytest.raises(BudgetRefusedError, match="left"):
-        ledger.reserve("a", "run-2", "d", event)
-    assert ledger.verify().charges == 3
-
-
 def test_an_order_is_for_one_rule_only() -> None:
     with pytest.raises(ConfigError, match="only 'rdp' takes one"):
-        parameters_for("weighted", CAP, order=8.0)
+        parameters_for("zcdp", CAP, order=8.0)
 
 
 def test_a_cap_far_below_the_plan_is_told_as_that() -> None:

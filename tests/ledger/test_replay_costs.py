@@ -30,8 +30,8 @@ from rayprivacy.ledger.audit.replay import replay
         (("zcdp",), laplace(5.0), steps(1 / 50)),
         (("rdp", 3.0, "central", "", {"order": 8.0}), gaussian(5.0), steps(8 / 50)),
         (("rdp", 3.0, "central", "", {"order": 8}), sampled(1.0, 5.0), steps(8 / 50)),
-        (("rdp", 3.0, "central", "", {"order": 8.0}), sampled(0.02, 1.5), renyi_cost(0.02, 1.5, 1, [8.0])[0]),
-        (("rdp", 3.0, "central", "", {"order": 7.3}), sampled(0.02, 1.5), renyi_cost(0.02, 1.5, 1, [7.3])[0]),
+        (("rdp", 3.0, "central", "", {"order": 8.0}), sampled(0.02, 1.5), renyi_cost(0.02, 1.5, 1, 8.0)[0]),
+        (("rdp", 3.0, "central", "", {"order": 7.3}), sampled(0.02, 1.5), renyi_cost(0.02, 1.5, 1, 7.3)[0]),
     ],
 )
 def test_costs_must_be_what_the_event_costs(terms: tuple[Any, ...], event: dict[str, Any], price: int) -> None:
@@ -82,11 +82,6 @@ def test_the_price_of_a_sampled_gaussian_is_its_renyi_divergence(q: float, sigma
         (("zcdp",), gaussian(5.0), [steps(1 / 50)]),
         (("zcdp",), laplace(5.0), [steps(1 / 50)]),
         (("rdp", 3.0, "central", "", {"order": 8.0}), gaussian(5.0), [steps(8 / 50)]),
-        (
-            ("weighted", 3.0, "central", "", {"orders": [[4.0, 5e-7], [16.0, 5e-7]]}, 2),
-            gaussian(5.0),
-            [steps(4 / 50), steps(16 / 50)],
-        ),
         (
             ("metric", 30.0, "metric-local"),
             {"kind": "metric-local", "epsilon": 0.5, "diameter": 2.0, "tokens": 3},
@@ -246,20 +241,6 @@ def test_a_mixture_is_paid_by_its_own_line() -> None:
             replay(book.rows)
         else:
             refuse_next(book, "entry 3 .* cost")
-
-
-def test_weighted_orders_pay_with_their_share_of_delta() -> None:
-    for shares, sigma, message in (
-        ([[16.0, 1e-6]], 2.0, ""),  # the limit is 3 - log(1e6)/15 = 2.079, the cost 2
-        ([[16.0, 1e-6]], 1.9, "entry 2 .* exceeds the cap"),  # the cost is 2.216
-        ([[16.0, 1e-6], [8.0, 1e-6]], 9.0, "entry 1 .* more than delta"),
-    ):
-        book = Handmade().open("a", "weighted", parameters={"orders": shares}, size=len(shares))
-        book.reserve("a", "run", gaussian(sigma), [steps(order / (2 * sigma**2)) for order, _ in shares])
-        if message:
-            refuse_next(book, message)
-        else:
-            replay(book.rows)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ GARBAGE: list[Any] = [
     '{"unit":"user","relation":"replace","epsilon":1e308,"delta":1e-320,"composition":"gdp"}',
     '{"unit":"user","relation":"replace","epsilon":1e-300,"delta":0.5,"composition":"zcdp"}',
     '{"unit":"user","relation":"replace","epsilon":0,"delta":0.5,"composition":"rdp","parameters":{"order":1}}',
-    '{"unit":[],"relation":{},"epsilon":3,"delta":0.5,"composition":"weighted","parameters":{"orders":[[2]]}}',
+    '{"unit":[],"relation":{},"epsilon":3,"delta":0.5,"composition":"rdp","parameters":{"order":[[2]]}}',
 ]
 
 

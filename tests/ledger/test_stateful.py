@@ -18,7 +18,6 @@ from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import Charge
-from rayprivacy.ledger.filters.choose import WEIGHTED_ORDERS
 from rayprivacy.ledger.store import Ledger
 
 TERMS = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
@@ -32,7 +31,6 @@ COMPOSITIONS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "gdp": ({}, (*GAUSSIANS, TRAINING)),
     "zcdp": ({}, (GAUSSIANS[0], LaplaceDpEvent(2.5), TRAINING)),
     "rdp": ({"order": ORDER}, (*GAUSSIANS, TRAINING)),
-    "weighted": ({}, (*GAUSSIANS, TRAINING)),
     "metric": ({"kind": AccountKind.METRIC_LOCAL, "protected": ""}, METRIC),
     "pld": ({}, (GaussianDpEvent(9.0), LaplaceDpEvent(9.0), PLAN[0])),
     "selective": ({"kind": AccountKind.SELECTIVE, "policy": "phones"}, (*GAUSSIANS, TRAINING)),
@@ -52,8 +50,7 @@ def price(composition: str, event: Any) -> tuple[Fraction | int, ...]:
         return (squared,)
     if composition == "zcdp":
         return (squared / 2,)
-    orders = (ORDER,) if composition == "rdp" else WEIGHTED_ORDERS
-    return tuple(Fraction(order) * squared / 2 for order in orders)
+    return (Fraction(ORDER) * squared / 2,)
 
 
 class Store:
@@ -85,10 +82,8 @@ class Store:
         costs = {repr(event): filter_.cost(event, (0,) * filter_.size) for event in events}
         for event in events:
             exact = price(self.composition, event)[: filter_.size]
-            if self.composition == "weighted":  # orders at which the cap leaves nothing are left out
-                exact = price(self.composition, event)[-filter_.size :]
             for have, want in zip(costs[repr(event)], exact, strict=True):
-                if self.composition in ("rdp", "weighted"):  # floats, rounded up
+                if self.composition == "rdp":  # floats, rounded up
                     assert want <= Fraction(have, 2**80) <= want * (1 + Fraction(1, 10**8))
                 else:
                     assert have == (want if self.composition == "pld" else on_grid(Fraction(want)))
@@ -98,8 +93,6 @@ class Store:
         filter_: Any = self.ledger.terms(name).rule
         if self.composition == "pld":
             return ModelAccount((3, 2), False, entries=2)
-        if self.composition == "weighted":
-            return ModelAccount(filter_.limits, True, entries=1)
         return ModelAccount((filter_.limit,), False, entries=1)
 
 

@@ -56,7 +56,6 @@ def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
             "key": known_key(tmp_path),
             "account": "talk",
             "epsilon": 8.0,
-            "composition": "weighted",
         },
         "model": {
             "base": str(tiny_bert),
@@ -78,7 +77,7 @@ def _open_rich_account(job: Job) -> None:
     """An account that can pay for two releases: another list of labels is not refused for want of budget."""
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     meaning = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(30, 1e-6))
-    ledger.create_account("talk", *meaning, "weighted", of="user: who")
+    ledger.create_account("talk", *meaning, "rdp", order=4.0, of="user: who")
     ledger.close()
 
 

@@ -24,12 +24,12 @@ def _same_as_undisturbed(job: Job, *options: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("more", [True, False])
 def test_a_job_and_then_a_worker_die_and_the_run_is_finished(generator: Job, more: bool) -> None:
-    """With noise that must be made again, and an average that must be kept; with all of eDP-SGD."""
+    """With noise that must be made again; with all of eDP-SGD."""
     schedule = tuple(f"noise_schedule.{key}" for key in ("kind=linear", "tau=0.5", "steps_per_epoch=2"))
     (generator.folder / "public.csv").write_text("text\nthe cat sat on my mat\na dog ate the food\n")
     scales = ("layer_scale.from=public", f"layer_scale.source={generator.folder}/public.csv")
     edp = ("microbatches=16", *schedule, *scales)
-    keys = ("steps=4", *(("bands=2", "average=ema", "optimizer.kind=adambc") if more else edp))
+    keys = ("steps=4", *(("bands=2",) if more else edp))
     training = tuple(part for key in keys for part in ("-o", f"training.{key}"))
     # The job dies between the save of the first chunk and its commit.
     killed = generator.killed("out", dying(job=[SAVED]), *training)

@@ -399,9 +399,8 @@ def test_whatever_the_ledger_answers_can_travel(url: str) -> None:
     gaussian = GaussianDpEvent(90.0)
     accounts: dict[str, Any] = {
         "gdp": SelfComposedDpEvent(gaussian, 3),
-        "zcdp": gaussian,
+        "zcdp": LaplaceDpEvent(60.0),
         "rdp": PoissonSampledDpEvent(0.01, gaussian),
-        "weighted": LaplaceDpEvent(60.0),
         "pld": gaussian,
         "metric": MetricLocalDpEvent(0.01, 2.0, 5),
     }

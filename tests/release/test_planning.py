@@ -66,8 +66,3 @@ def test_the_search_asks_for_few_figures() -> None:
     queries = most_queries(noise_of, 0.05, 10_000)
     assert noise_of(queries) <= 0.05
     assert len(asked) <= 17
-
-
-def test_a_cap_that_no_order_takes_is_refused_in_its_own_words() -> None:
-    with pytest.raises(ConfigError, match="leaves nothing at any order: raise epsilon or delta"):
-        gaussian_noise(10, Budget(0.02, 1e-6), "weighted")

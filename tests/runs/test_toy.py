@@ -59,7 +59,7 @@ def test_the_plan_shows_every_stage_with_its_cost(bench: Bench) -> None:
     assert f"{outline.epsilon:.4g}" in " ".join(str(outline).split())
 
 
-@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "weighted", "pld"])
+@pytest.mark.parametrize("composition", ["gdp", "zcdp", "rdp", "pld"])
 def test_the_plan_names_the_accountant_of_its_account(bench: Bench, composition: str) -> None:
     outline = rp.plan(bench.load({"privacy.composition": composition}))
     assert f"composition {composition}" in outline.note

@@ -42,7 +42,7 @@ class ToyConfig(Config):
 class ToyPrivacy(PrivacyConfig):
     """The `privacy` block: plain Gaussian noise."""
 
-    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld"] = "gdp"
+    composition: Literal["gdp", "zcdp", "rdp", "pld"] = "gdp"
 
 
 class ToyRecipe(Recipe):

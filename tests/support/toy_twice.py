@@ -29,7 +29,7 @@ FIRST, SECOND, DECAYING, TEXT = "first training", "second training", "decaying t
 class TwicePrivacy(PrivacyConfig):
     """The `privacy` block: sampled steps."""
 
-    composition: Literal["rdp", "weighted", "pld"] = "rdp"
+    composition: Literal["rdp", "pld"] = "rdp"
 
 
 class TwiceResources(EngineConfig, Resources):

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.averaging import Averaging
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.engines.manifest import Fragment
@@ -81,7 +80,7 @@ def make_engine(
 
     Args:
         model: on its device, with `requires_grad` set; the engine takes it over.
-        training: clipping, optimizer, and which average of the weights is released.
+        training: clipping and optimizer.
         noise: keyed noise, the mechanism that scales it at each step, and the expected batch.
         engine: ZeRO stage, and how gradients are clipped.
         losses: forward pass of a batch, one loss for each row.
@@ -107,10 +106,10 @@ def make_engine(
     else:
         gradients = _of_units(model, clipping, engine)
         told(check_independence(model, losses, tokens, at_once, gradients, clipping))
-    schedule, averaging = Schedule(training.optimizer, training.steps), Averaging(training)
+    schedule = Schedule(training.optimizer, training.steps)
     if engine.zero is None:
-        return PlainEngine(model, gradients, noise, schedule, given, averaging)
-    return ZeroEngine(model, gradients, noise, schedule, given, engine.zero, engine.offload, averaging)
+        return PlainEngine(model, gradients, noise, schedule, given)
+    return ZeroEngine(model, gradients, noise, schedule, given, engine.zero, engine.offload)
 
 
 def _check_together(training: DpSgdConfig, engine: EngineConfig) -> None:

@@ -40,7 +40,6 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.release.scheduled import noiseless_steps, redacted_steps
 from rayprivacy.release.step_mechanism import StepMechanism
-from rayprivacy.release.strategy import step_factors
 
 _DRAWN_AT_ONCE = 1 << 22  # coordinates: bounds what the noise of a large parameter takes at a time
 _PROBE = ""  # no parameter has this name
@@ -94,12 +93,6 @@ class StepNoise:
     def stds(self) -> list[float]:
         """Standard deviation of the noise of each step."""
         return [self.mechanism.noise_std(step) for step in range(self.mechanism.steps)]
-
-    @property
-    def variances(self) -> list[float]:
-        """Variance of the noise of each step on a coordinate of the mean gradient, correlation included."""
-        factors = step_factors(self.mechanism.strategy, self.mechanism.steps)
-        return [(std * factor / self.expected_batch) ** 2 for std, factor in zip(self.stds, factors, strict=True)]
 
 
 class NoisyOptimizer:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.averaging import LAST_WEIGHTS, Averages, Averaging
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.engines.manifest import Fragment
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
@@ -34,7 +33,6 @@ class PlainEngine:
         noise: StepNoise,
         schedule: Schedule,
         losses: Callable[[Any, Any], Any],
-        averaging: Averaging = LAST_WEIGHTS,
     ) -> None:
         self._model, self._losses = model, losses
         for parameter in model.parameters():
@@ -42,10 +40,9 @@ class PlainEngine:
         self._gradients = gradients
         self._parameters = trainable_parameters(model)
         self._masters = {name: _master(parameter) for name, parameter in self._parameters.items()}
-        self._optimizer = make_optimizer(schedule.config, self._masters.values(), noise.variances)
-        sizes, partitions = {name: master.numel() for name, master in self._masters.items()}, whole(self._masters)
-        self._noisy = NoisyOptimizer(self._optimizer, partitions, sizes, True, noise, schedule)
-        self._averages = Averages(averaging, self._optimizer, partitions)
+        self._optimizer = make_optimizer(schedule.config, self._masters.values())
+        sizes = {name: master.numel() for name, master in self._masters.items()}
+        self._noisy = NoisyOptimizer(self._optimizer, whole(self._masters), sizes, True, noise, schedule)
 
     def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         """See `engine.Engine`."""
@@ -59,7 +56,6 @@ class PlainEngine:
                 self._noisy.hand_over(self._masters[name], total)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
-        self._averages.update(step)
         self._copy_back()
 
     def _clipped(self, batch: Batch | MicroBatch) -> Any:
@@ -86,8 +82,7 @@ class PlainEngine:
 
     def state_dict(self) -> dict[str, Tensor]:
         """See `engine.Engine`."""
-        with self._averages.in_place():
-            return {name: master.detach().cpu().clone() for name, master in self._masters.items()}
+        return {name: master.detach().cpu().clone() for name, master in self._masters.items()}
 
 
 def _master(parameter: nn.Parameter) -> nn.Parameter:

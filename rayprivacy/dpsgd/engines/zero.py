@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.averaging import LAST_WEIGHTS, Averages, Averaging
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
 from rayprivacy.dpsgd.engines import partitions
 from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed, never_skip, settings
@@ -49,7 +48,6 @@ class ZeroEngine:
         losses: one loss for each row.
         stage: 0 to 3.
         offload: keep the optimizer's part in the memory of the host.
-        averaging: which average of the weights is released.
 
     Raises:
         ConfigError: DeepSpeed is not installed, no process group is initialised, or stage 0 is to be offloaded.
@@ -64,7 +62,6 @@ class ZeroEngine:
         losses: Callable[[Any, Any], Any],
         stage: int,
         offload: bool,
-        averaging: Averaging = LAST_WEIGHTS,
     ) -> None:
         if not collectives.grouped():
             raise ConfigError(f"resources.zero is {stage} without a process group: let Ray Train start the workers.")
@@ -77,23 +74,22 @@ class ZeroEngine:
         self._deepspeed = find_deepspeed(self._device)
         for parameter in self._parameters.values():
             parameter.data = parameter.data.float()
-        optimizer = make_optimizer(schedule.config, self._parameters.values(), noise.variances)
+        optimizer = make_optimizer(schedule.config, self._parameters.values())
         self._engine = self._deepspeed.initialize(
             model=model, optimizer=optimizer, config=settings(stage, offload), dist_init_required=False
         )[0]
         never_skip(self._engine.optimizer, stage)
         self._model, self._losses, self._stage = self._engine.module, losses, stage
-        self._gradients, owned = gradients, self._partitions()
+        self._gradients = gradients
         self._noisy = NoisyOptimizer(
             self._engine.basic_optimizer,
-            owned,
+            self._partitions(),
             {name: partitions.size(parameter) for name, parameter in self._parameters.items()},
             stage == 0,
             noise,
             schedule,
             scale=collectives.world() if stage == 3 else 1,
         )
-        self._averages = Averages(averaging, self._engine.basic_optimizer, owned)
 
     def _partitions(self) -> list[partitions.Partition]:
         names = {parameter: name for name, parameter in self._parameters.items()}
@@ -111,7 +107,6 @@ class ZeroEngine:
             else:
                 self._reduce_once(batches)
             self._engine.step()
-        self._averages.update(step)
 
     def _reduce_once(self, batches: Sequence[Batch | MicroBatch]) -> None:
         if len(batches) == 1:
@@ -168,13 +163,7 @@ class ZeroEngine:
 
     def state_dict(self) -> dict[str, Tensor]:
         """See `engine.Engine`."""
-        with self._averages.in_place() as changed:
-            if changed:
-                self._spread()
-            released = {name: self._whole(parameter) for name, parameter in self._parameters.items()}
-        if changed:
-            self._spread()
-        return released
+        return {name: self._whole(parameter) for name, parameter in self._parameters.items()}
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
         if self._stage < 3:

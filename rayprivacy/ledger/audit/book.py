@@ -4,7 +4,7 @@ from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.events import read_leaves
 from rayprivacy.ledger.audit.plan import PlanRule, read_plan
 from rayprivacy.ledger.audit.rows import Row
-from rayprivacy.ledger.audit.rules import Rule, Vector, VectorRule, first_schema_cost
+from rayprivacy.ledger.audit.rules import Rule, SumRule, Vector, first_schema_cost
 from rayprivacy.ledger.audit.terms import Terms, read_meaning
 
 COUNTED = ("reserved", "started", "committed")
@@ -21,7 +21,7 @@ class AccountBook:
 
     def __init__(self, terms: Terms, where: str) -> None:
         self.terms = terms
-        self.rule: Rule = PlanRule() if terms.composition == "pld" else VectorRule(terms, where)
+        self.rule: Rule = PlanRule() if terms.composition == "pld" else SumRule(terms, where)
         self.sums = {state: [0] * self.rule.size for state in COUNTED}
         self._has_balance = self._has_charges = False
         self._first_schema: dict[str, Vector] = {}

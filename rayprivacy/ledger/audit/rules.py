@@ -1,11 +1,10 @@
-"""Admission as the auditor sees it: a vector of costs per charge, a vector of limits per account.
+"""Admission as the auditor sees it: a cost per charge, a limit per account.
 
-Every cost is an integer in units of 2^-80, so that sums are exact. What a limit means depends on the composition:
+Every cost is an integer in units of 2^-80, so that sums are exact. What the limit means depends on the composition:
 
     gdp       sum of 1/sigma^2  <= 1/s^2, s the noise at which dp_accounting's Gaussian curve meets (epsilon, delta)
     zcdp      sum of rho        <= max over a of (epsilon - log((a-1)/a) + (log delta + log a)/(a-1)) / a
     rdp       sum at order a    <= epsilon - log((a-1)/a) + (log delta + log a)/(a-1)
-    weighted  at one order a    <= epsilon - log(1/delta_a)/(a-1), the delta_a summing to at most delta
     metric    sum of epsilons   <= epsilon
 
 The zCDP line is the conversion of Canonne, Kamath & Steinke solved for rho: a cap holds when it holds at one order, and
@@ -13,7 +12,6 @@ at a given order it is linear in rho. `plan` holds the rule of composition pld, 
 """
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Protocol
 
@@ -25,7 +23,7 @@ from rayprivacy.ledger.audit.events import Leaves, read_leaves
 from rayprivacy.ledger.audit.terms import Terms
 
 UNIT = 2**80
-SLACK = {"gdp": 1e-6, "zcdp": 1e-4, "rdp": 1e-6, "weighted": 1e-6, "metric": 1e-9}
+SLACK = {"gdp": 1e-6, "zcdp": 1e-4, "rdp": 1e-6, "metric": 1e-9}
 _ALPHAS = 1 + np.logspace(-9, 12, 40001)
 
 Vector = tuple[int, ...]
@@ -51,62 +49,58 @@ class Rule(Protocol):
         """What remains of each limit, in its own units."""
 
 
-class VectorRule:
-    """The rule of every composition but pld.
+class SumRule:
+    """The rule of every composition but pld: one sum of costs, and one limit.
 
     Raises:
         LedgerError: the terms leave nothing that could be checked.
     """
 
+    size = 1
+
     def __init__(self, terms: Terms, where: str) -> None:
-        self.size = len(terms.orders) or 1
         self._composition = terms.composition
         self._pricing = _pricing(terms)
-        self._limits = _limits(terms, terms.epsilon, where)
-        self._slack_limits = _limits(terms, terms.epsilon * (1 + SLACK[terms.composition]), where)
-        self._known: dict[str, list[tuple[int, int]]] = {}
+        self._limit = _limit(terms, terms.epsilon, where)
+        self._slack_limit = _limit(terms, terms.epsilon * (1 + SLACK[terms.composition]), where)
+        self._known: dict[str, tuple[int, int]] = {}
 
     def check_cost(self, events: str, cost: Vector, where: str) -> None:
         """Refuse a cost below the price or clearly above it."""
         if events not in self._known:
             self._known[events] = self._bounds(events, where)
-        if len(cost) != self.size or any(
-            not low <= part <= high for part, (low, high) in zip(cost, self._known[events], strict=True)
-        ):
+        low, high = self._known[events]
+        if len(cost) != 1 or not low <= cost[0] <= high:
             strict.fail(where, "records a cost that is not what its event costs")
 
     def pays(self, events: str, cost: Vector, where: str) -> bool | None:
-        """Whether no part of the price is above that of the cost."""
+        """Whether the price is not above the cost."""
         bounds = self._price(events, where)
-        if bounds is None or any(part < low for part, (low, _) in zip(cost, bounds, strict=True)):
+        if bounds is None or cost[0] < bounds[0]:
             return False
-        return True if all(part >= high for part, (_, high) in zip(cost, bounds, strict=True)) else None
+        return True if cost[0] >= bounds[1] else None
 
     def fits(self, live: Vector) -> bool:
-        """Whether every sum fits, or for weighted orders one of them."""
-        checks = (used <= limit for used, limit in zip(live, self._slack_limits, strict=True))
-        return any(checks) if self._composition == "weighted" else all(checks)
+        """Whether the sum is within the limit."""
+        return live[0] <= self._slack_limit
 
     def left(self, live: Vector) -> list[float]:
         """Limit less sum, not below 0."""
-        return [max(0, limit - used) / UNIT for used, limit in zip(live, self._limits, strict=True)]
+        return [max(0, self._limit - live[0]) / UNIT]
 
-    def _bounds(self, events: str, where: str) -> list[tuple[int, int]]:
+    def _bounds(self, events: str, where: str) -> tuple[int, int]:
         found = self._price(events, where)
         if found is None:
             strict.fail(where, f"holds an event that composition '{self._composition}' does not take")
         return found
 
-    def _price(self, events: str, where: str) -> list[tuple[int, int]] | None:
-        """The least and the most that an event may cost, at each order; None where the rule does not take it."""
-        leaves, bounds = read_leaves(events, where), []
-        for pricing in self._pricing:
-            found = prices.price(leaves, pricing)
-            if found is None:
-                return None
-            low, high = Fraction(found[0]) * (1 - Fraction(1, 10**9)), Fraction(found[1]) * (1 + Fraction(1, 10**6))
-            bounds.append((math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)))
-        return bounds
+    def _price(self, events: str, where: str) -> tuple[int, int] | None:
+        """The least and the most that an event may cost; None where the rule does not take it."""
+        found = prices.price(read_leaves(events, where), self._pricing)
+        if found is None:
+            return None
+        low, high = Fraction(found[0]) * (1 - Fraction(1, 10**9)), Fraction(found[1]) * (1 + Fraction(1, 10**6))
+        return math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)
 
 
 def first_schema_cost(leaves: Leaves, where: str) -> Vector:
@@ -117,31 +111,27 @@ def first_schema_cost(leaves: Leaves, where: str) -> Vector:
     return (math.ceil(total * UNIT),)
 
 
-def _pricing(terms: Terms) -> Sequence[prices.Pricing]:
-    if terms.orders:
-        return [prices.renyi(order) for order, _ in terms.orders]
-    return [{"gdp": prices.mu_squared, "zcdp": prices.rho, "metric": prices.metric}[terms.composition]]
+def _pricing(terms: Terms) -> prices.Pricing:
+    if terms.composition == "rdp":
+        return prices.renyi(terms.order)
+    return {"gdp": prices.mu_squared, "zcdp": prices.rho, "metric": prices.metric}[terms.composition]
 
 
-def _limits(terms: Terms, epsilon: float, where: str) -> Vector:
-    if math.fsum(share for _, share in terms.orders) > terms.delta * (1 + 1e-9):
-        strict.fail(where, "gives its orders more than delta in total")
+def _limit(terms: Terms, epsilon: float, where: str) -> int:
     with np.errstate(all="ignore"):
         try:
-            return tuple(math.floor(Fraction(limit) * UNIT) for limit in _real_limits(terms, epsilon))
+            return math.floor(Fraction(_real_limit(terms, epsilon)) * UNIT)
         except (ArithmeticError, ValueError, RuntimeError):
             strict.fail(where, "states a cap that no formula here can check")
 
 
-def _real_limits(terms: Terms, epsilon: float) -> list[float]:
+def _real_limit(terms: Terms, epsilon: float) -> float:
     if terms.composition == "gdp":
-        return [float(get_sigma_gaussian(epsilon, terms.delta)) ** -2.0]
+        return math.pow(get_sigma_gaussian(epsilon, terms.delta), -2.0)
     if terms.composition == "zcdp":
         gains = (np.log(terms.delta) + np.log(_ALPHAS)) / (_ALPHAS - 1) - np.log1p(-1 / _ALPHAS)
-        return [float(np.max((epsilon + gains) / _ALPHAS))]
+        return float(np.max((epsilon + gains) / _ALPHAS))
     if terms.composition == "rdp":
-        (order, _), log_delta = terms.orders[0], math.log(terms.delta)
-        return [epsilon - math.log((order - 1) / order) + (log_delta + math.log(order)) / (order - 1)]
-    if terms.composition == "weighted":
-        return [epsilon + math.log(share) / (order - 1) for order, share in terms.orders]
-    return [epsilon]
+        order, log_delta = terms.order, math.log(terms.delta)
+        return epsilon - math.log((order - 1) / order) + (log_delta + math.log(order)) / (order - 1)
+    return epsilon

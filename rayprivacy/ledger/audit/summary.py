@@ -12,7 +12,6 @@ MEASURES = {
     "gdp": "sum of 1/sigma^2",
     "zcdp": "sum of rho",
     "rdp": "sum of the Renyi cost at the order",
-    "weighted": "sum of the Renyi cost at each order",
     "pld": "runs of each line of the plan",
     "metric": "sum of tokens * epsilon * diameter",
 }

@@ -11,11 +11,9 @@ from rayprivacy.ledger.audit.rows import Row
 
 CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
 MOST_ORDER = 1e5
-MOST_ORDERS = 100
 _FIRST = {"unit", "relation", "epsilon", "delta", "composition"}
 _LATER: dict[str, Any] = {"kind": CENTRAL, "corpus": "", "parameters": {}}
 _MEANING = frozenset({"of", "protected"})
-_PARAMETERS = {"gdp": None, "zcdp": None, "rdp": "order", "weighted": "orders", "pld": None, "metric": None}
 
 
 @dataclass(frozen=True)
@@ -26,14 +24,12 @@ class Terms:
         name: of the account.
         values: unit, relation, epsilon, delta, composition, kind, corpus and parameters, as JSON values.
         created_at: of its `create` entry.
-        orders: the Renyi orders that its rule uses, each with its share of delta.
         later: what a `meaning` entry said of it after it was opened.
     """
 
     name: str
     values: Mapping[str, Any]
     created_at: str
-    orders: tuple[tuple[float, float], ...]
     later: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -67,6 +63,11 @@ class Terms:
         return str(self.values["composition"])
 
     @property
+    def order(self) -> float:
+        """The Renyi order that the rule `rdp` uses."""
+        return float(self.parameters["order"])
+
+    @property
     def kind(self) -> str:
         """What the guarantee means."""
         return str(self.values["kind"])
@@ -96,7 +97,8 @@ def read_terms(row: Row, where: str) -> Terms:
         strict.fail(where, "states a delta of 1")
     if (values["kind"] == METRIC) != (values["composition"] == "metric"):
         strict.fail(where, "states a kind and a composition that do not go together")
-    return Terms(row["account"], values, row["created_at"], _orders(values, where))
+    _check_parameters(values, where)
+    return Terms(row["account"], values, row["created_at"])
 
 
 def read_meaning(terms: Terms, row: Row, where: str) -> Terms:
@@ -138,32 +140,20 @@ def check_row(terms: Terms | None, row: Row) -> None:
     strict.fail(f"the row of account {row['name']!r}", "differs from its create entry")
 
 
-def _orders(values: Mapping[str, Any], where: str) -> tuple[tuple[float, float], ...]:
-    key = _PARAMETERS[values["composition"]]
-    keys = ({key} if key else set()) | ({"policy"} if values["kind"] == SELECTIVE else set())
+def _check_parameters(values: Mapping[str, Any], where: str) -> None:
+    keys = {"order"} if values["composition"] == "rdp" else set()
+    keys |= {"policy"} if values["kind"] == SELECTIVE else set()
     found = strict.mapping(values["parameters"], keys, where, "parameters", _MEANING)
     _check_meaning(found, values, where)
     if "policy" in found:
         strict.text(found["policy"], where, "parameters")
-    if key == "order":
-        return ((strict.number(found["order"], 1.0, MOST_ORDER, where, "parameters"), values["delta"]),)
-    if key is None:
-        return ()
-    pairs = strict.items(found["orders"], where, "parameters")
-    if not 1 <= len(pairs) <= MOST_ORDERS or any(not isinstance(p, list) or len(p) != 2 for p in pairs):
-        strict.fail(where, "states no list of weighted orders")
-    return tuple(
-        (
-            strict.number(order, 1.0, MOST_ORDER, where, "parameters"),
-            strict.number(share, 0.0, float(values["delta"]), where, "parameters"),
-        )
-        for order, share in pairs
-    )
+    if "order" in found:
+        strict.number(found["order"], 1.0, MOST_ORDER, where, "parameters")
 
 
 _KNOWN: dict[str, set[str]] = {
     "unit": {unit.value for unit in PrivacyUnit},
     "relation": {relation.value for relation in NeighbouringRelation},
-    "composition": set(_PARAMETERS),
+    "composition": {"gdp", "zcdp", "rdp", "pld", "metric"},
     "kind": {CENTRAL, SELECTIVE, METRIC},
 }

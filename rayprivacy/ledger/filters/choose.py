@@ -11,18 +11,14 @@ from rayprivacy.core.units import Budget
 from rayprivacy.ledger.filters.gdp import GdpRule
 from rayprivacy.ledger.filters.metric import MetricRule
 from rayprivacy.ledger.filters.plan import Lines, PlanRule
-from rayprivacy.ledger.filters.renyi import OneOrderRule, WeightedOrdersRule
+from rayprivacy.ledger.filters.renyi import OneOrderRule
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.ledger.filters.zcdp import ZcdpRule
-
-# The high orders are for small caps: below epsilon 0.3 at delta 1e-6 the cap leaves nothing at order 64.
-WEIGHTED_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 _RULES: dict[str, Callable[[Budget, dict[str, Any], Lines], Rule]] = {
     "gdp": lambda budget, parameters, lines: GdpRule(budget),
     "zcdp": lambda budget, parameters, lines: ZcdpRule(budget),
     "rdp": lambda budget, parameters, lines: OneOrderRule(budget, float(parameters["order"])),
-    "weighted": lambda budget, parameters, lines: WeightedOrdersRule(budget, _shares(parameters["orders"])),
     "pld": lambda budget, parameters, lines: PlanRule(budget, lines),
     "metric": lambda budget, parameters, lines: MetricRule(budget),
 }
@@ -46,13 +42,12 @@ def parameters_for(
     """What the rule fixes when the account is opened: the given RDP order, or the best one for a plan.
 
     Raises:
-        ConfigError: 'rdp' without an order and without a plan, an order for another rule, a plan far above the cap, or
-            a cap that leaves nothing at any of the weighted orders.
+        ConfigError: 'rdp' without an order and without a plan, an order for another rule, or a plan far above the cap.
     """
     if composition != "rdp":
         if order is not None:
             raise ConfigError(f"order is {order} and composition is '{composition}': only 'rdp' takes one.")
-        return {"orders": _weighted_orders(budget)} if composition == "weighted" else {}
+        return {}
     if order is None and not plan:
         raise ConfigError("composition is 'rdp' and there is no order: give one, e.g. 8, or a plan to choose it from.")
     return {"order": float(order) if order is not None else _order_of(plan, budget)}
@@ -68,19 +63,3 @@ def _order_of(plan: Sequence[DpEvent], budget: Budget) -> float:
             " it, or plan less."
         ) from None
     return order
-
-
-def _weighted_orders(budget: Budget) -> list[list[float]]:
-    """The orders at which the cap leaves something, with equal shares of delta."""
-    least = budget.delta / len(WEIGHTED_ORDERS)
-    usable = [order for order in WEIGHTED_ORDERS if renyi.tail_cap(order, budget.epsilon, least) > 0]
-    if not usable:
-        raise ConfigError(
-            f"composition is 'weighted' and the cap, epsilon {budget.epsilon:g} at delta {budget.delta:g}, leaves"
-            " nothing at any order: raise epsilon or delta, or choose another composition."
-        )
-    return [[order, budget.delta / len(usable)] for order in usable]
-
-
-def _shares(orders: list[list[float]]) -> tuple[tuple[float, float], ...]:
-    return tuple((float(order), float(share)) for order, share in orders)

@@ -88,7 +88,7 @@ class VotesConfig(Config):
 class VotesPrivacyConfig(PrivacyConfig):
     """The `privacy` block: votes are a mechanism of central differential privacy."""
 
-    composition: Literal["gdp", "zcdp", "rdp", "weighted", "pld"] = "gdp"
+    composition: Literal["gdp", "zcdp", "rdp", "pld"] = "gdp"
 
 
 class TeacherResources(ResourcesConfig, Resources):
