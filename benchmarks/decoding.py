@@ -34,8 +34,9 @@ from decoding_quality import quality
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.evaluation.distances import has_mauve
 from rayprivacy.generation.decode import cut_prompts, sample
-from rayprivacy.generation.engines import ONNX, PRECISIONS
-from rayprivacy.generation.fast import convert, decoder_of
+from rayprivacy.generation.engines import ONNX
+from rayprivacy.generation.fast import convert
+from rayprivacy.generation.onnx_decoder import OnnxDecoder
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
@@ -44,11 +45,10 @@ AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "CT2_FORCE_CPU_ISA": "AVX2",
 }
 SETTINGS: dict[str, dict[str, str]] = {"avx2": AVX2, "native": {}}
 PLAIN = "transformers"
-ENGINES = (PLAIN, "transformers_static_cache", *PRECISIONS)
+ENGINES = (PLAIN, "transformers_static_cache", ONNX)
 BATCHES = {1: 6, 16: 32, 64: 64}  # and how many texts are timed
 PROMPT_WORDS = (4, 4)
 
@@ -111,12 +111,12 @@ def _measure(engine: str, arguments: argparse.Namespace) -> Any:
     torch.set_num_threads(1)
     backbone = load_backbone(ModelConfig(dtype="float32"))
     with tempfile.TemporaryDirectory() as scratch:
-        if engine not in PRECISIONS:
+        if engine != ONNX:
             return _sampled(_transformers(engine, backbone), backbone, arguments)
         began = time.process_time()
-        folder = convert(engine, backbone.model, backbone, Path(scratch))
+        folder = convert(backbone.model, backbone, Path(scratch))
         told = {"conversion_cpu_s": time.process_time() - began}
-        found = _sampled(decoder_of(engine, folder, backbone).sample, backbone, arguments)
+        found = _sampled(OnnxDecoder(folder, backbone).sample, backbone, arguments)
     return found if arguments.quality else told | found
 
 
@@ -150,7 +150,7 @@ def _rate(sampler: Sampler, backbone: Backbone, batch: int, texts: int, tokens: 
 
 
 def _quality(arguments: argparse.Namespace) -> dict[str, Any]:
-    texts = {engine: _in_a_process(engine, "native", arguments) for engine in (PLAIN, *PRECISIONS)}
+    texts = {engine: _in_a_process(engine, "native", arguments) for engine in (PLAIN, ONNX)}
     return quality(load_backbone(ModelConfig(dtype="float32")), texts, PLAIN)
 
 
@@ -160,7 +160,7 @@ def _machine() -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "load": round(os.getloadavg()[1], 1),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "transformers", "ctranslate2", "onnxruntime")},
+        **{name: version(name) for name in ("torch", "transformers", "onnxruntime")},
     }
 
 

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.evaluation.distances import mauve
-from rayprivacy.generation.engines import PRECISIONS
-from rayprivacy.generation.fast import convert, decoder_of
+from rayprivacy.generation.engines import ONNX
+from rayprivacy.generation.fast import convert
+from rayprivacy.generation.onnx_decoder import OnnxDecoder
 from rayprivacy.models.backbone import Backbone
 
 BATCH = 64
@@ -38,8 +39,8 @@ def quality(backbone: Backbone, documents: dict[str, list[list[int]]], reference
             "tokens_per_text": round(float(tokens.mean()), 2),
             "mauve": _mauve(features[reference], features[engine], same=engine == reference),
         }
-        if engine in PRECISIONS:
-            figures[engine] |= _distances(backbone, engine, documents[reference][:COMPARED])
+        if engine == ONNX:
+            figures[engine] |= _distances(backbone, documents[reference][:COMPARED])
     return {"texts": len(documents[reference]), "engines": figures}
 
 
@@ -94,11 +95,11 @@ def _mauve(reference: npt.NDArray[Any], other: npt.NDArray[Any], *, same: bool) 
 
 
 @torch.no_grad()
-def _distances(backbone: Backbone, engine: str, documents: list[list[int]]) -> dict[str, float]:
+def _distances(backbone: Backbone, documents: list[list[int]]) -> dict[str, float]:
     """Total variation and Kullback-Leibler divergence (nats) of next-token distributions, over all positions."""
     variation, divergence = [], []
     with tempfile.TemporaryDirectory() as scratch:
-        decoder = decoder_of(engine, convert(engine, backbone.model, backbone, Path(scratch)), backbone)
+        decoder = OnnxDecoder(convert(backbone.model, backbone, Path(scratch)), backbone)
         for ids in documents:
             expected = torch.log_softmax(backbone.model(torch.tensor([ids])).logits[0], -1)
             found = torch.log_softmax(decoder.logits(ids), -1)

@@ -32,14 +32,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow.parquet as pq
 from dialogs import DOMAINS, prepare
-from frozen_layers import FrozenLayers
-from transformers import NoBadWordsLogitsProcessor
-from without_noise import WithoutNoise
-
-from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.auditing.domains import (
+from domain_leaks import (
     ALL,
+    ClassifierJudge,
     Judge,
+    ListJudge,
     Rate,
     Sampled,
     difference,
@@ -48,6 +45,11 @@ from rayprivacy.auditing.domains import (
     likelihood_ratios,
     top_share,
 )
+from frozen_layers import FrozenLayers
+from transformers import NoBadWordsLogitsProcessor
+from without_noise import WithoutNoise
+
+from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.auditing.exposure import rank
 from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.auditing.secrets import candidates
@@ -73,7 +75,6 @@ from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
-from rayprivacy.policies.judges import ClassifierJudge, ListJudge
 from rayprivacy.policies.keywords import KeywordPolicy, read_lists
 from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import MARK, Policy

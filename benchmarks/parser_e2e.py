@@ -27,13 +27,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from kept_rows import KeptRows
+from parsing_figures import parsing_figures
 from quickstart import watched_run
 from smcalflow import has, prepare
 from two_stage_table import recipe_of, recipes
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.corpus.grammar import Grammar, lispress, read_functions
-from rayprivacy.evaluation.parsing import parsing_figures
 from rayprivacy.generation.decode import greedy
 from rayprivacy.generation.grammars import matcher_of
 from rayprivacy.generation.settings import BATCH

@@ -28,7 +28,7 @@ import yaml
 
 ISAS = {
     "native": {},
-    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "CT2_FORCE_CPU_ISA": "AVX2"},
+    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
 }
 LOOK_SECONDS = 0.5
 LOOKS_AT_SHARES = 4  # it takes the kernel some milliseconds for each process

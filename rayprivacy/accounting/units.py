@@ -1,17 +1,13 @@
-"""Conversions from one privacy unit to another: groups of users, users with several records, phrases in several shards.
+"""Conversions from one privacy unit to another: users with several records, phrases in several shards.
 
-An account protects one unit. What a *larger* group may still count on follows from the guarantee of its members (group
-privacy), and a mechanism that samples records instead of users must be charged for all records that one user owns:
+An account protects one unit. A mechanism that samples records instead of users must be charged for all records that one
+user owns:
 
-- a group of k under mu-GDP has k*mu-GDP, which is exact for Gaussian mechanisms; under (epsilon, delta) alone it has
-  (k epsilon, k e^((k-1) epsilon) delta), often no guarantee at all;
 - a user with up to k records, each sampled with probability q, contributes Binomial(k, q) of them to a step: a mixture
   of Gaussians (Choquette-Choo et al. 2023, arXiv 2310.15526), far costlier than one record;
 - a phrase that occurs in n shards changes n teachers. With a public, enforced bound on n the noise covers the worst
   phrase, and each rarer phrase is protected better (`phrase_report`).
 
->>> round(group_epsilon_gdp(0.5, 2, 1e-6), 3)
-4.887
 >>> record_sampling_event(0.01, 1.0, 1, 1000).event
 PoissonSampledDpEvent(sampling_probability=0.01, event=GaussianDpEvent(noise_multiplier=1.0))
 """
@@ -35,7 +31,6 @@ from rayprivacy.accounting.events import validate
 from rayprivacy.accounting.fields import MAX_COUNT, MAX_PARTS, show
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import Budget
 
 
 @dataclass(frozen=True)
@@ -55,30 +50,6 @@ class PhraseReport:
     average: float
     histogram: tuple[tuple[int, int], ...]
     releasable: bool = False
-
-
-def group_epsilon_gdp(mu: float, k: int, delta: float) -> float:
-    """The epsilon at delta of a group of k when one member has mu-GDP, rounded up.
-
-    Raises:
-        ConfigError: k is not a whole number of at least 1, or mu or delta is out of range.
-    """
-    return epsilon_of(_group(k) * mu, delta)
-
-
-def group_budget(budget: Budget, k: int) -> Budget:
-    """What a group of k has when one member has a budget: (k epsilon, k e^((k-1) epsilon) delta).
-
-    Raises:
-        ConfigError: k is not a whole number of at least 1, or the group's delta reaches 1, which promises nothing.
-    """
-    log_delta = math.log(_group(k)) + (k - 1) * budget.epsilon + math.log(budget.delta)
-    if log_delta >= 0:
-        raise ConfigError(
-            f"k is {k}, and (epsilon {budget.epsilon:g}, delta {budget.delta:g}) promises groups of {k} nothing:"
-            " use a smaller group or budget."
-        )
-    return Budget(k * budget.epsilon, budget.delta if k == 1 else math.exp(log_delta))
 
 
 def record_sampling_event(q: float, sigma: float, records_per_user: int, steps: int) -> DpEvent:
@@ -143,8 +114,10 @@ def phrase_report(
         raise ConfigError(f"queries is {show(queries)}: give a whole number of at least 1.")
     if not 0 < sigma_at_bound < math.inf:
         raise ConfigError(f"sigma_at_bound is {sigma_at_bound}: give a positive finite number.")
+    if type(bound) is not int or not 1 <= bound <= MAX_COUNT:
+        raise ConfigError(f"bound is {show(bound)}: give a whole number of at least 1.")
     shards = Counter(shards_per_phrase.values())
-    if not shards or any(type(n) is not int or not 0 <= n <= _group(bound) for n in shards):
+    if not shards or any(type(n) is not int or not 0 <= n <= bound for n in shards):
         raise ConfigError(
             f"shards_per_phrase has no phrase, or one outside 0 to bound {bound}: enforce the bound first."
         )
@@ -153,9 +126,3 @@ def phrase_report(
     average = math.fsum(costs[n] * phrases for n, phrases in shards.items()) / shards.total()
     histogram = tuple(sorted(shards.items()))
     return PhraseReport(epsilon_of(bound * mu_of_one, delta), costs[max(shards)], average, histogram)
-
-
-def _group(k: int) -> int:
-    if type(k) is not int or not 1 <= k <= MAX_COUNT:
-        raise ConfigError(f"the group size is {show(k)}: give a whole number of at least 1.")
-    return k

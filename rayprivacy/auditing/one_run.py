@@ -88,30 +88,6 @@ class Guesses:
         return low
 
 
-def guesses(
-    scores: npt.NDArray[np.float64], included: npt.NDArray[np.bool_], guessed_in: int, guessed_out: int
-) -> Guesses:
-    """Guess "in" for the highest scores and "out" for the lowest, and count what was right.
-
-    Args:
-        scores: one for each canary; a high score says that the run has seen it.
-        included: the coins.
-        guessed_in: how many guesses of "in", fixed beforehand.
-        guessed_out: how many guesses of "out"; the others are abstentions.
-
-    Raises:
-        ConfigError: the lengths differ, or there are more guesses than canaries.
-    """
-    canaries = len(scores)
-    if len(included) != canaries:
-        raise ConfigError(f"there are {canaries} scores and {len(included)} coins: give one of each for every canary.")
-    if min(guessed_in, guessed_out) < 0 or guessed_in + guessed_out > canaries:
-        raise ConfigError(f"guesses are {guessed_in} + {guessed_out} on {canaries} canaries: make fewer.")
-    order = np.argsort(-scores, kind="stable")
-    right = int(included[order[:guessed_in]].sum()) + int((~included[order[canaries - guessed_out :]]).sum())
-    return Guesses(canaries, guessed_in + guessed_out, right)
-
-
 def coins(canaries: int, seed: int) -> npt.NDArray[np.bool_]:
     """A fair coin for each canary."""
     thrown: npt.NDArray[Any] = np.random.default_rng(seed).random(canaries) < 0.5

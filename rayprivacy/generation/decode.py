@@ -1,7 +1,7 @@
 """Continue public prompts with a causal language model (Hugging Face `generate`), in batches, reproducibly."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,15 +53,10 @@ def greedy(
     prompts: list[str],
     max_tokens: int,
     masks: Callable[[], Any] | None = None,
-    begun: Sequence[int] = (),
 ) -> list[list[int]]:
-    """The most likely continuation of every prompt, token by token; arguments and answer as of `sample`.
-
-    Each continuation begins with the tokens `begun`, which count among its `max_tokens`, and which masks have seen.
-    """
-    prefixes = [[*documents.prefix(prompt), *begun] for prompt in prompts]
-    most = max_tokens - len(begun)
-    return _continue(model, documents, prefixes, most, 0, {"do_sample": False}, BATCH, masks=masks)
+    """The most likely continuation of every prompt, token by token; arguments and answer as of `sample`."""
+    prefixes = [documents.prefix(prompt) for prompt in prompts]
+    return _continue(model, documents, prefixes, max_tokens, 0, {"do_sample": False}, BATCH, masks=masks)
 
 
 @torch.no_grad()

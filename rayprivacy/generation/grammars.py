@@ -72,27 +72,6 @@ def check_grammar(grammar: Grammar, key: str) -> None:
         raise ConfigError(f"{key} holds rules that cannot be used ({_shown(fault)}): give {written}.")
 
 
-def following(matcher: Matcher, tokens: list[int], vocabulary: int) -> list[int]:
-    """The first tokens of a text, up to the first one that masks rule out; `vocabulary` tokens are scored."""
-    return tokens[: _left(matcher.masks(), tokens, vocabulary)]
-
-
-def masks_behind(matcher: Matcher, tokens: list[int], vocabulary: int) -> Any:
-    """A processor of logits for one call of `generate` that goes on behind some tokens, which follow the grammar."""
-    masks = matcher.masks()
-    _left(masks, tokens, vocabulary)  # the call itself will show it the last token
-    return masks
-
-
-def _left(masks: Any, tokens: list[int], vocabulary: int) -> int:
-    """How many tokens come before the first one that masks rule out: they are asked before each, as in `generate`."""
-    for place, token in enumerate(tokens):
-        before = torch.tensor([tokens[max(0, place - 1) : place]])
-        if masks(before, torch.zeros(1, vocabulary))[0, token] == _MASKED:
-            return place
-    return len(tokens)
-
-
 class XgrammarMatcher:
     """A grammar by xgrammar."""
 

@@ -6,9 +6,13 @@
 
 The runtime computes logits, with the attention cache in our arrays, and no more. Tokens are drawn here, by a generator
 of the batch, with the filters of transformers. All batches share one copy of the weights.
+
+A small product gains nothing from a second core, and two batches do. So a batch is sampled by one thread, with a seed
+of its own: its texts do not depend on what is sampled beside it, nor on how many threads there are.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +22,8 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.core.counting import Told, nobody
-from rayprivacy.generation.batches import Decoder
 from rayprivacy.generation.onnx_graph import GRAPH, LENGTHS, LOGITS, LONGEST, PLACES, TOKENS, past
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents
 
 Array = npt.NDArray[Any]
@@ -62,8 +65,8 @@ class _Texts:
         return _Texts(self.numbers[kept], tokens, self.lengths[kept] + 1, np.arange(len(tokens)), cache)
 
 
-class OnnxDecoder(Decoder):
-    """A model as an ONNX graph.
+class OnnxDecoder:
+    """A model as an ONNX graph, which samples.
 
     Args:
         folder: as `write_graph` leaves it.
@@ -73,20 +76,39 @@ class OnnxDecoder(Decoder):
     """
 
     def __init__(self, folder: Path, documents: Documents, threads: int = 1, told: Told = nobody) -> None:
-        super().__init__(documents, threads, told)
+        self._threads, self._told = threads, told
+        self._prefix, self._end = documents.prefix, documents.end
+        self._stops = torch.tensor(sorted({documents.start, documents.end}))
         self._session = _session(folder / GRAPH)
         shapes = {each.name: each.shape for each in self._session.get_outputs()}
         self._vocabulary: int = shapes.pop(LOGITS)[1]
         self._cache: dict[str, list[Any]] = shapes
 
+    def sample(self, prompts: list[str], config: SamplingConfig, batch: int = BATCH) -> list[list[int]]:
+        """Sample one continuation of every prompt; documents as of `decode.sample`."""
+        prefixes = [self._prefix(prompt) for prompt in prompts]
+        batches = [prefixes[at : at + batch] for at in range(0, len(prefixes), batch)]
+        configs = [config.model_copy(update={"seed": config.seed + number}) for number in range(len(batches))]
+        found: list[list[int]] = []
+        self._told(0)
+        with ThreadPoolExecutor(self._threads) as threads:
+            for prefixes, drawn in zip(batches, threads.map(self.continued, batches, configs), strict=True):
+                found += [self._document(*pair, config.max_tokens) for pair in zip(prefixes, drawn, strict=True)]
+                self._told(len(found))
+        return found
+
+    def _document(self, prefix: list[int], new: list[int], most: int) -> list[int]:
+        """A text that is shorter than it may be has ended by itself."""
+        return [*prefix, *new, *([self._end] if len(new) < most else [])]
+
     def continued(self, prefixes: list[list[int]], config: SamplingConfig) -> list[list[int]]:
         """What is drawn after each prefix of one batch, without the token that ended it."""
         generator = torch.Generator().manual_seed(config.seed)
         found: list[list[int]] = [[] for _ in prefixes]
-        texts, stops = self._begun(prefixes, config.max_tokens), torch.tensor(self.stops)
+        texts = self._begun(prefixes, config.max_tokens)
         for _ in range(config.max_tokens):
             drawn = draw(self._logits(texts), config, generator)
-            texts = texts.further(drawn, ~torch.isin(drawn, stops))
+            texts = texts.further(drawn, ~torch.isin(drawn, self._stops))
             for number, (token,) in zip(texts.numbers, texts.tokens.tolist(), strict=True):
                 found[number].append(token)
             if not len(texts.numbers):

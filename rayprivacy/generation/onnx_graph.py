@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rayprivacy.generation.engines import ONNX, converts
+from rayprivacy.generation.engines import has_graph
 
 GRAPH = "model.onnx"
 WEIGHTS = "weights"
@@ -55,7 +55,7 @@ def write_graph(model: Any, folder: Path) -> Path:
     from onnx import TensorProto, helper
 
     config = model.config
-    if not converts(ONNX, config):
+    if not has_graph(config):
         raise ValueError("no plain Llama")
     folder.mkdir(parents=True)
     cache = ["texts", config.num_key_value_heads, "room", config.head_dim]

@@ -64,7 +64,6 @@ def sampled(task: WritingTask, prompts: Prompts, actors: int, blocks: Sequence[i
 def _start(task: WritingTask) -> Any:
     sampler = ray.remote(SamplingActor).options(
         num_cpus=task.threads,
-        num_gpus=1 if task.engine == "vllm" else 0,
         scheduling_strategy="SPREAD",
         max_restarts=-1,
         max_task_retries=-1,

@@ -6,7 +6,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 
 from rayprivacy.core.config import Config
 
-EngineName = Literal["transformers", "ctranslate2", "ctranslate2_float32", "onnxruntime_float32", "vllm"]
+EngineName = Literal["transformers", "onnxruntime_float32"]
 FIRST_ENGINE: Literal["transformers"] = "transformers"
 BATCH = 64  # texts that are sampled at once: more are little faster, and leave the last actor more to do alone
 
@@ -42,10 +42,9 @@ class WritingConfig(SamplingConfig):
     """How synthetic text is sampled from a released model.
 
     Attributes:
-        engine: what samples; all draw from the same distribution, and each has texts of its own. `auto` is decided when
-            a run begins: the first of `onnxruntime_float32` and `ctranslate2_float32` that is installed (the extra
-            `fast`) and takes the base model, `transformers` elsewhere. `ctranslate2` multiplies in int8, which is
-            faster and another distribution. `vllm` needs a GPU and an environment of its own.
+        engine: what samples; both draw from the same distribution, and each has texts of its own. `auto` is decided
+            when a run begins: `onnxruntime_float32` where it is installed (the extra `fast`) and takes the base model,
+            `transformers` elsewhere.
     """
 
     engine: Literal["auto"] | EngineName = "auto"
@@ -70,7 +69,7 @@ class PseudoConfig(SamplingConfig):
     temperature: float = Field(default=0.8, gt=0)
     top_k: int = Field(default=40, ge=1)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    engine: Literal["transformers", "ctranslate2", "ctranslate2_float32", "onnxruntime_float32"] = FIRST_ENGINE
+    engine: EngineName = FIRST_ENGINE
 
     @model_serializer(mode="wrap")
     def _without_the_first_engine(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

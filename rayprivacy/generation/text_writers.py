@@ -3,9 +3,7 @@
 An engine is a function of the model, the prompts and the settings, so that a block that is sampled again is the same.
 """
 
-import importlib
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,9 +15,10 @@ from transformers import AutoConfig
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.generation.decode import Sampler, sample
 from rayprivacy.generation.degenerate import holds_structure, is_degenerate
-from rayprivacy.generation.fast import decoder_of
+from rayprivacy.generation.engines import ONNX
 from rayprivacy.generation.grammars import Matcher
-from rayprivacy.generation.settings import BATCH, EngineName, SamplingConfig
+from rayprivacy.generation.onnx_decoder import OnnxDecoder
+from rayprivacy.generation.settings import EngineName, SamplingConfig
 from rayprivacy.generation.structured import Continue, Structure, StructuredWriter
 from rayprivacy.models.backbone import Backbone, Documents, load_backbone, load_documents
 from rayprivacy.models.settings import ModelConfig
@@ -81,7 +80,7 @@ class UnstructuredWriter:
 
 def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
     """What writes the texts of the task's blocks."""
-    freely = ENGINES[task.engine](task)
+    freely = (_converted if task.engine == ONNX else _transformers)(task)
     return _structured(task, task.structure, freely) if task.structure else UnstructuredWriter(freely, task.names)
 
 
@@ -104,7 +103,7 @@ def _transformers(task: WritingTask) -> Continue:
 
 def _converted(task: WritingTask) -> Continue:
     documents = load_documents(task.model_dir)
-    return _texts(documents, decoder_of(task.engine, task.ready, documents, task.threads).sample, task.begun)
+    return _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task.begun)
 
 
 def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:
@@ -115,42 +114,6 @@ def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:
         return [documents.text(ids) if begun else documents.text_after(prompt, ids) for prompt, ids in written]
 
     return continued
-
-
-def _vllm(task: WritingTask) -> Continue:
-    """Sample with vLLM on one GPU for each actor. This was not run here: nobody had vLLM and its GPU at hand.
-
-    Texts are other ones than with `transformers`, and may depend on the GPU and the version of vLLM.
-    """
-    vllm: Any = importlib.import_module("vllm")  # an optional package, imported only where it is wanted
-    documents, model = load_documents(task.model_dir), vllm.LLM(model=str(task.model_dir))
-
-    def continued(prompts: list[str], config: SamplingConfig) -> list[str]:
-        asked = [{"prompt_token_ids": documents.prefix(prompt)} for prompt in prompts]
-        settings = [
-            vllm.SamplingParams(
-                temperature=config.temperature,
-                top_k=config.top_k,
-                top_p=config.top_p,
-                max_tokens=config.max_tokens,
-                seed=(config.seed * BATCH + place) % 2**63,
-                stop_token_ids=[documents.start, documents.end],
-            )
-            for place in range(len(prompts))
-        ]
-        answers = model.generate(asked, settings, use_tqdm=False)
-        return [documents.text(list(answer.outputs[0].token_ids)) for answer in answers]
-
-    return continued
-
-
-ENGINES: dict[EngineName, Callable[[WritingTask], Continue]] = {
-    "transformers": _transformers,
-    "ctranslate2": _converted,
-    "ctranslate2_float32": _converted,
-    "onnxruntime_float32": _converted,
-    "vllm": _vllm,
-}
 
 
 @lru_cache(maxsize=1)

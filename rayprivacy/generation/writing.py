@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told, nobody
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.generation.engines import PRECISIONS, require_engine
+from rayprivacy.generation.engines import ONNX, require_engine
 from rayprivacy.generation.fast import convert
 from rayprivacy.generation.parts import Parts
 from rayprivacy.generation.sampling_actors import METADATA, Prompts, sampled
@@ -105,7 +105,7 @@ def write_samples(
         workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
         source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
             of a killed run are taken over. Without a name they are not.
-        begun: whether each text begins with its prompt; not for the engine `vllm`.
+        begun: whether each text begins with its prompt.
         structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
         names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
             goes on with the structure.
@@ -167,17 +167,17 @@ def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
 @contextmanager
 def _made_ready(engine: EngineName, model_dir: Path, workspace: Path) -> Iterator[Path]:
     """The folder that actors read, made once for all of them: the model's own, or a converted one."""
-    if engine not in PRECISIONS:
+    if engine != ONNX:
         yield model_dir
         return
-    folder = _convert_saved(engine, model_dir, workspace)
+    folder = _convert_saved(model_dir, workspace)
     yield folder
     shutil.rmtree(folder)
 
 
-def _convert_saved(engine: EngineName, model_dir: Path, workspace: Path) -> Path:
+def _convert_saved(model_dir: Path, workspace: Path) -> Path:
     backbone = load_saved(model_dir)  # it goes when this returns: the driver keeps no model while actors sample
-    return convert(engine, backbone.model, backbone, workspace)
+    return convert(backbone.model, backbone, workspace)
 
 
 @dataclass

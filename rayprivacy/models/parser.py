@@ -74,7 +74,7 @@ def kept_parser(
     Raises:
         ConfigError: training diverges.
     """
-    settings = config.model_dump(mode="json", exclude={"source", "text", "engine"})
+    settings = config.model_dump(mode="json", exclude={"source", "text"})
     name = digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
     if not folder.is_dir():

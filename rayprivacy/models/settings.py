@@ -107,8 +107,6 @@ class ParserConfig(Config):
         learning_rate: of AdamW in the first step; it falls linearly towards zero.
         adapter: what of the base model is trained.
         seed: of which pairs are held out, and of the order of the others.
-        engine: what reads private text. An engine of CTranslate2 is faster, and what it reads that is no tree is read
-            once more; its trees may be other ones, so that it is part of the release.
     """
 
     source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
@@ -119,4 +117,3 @@ class ParserConfig(Config):
     learning_rate: float = Field(default=1e-3, gt=0)
     adapter: AdapterConfig = AdapterConfig(rank=16)
     seed: int = Field(default=0, ge=0)
-    engine: Literal["transformers", "ctranslate2", "ctranslate2_float32"] = "transformers"

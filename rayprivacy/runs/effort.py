@@ -8,7 +8,7 @@ that grows with them is declared for each user, and multiplied by a public guess
 from dataclasses import dataclass
 from typing import Literal
 
-from rayprivacy.generation.engines import FASTEST, PRECISIONS, is_installed
+from rayprivacy.generation.engines import ONNX, has_onnx
 
 # What `runs.kernels` times. In the model's number format: a trunk over whole rows, over one token of many texts, and
 # forwards and backwards. In float32: sampling by the quickest engine, one large product, and many small ones.
@@ -37,9 +37,8 @@ class Effort:
 
 
 def sampling_kernel(engine: str) -> Kernel:
-    """What sampling by an engine is like; `auto` is taken to find a model that an installed engine takes.
+    """What sampling by an engine is like; `auto` is taken to find a model that ONNX Runtime takes, if it is installed.
 
-    An engine that converts computes in a format of its own, whatever the model's is.
+    It computes in float32, whatever the model's format is.
     """
-    fast = engine in PRECISIONS or (engine == "auto" and any(map(is_installed, FASTEST)))
-    return "sample" if fast else "decode"
+    return "sample" if engine == ONNX or (engine == "auto" and has_onnx()) else "decode"

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from rayprivacy.core.threads import cores
-from rayprivacy.generation.engines import ONNX, is_installed
+from rayprivacy.generation.engines import has_onnx
 from rayprivacy.generation.settings import BATCH, SamplingConfig
 
 WIDTH, INNER, HEADS, LAYERS = 576, 1536, 9, 2
@@ -59,7 +59,7 @@ def measured() -> dict[str, Any]:
     for name, dtype in FORMATS.items():
         for kernel, (rows, tokens, train) in SHAPES.items():
             flops[f"{kernel} {name}"] = _rate(*_trunk(rows, tokens, dtype, train))
-    flops["sample"] = _rate(*_sampling()) if is_installed(ONNX) else flops["decode float32"]
+    flops["sample"] = _rate(*_sampling()) if has_onnx() else flops["decode float32"]
     return {"cpus": cores(), "flops": flops}
 
 

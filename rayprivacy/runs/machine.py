@@ -19,7 +19,7 @@ from typing import Any
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, user_cache, write_json
 from rayprivacy.core.threads import cores
-from rayprivacy.generation.engines import ONNX, is_installed, package_of
+from rayprivacy.generation.engines import has_onnx
 from rayprivacy.runs.effort import MODEL_KERNELS, Kernel
 
 SWITCHES = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "DNNL_MAX_CPU_ISA")
@@ -54,7 +54,7 @@ class Machine:
 def machine_name() -> str:
     """A digest of what makes this machine as fast as it is."""
     switches = {name: os.environ[name] for name in SWITCHES if name in os.environ}
-    sampler = version(package_of(ONNX)) if is_installed(ONNX) else None
+    sampler = version("onnxruntime") if has_onnx() else None
     return digest_json([_processor(), os.cpu_count(), cores(), version("torch"), sampler, switches])[:16]
 
 

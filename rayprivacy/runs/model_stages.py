@@ -26,7 +26,7 @@ def writing_stage(
         reads: what the stage reads, in words.
     """
     size, blocks, efforts = size_of(base), -(-config.texts // BATCH), None
-    if size is not None and config.engine != "vllm":
+    if size is not None:
         processes, flops = min(actors or blocks, blocks), size.forward(config.texts * config.max_tokens)
         efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),)
     detail = f"{config.texts} texts of {config.max_tokens} tokens at most"

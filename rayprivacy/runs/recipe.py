@@ -201,6 +201,10 @@ class Recipe(Config):
         return type(self).parse(data)
 
     def _named(self, free: Mapping[str, Any]) -> str:
+        return f"{self.method}-{digest_json(self._named_by(free))[:16]}"
+
+    def _named_by(self, free: Mapping[str, Any]) -> dict[str, Any]:
+        """All that names the release, as JSON values."""
         shape = self.model_dump(mode="json", exclude=dict(free))
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
-        return f"{self.method}-{digest_json(shape)[:16]}"
+        return shape

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 import torch
 
 from rayprivacy.models.adapters import HeadAdapter
-from rayprivacy.models.dice import Dice
 from rayprivacy.models.features import Encoded, Features
 from rayprivacy.models.queries import Queries
 from rayprivacy.teachers.kinds import FILLED, State
@@ -186,7 +185,8 @@ class ResidualKind(HeadKind):
     def start(self) -> State:
         """A drawn from the public seed, B of zeros."""
         width, rank = self.head.shape[1], self.config.width
-        down = Dice(SEED).normal(width, rank) / math.sqrt(width)
+        drawn = torch.randn(width, rank, generator=torch.Generator().manual_seed(SEED), device="cpu")
+        down = drawn / math.sqrt(width)
         return {"down": down.to(self.head.device), "up": torch.zeros(rank, width, device=self.head.device)}
 
     def moved(self, teachers: State, inward: torch.Tensor) -> torch.Tensor:

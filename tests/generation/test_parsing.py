@@ -14,8 +14,6 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.grammar import Grammar
 from rayprivacy.corpus.structures import names
 from rayprivacy.generation import parsing
-from rayprivacy.generation.decode import greedy
-from rayprivacy.generation.fast import convert
 from rayprivacy.generation.parsing import UNREAD, Parser
 from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
 from rayprivacy.models.parser import asked, fitted_parser, split_pairs
@@ -102,63 +100,6 @@ def test_only_the_first_tokens_of_an_utterance_are_read(parser: Parser) -> None:
     long = "play home " * 50
     assert len(tokens.tokenizer.encode(asked(long, tokens, 16))) < 28
     assert parser(long) == parser(long + "by the band")
-
-
-@pytest.mark.parametrize("engine", [pytest.param("ctranslate2", marks=pytest.mark.exhaustive), "ctranslate2_float32"])
-def test_the_fast_engine_reads_each_record_alone_and_leaves_the_rest_to_masks(
-    parser: Parser, tmp_path: Path, engine: str, one_thread: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("ctranslate2")
-    folder = convert(engine, parser.backbone.model, parser.backbone, tmp_path)
-    fast = Parser(parser.backbone, 16, 64, RULES, folder)
-    said = [each for each, _ in PAIRS[:8]] + STRANGE
-    found = [fast(each) for each in said]
-    assert [Parser(parser.backbone, 16, 64, RULES, folder)(each) for each in reversed(said)][::-1] == found
-    slow = [parser(each) for each in said]
-    same = sum(one == other for one, other in zip(found, slow, strict=True))
-    assert same >= (0.7 if engine == "ctranslate2" else 0.9) * len(said)  # int8 is another model
-    asked_slowly: list[Any] = []
-
-    def counted(*words: Any) -> Any:
-        asked_slowly.append(words)
-        return greedy(*words)
-
-    monkeypatch.setattr(parsing, "greedy", counted)
-    assert [fast(each) for each in said] == found
-    assert sum(words[2][0] in {asked(each, parser.backbone, 16) for each in said[:8]} for words in asked_slowly) < 5
-    assert all(len(words[5]) < 64 for words in asked_slowly)
-    assert UNREAD not in [tree for tree, (_, gold) in zip(found, PAIRS[:8], strict=False) if len(gold) < 60]
-
-
-class _Wrong:
-    """A fast engine that writes given tokens, whatever it is asked."""
-
-    def __init__(self, backbone: Backbone, tokens: list[int]) -> None:
-        self._backbone, self._tokens = backbone, tokens
-
-    def most_likely(self, prompt: str, max_tokens: int) -> list[int]:
-        return self._backbone.prefix(prompt) + self._tokens[:max_tokens]
-
-
-def test_masks_go_on_where_the_fast_engine_left_the_grammar(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
-    said, tree = next((said, parser(said)) for said, gold in PAIRS if parser(said) == gold)
-    right, (newline,) = (parser.backbone.tokenizer.encode(each, add_special_tokens=False) for each in (tree, "\n"))
-    calls: list[Any] = []
-
-    def counted(*words: Any) -> Any:
-        calls.append(words)
-        return greedy(*words)
-
-    monkeypatch.setattr(parsing, "greedy", counted)
-    for place in (0, 1, len(right) // 2, len(right) - 1):
-        fast = Parser(parser.backbone, 16, 64, RULES)
-        fast.__dict__["_decoder"] = _Wrong(parser.backbone, [*right[:place], newline])
-        assert fast(said) == tree
-        assert calls.pop()[5] == right[:place], "what follows the grammar is not written again"
-    endless = Parser(parser.backbone, 16, len(right) - 1, RULES)
-    endless.__dict__["_decoder"] = _Wrong(parser.backbone, right)
-    assert endless(said) == UNREAD
-    assert not calls, "a tree that has no end in time has none under masks either"
 
 
 def test_a_saved_parser_reads_the_same(parser: Parser, tmp_path: Path) -> None:

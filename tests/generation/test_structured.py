@@ -18,8 +18,6 @@ from rayprivacy.generation.grammars import (
     Matcher,
     XgrammarMatcher,
     check_grammar,
-    following,
-    masks_behind,
 )
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.generation.structured import MASKED_DRAWS, Structure, StructuredWriter
@@ -75,20 +73,6 @@ def test_a_broken_tree_is_not(matcher: Matcher) -> None:
                 assert written(parse(broken)) == broken
 
 
-def test_masks_go_on_behind_a_beginning(matcher: Matcher, tiny_backbone: Any) -> None:
-    vocabulary, (_, tree) = tiny_backbone.head.shape[0], pairs(3, 1)[0]
-    right, wrong = (tiny_backbone.tokenizer.encode(text, add_special_tokens=False) for text in (tree, ")"))
-    assert following(matcher, right, vocabulary) == right
-    for place in range(len(right)):
-        begun = right[:place]
-        assert following(matcher, [*begun, tiny_backbone.end], vocabulary) == begun
-        masks = masks_behind(matcher, begun, vocabulary)
-        for shown, token in enumerate([*right[place:], tiny_backbone.end], start=place):
-            left = masks(torch.tensor([right[:shown]]), torch.zeros(1, vocabulary))[0]
-            assert left[token] == 0
-    assert following(matcher, [*right, *wrong], vocabulary) == right
-
-
 @BOTH
 @pytest.mark.parametrize(
     ("grammar", "begun"), [(GRAMMAR, '(Yield (?= "my'), (SCHEMA, '{"intent": "Play", "slots": {"artist": "my')]
@@ -98,8 +82,9 @@ def test_inside_a_string_no_special_token_may_come(kind: Any, grammar: Grammar, 
     tokens = tiny_backbone.tokenizer.encode(begun, add_special_tokens=False)
     vocabulary = tiny_backbone.head.shape[0]
     matcher = kind(grammar, tiny_backbone, vocabulary)
-    assert following(matcher, tokens, vocabulary) == tokens
-    masks = masks_behind(matcher, tokens, vocabulary)
+    masks = matcher.masks()
+    for place, token in enumerate(tokens):
+        assert masks(torch.tensor([tokens[:place]]), torch.zeros(1, vocabulary))[0, token] == 0
     left = masks(torch.tensor([tokens]), torch.zeros(1, vocabulary))[0].isfinite()
     assert left.sum() > 100
     assert not left[[tiny_backbone.start, tiny_backbone.end]].any()

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: Path) -> Job:
     pytest.importorskip("xgrammar")
-    pytest.importorskip("ctranslate2")
     folder = tmp_path_factory.mktemp("requests")
     write_requests(folder, users=14, turns=2)
     recipe = small_recipe(folder, tiny_base)
@@ -39,7 +38,6 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
         "batch": 8,
         "learning_rate": 0.003,
         "adapter": {"kind": "full"},
-        "engine": "ctranslate2_float32",
     }
     recipe["stages"] = {"trees": {"steps": 2}, "utterances": {"steps": 2}}
     path = folder / "requests.yaml"

@@ -191,13 +191,17 @@ def _recipe(**blocks: Any) -> TwoStageRecipe:
         ),
         ({"parser": {"source": "s3://me:pw@store/a"}}, r"parser\.source is a URI with credentials"),
         ({"parser": {"source": "a", "steps": 0}}, r"'parser\.steps' is 0"),
-        ({"parser": {"source": "a", "engine": "vllm"}}, r"'parser\.engine' is 'vllm'"),
         ({"parser": {}}, r"'parser\.source' is missing"),
     ],
 )
 def test_a_parser_that_is_not_public_or_not_alone_is_refused(blocks: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         _recipe(**blocks)
+
+
+def test_the_release_of_a_parser_keeps_its_name() -> None:
+    """It was given when `parser.engine` was a key."""
+    assert _recipe(parser={"source": "p.parquet"}).release_id == "two_stage-645fa43a24e078ef"
 
 
 def test_the_plan_shows_the_parser_and_charges_nothing_for_it() -> None:

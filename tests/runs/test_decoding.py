@@ -29,13 +29,9 @@ def _engine(root: Path, recipe: Recipe) -> str:
     return str(stored)
 
 
-FAST = "onnx", "ctranslate2"  # packages
-
-
 @pytest.fixture
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in FAST:
-        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, "onnx", None)
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -51,24 +47,17 @@ def test_auto_is_decided_when_a_run_begins_and_kept(
 
 
 @pytest.mark.parametrize("kind", METHODS)
-@pytest.mark.parametrize(("missing", "engine"), [(FAST, "transformers"), (FAST[:1], "ctranslate2_float32")])
 def test_a_run_that_began_without_the_fastest_engine_goes_on_without_it(
-    kind: type[Recipe],
-    missing: tuple[str, ...],
-    engine: str,
-    tiny_base: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Recipe], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = _recipe(kind, tiny_base)
     with monkeypatch.context() as patch:
-        for package in missing:
-            patch.setitem(sys.modules, package, None)
+        patch.setitem(sys.modules, "onnx", None)
         Run.open(tmp_path, recipe, resume=True)
-    assert _engine(tmp_path, recipe) == engine
-    assert _engine(tmp_path, _recipe(kind, tiny_base, engine)) == engine
+    assert _engine(tmp_path, recipe) == "transformers"
+    assert _engine(tmp_path, _recipe(kind, tiny_base, "transformers")) == "transformers"
     with pytest.raises(ConfigError, match="holds a run of another recipe"):
-        Run.open(tmp_path, _recipe(kind, tiny_base, "ctranslate2"), resume=True)
+        Run.open(tmp_path, _recipe(kind, tiny_base, "onnxruntime_float32"), resume=True)
 
 
 def test_a_run_of_a_version_that_knew_one_engine_goes_on_with_it(tiny_base: Path, tmp_path: Path) -> None:
@@ -88,7 +77,7 @@ def test_a_base_that_cannot_be_read_is_no_reason_to_guess(kind: type[Recipe], tm
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_the_engine_of_written_text_names_no_release(kind: type[Recipe], tiny_base: Path) -> None:
-    engines = (None, "transformers", "ctranslate2", "onnxruntime_float32")
+    engines = (None, "transformers", "onnxruntime_float32")
     names = {_recipe(kind, tiny_base, engine).release_id for engine in engines}
     assert len(names) == 1
 
@@ -102,7 +91,7 @@ def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(
     def matched(engine: str) -> Recipe:
         return kind.parse({"model": {"base": str(tiny_base)}, "match": {}, "generation": {"engine": engine}})
 
-    engines = ("transformers", "ctranslate2_float32", "onnxruntime_float32")
+    engines = ("transformers", "onnxruntime_float32")
     assert len({matched(engine).release_id for engine in engines}) == len(engines)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnx", None)
@@ -119,17 +108,12 @@ def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
         SeqPateRecipe.parse({"model": {"dtype": "bfloat16"}}).release_id == "seqpate-00efb525ab86e1e2"
     )  # of version 0.3.0
     assert named({}) == named({"engine": "transformers"})
-    engines = ("transformers", "ctranslate2", "ctranslate2_float32", "onnxruntime_float32")
+    engines = ("transformers", "onnxruntime_float32")
     assert len({named({"engine": engine}) for engine in engines}) == len(engines)
 
 
 @pytest.mark.usefixtures("not_installed")
 def test_an_engine_of_pseudo_sentences_that_is_not_installed_is_refused_first() -> None:
-    recipe = SeqPateRecipe.parse({"pseudo": {"engine": "ctranslate2"}})
-    with pytest.raises(ConfigError, match=r"^pseudo.engine is 'ctranslate2', which is not installed: "):
+    recipe = SeqPateRecipe.parse({"pseudo": {"engine": "onnxruntime_float32"}})
+    with pytest.raises(ConfigError, match=r"^pseudo.engine is 'onnxruntime_float32', which is not installed: "):
         check_recipe(method_of(recipe), recipe)
-
-
-def test_seqpate_does_not_sample_on_gpus() -> None:
-    with pytest.raises(ConfigError, match="which the generator alone can use: choose 'auto'"):
-        SeqPateRecipe.parse({"generation": {"engine": "vllm"}})

@@ -74,7 +74,7 @@ def test_texts_are_drawn_from_the_base_itself(
     assert len(logits.topk(sampling.top_k).values) == len(logits), "no token is ruled out"
 
 
-@pytest.mark.parametrize("engine", ["transformers", "ctranslate2_float32", "onnxruntime_float32"])
+@pytest.mark.parametrize("engine", ["transformers", "onnxruntime_float32"])
 def test_a_text_that_was_cut_has_no_end(
     tmp_path: Path, tiny_base: Path, tiny_backbone: Backbone, config: PretrainConfig, engine: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_they_are_written_once_and_shared(
     for number, change in enumerate(changes, 2):
         own_texts(_run(tmp_path / "two", tiny_base), tiny_backbone, config.model_copy(update=change), nobody)
         assert len(asked) == number, change
-    own_texts(_run(tmp_path / "three", tiny_base, "ctranslate2_float32"), tiny_backbone, config, nobody)
+    own_texts(_run(tmp_path / "three", tiny_base, "onnxruntime_float32"), tiny_backbone, config, nobody)
     assert asked[-1].max_tokens == 3, "rows are longer than texts"
     assert len(asked) == 7, "a run with another engine shares them too"
 

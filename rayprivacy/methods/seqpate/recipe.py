@@ -113,12 +113,6 @@ class SeqPateRecipe(PretrainedRecipe, MatchedRecipe):
         check_unit(self.corpus, self.privacy.unit, self.teachers.count)
         return self
 
-    @model_validator(mode="after")
-    def _samples_in_the_driver(self) -> "SeqPateRecipe":
-        if self.generation.engine == "vllm":
-            raise ValueError("generation.engine is 'vllm', which the generator alone can use: choose 'auto'")
-        return self
-
     @property
     def base_rank(self) -> int:
         """Size of the public bases: the largest that teachers or student need."""

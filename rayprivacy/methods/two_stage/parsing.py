@@ -32,6 +32,7 @@ from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, read_
 from rayprivacy.corpus.part_tasks import on_parts
 from rayprivacy.corpus.parts import clear_parts, part_paths, part_tables, write_part
 from rayprivacy.generation.parsing import Parser
+from rayprivacy.generation.settings import FIRST_ENGINE
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 
@@ -53,7 +54,6 @@ class ParsingJob:
         out: folder of the shards with trees.
         notes: folder of what unfinished tasks have found.
         key_path: file of the secret.
-        engine, fast: an engine of `generation.fast` that is asked first, and the converted parser; None for none.
     """
 
     model: ModelConfig
@@ -67,14 +67,12 @@ class ParsingJob:
     out: Path
     notes: Path
     key_path: Path
-    engine: str | None = None
-    fast: Path | None = None
 
     @property
     def public(self) -> str:
         """Digest of all that a tree depends on besides its record."""
         rules = self.grammar.text if self.grammar else None
-        return digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column, self.engine])
+        return digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column, FIRST_ENGINE])
 
 
 @_SEAL.around(_STEP)
@@ -138,7 +136,7 @@ def _parse_part(job: ParsingJob, part: int) -> None:
 
 @lru_cache(maxsize=1)
 def _parser(job: ParsingJob) -> Parser:
-    return Parser(load_backbone(job.model), job.text_tokens, job.tree_tokens, job.grammar, job.fast)
+    return Parser(load_backbone(job.model), job.text_tokens, job.tree_tokens, job.grammar)
 
 
 def _noted(path: Path) -> dict[int, str]:

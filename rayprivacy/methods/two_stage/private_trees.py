@@ -10,8 +10,6 @@ from typing import Any
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, write_json
-from rayprivacy.generation.engines import PRECISIONS
-from rayprivacy.generation.fast import convert
 from rayprivacy.generation.parsing import Parser
 from rayprivacy.methods.two_stage.parsing import ParsingJob, begin, finish, parse_parts
 from rayprivacy.methods.two_stage.plan import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
@@ -57,10 +55,9 @@ def _trained(context: Context, config: ParserConfig) -> tuple[ParsingJob, dict[s
     loaded = ModelConfig(base=str(folder), dtype=recipe.model.dtype)
     backbone, grammar = load_backbone(loaded), grammar_of(recipe)
     run.bind(parser=backbone.digest)
-    fast = convert(config.engine, backbone.model, backbone, folder) if config.engine in PRECISIONS else None
     figures = read_json(folder.with_suffix(".json"))
     if "exact" not in figures:  # read off public text first: what is broken shows here, and not on private text
-        parser = Parser(backbone, config.max_tokens, tokens, grammar, fast)
+        parser = Parser(backbone, config.max_tokens, tokens, grammar)
         held = split_pairs(pairs, config.seed)[0][:CHECKED]
         figures["exact"] = sum(parser.read(utterance) == tree for utterance, tree in held) / len(held)
         write_json(folder.with_suffix(".json"), figures)
@@ -76,7 +73,5 @@ def _trained(context: Context, config: ParserConfig) -> tuple[ParsingJob, dict[s
         out=context.shards,
         notes=run.private("parsing"),
         key_path=context.key_path,
-        engine=config.engine,
-        fast=fast,
     )
     return job, figures

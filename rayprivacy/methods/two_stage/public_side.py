@@ -4,7 +4,6 @@ from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.grammar import Grammar, lispress, read_functions, read_rules
 from rayprivacy.corpus.public_texts import public_rows
-from rayprivacy.generation.engines import require_engine
 from rayprivacy.generation.grammars import check_grammar
 from rayprivacy.generation.structured import Structure
 from rayprivacy.methods.two_stage.prompts import prompt
@@ -17,15 +16,13 @@ def check_inputs(recipe: TwoStageRecipe) -> None:
     """Refuse public inputs that cannot be used.
 
     Raises:
-        ConfigError: a package that reads grammars, or the parser's engine, is missing; or rules, functions or public
-            text cannot be used.
+        ConfigError: a package that reads grammars is missing; or rules, functions or public text cannot be used.
     """
     grammar = grammar_of(recipe)
     if grammar is not None:
         check_grammar(grammar, "parses.rules" if recipe.parses.rules else "parses.functions")
     pretraining_documents(recipe)
     if recipe.parser is not None:
-        require_engine("parser.engine", recipe.parser.engine)
         parser_pairs(recipe)
 
 

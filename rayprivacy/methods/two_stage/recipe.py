@@ -195,6 +195,13 @@ class TwoStageRecipe(PretrainedRecipe):
                 raise ValueError(f"stages.{stage} does not fit training: {error}") from None
         return self
 
+    def _named_by(self, free: Mapping[str, Any]) -> dict[str, Any]:
+        """The engine that reads private text was a key once; the one that is left names releases as it did."""
+        shape = super()._named_by(free)
+        if self.parser is not None:
+            shape["parser"]["engine"] = FIRST_ENGINE
+        return shape
+
     def _check_trees(self) -> None:
         column, labels = self.parses.column, self.corpus.labels
         if self.parser is None:

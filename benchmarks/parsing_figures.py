@@ -3,9 +3,6 @@
 - `match`: share of utterances whose tree is the gold one but for literals and names of variables.
 - `precision`, `recall`: of the functions of a tree, each as often as it occurs, beside those of the gold tree; the mean
   over utterances. A text that is no tree has no functions, and a precision and a recall of 0.
-
->>> parsing_figures(['(A (B "x"))', "(A (C))"], ['(A (B "y"))', "(A (B))"])
-{'match': 0.5, 'precision': 0.75, 'recall': 0.75}
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""From one privacy unit to another: groups, users with several records, phrases in several shards."""
+"""From one privacy unit to another: users with several records, phrases in several shards."""
 
 import math
 
@@ -13,9 +13,8 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.figures import at_once
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon, exact_epsilon, token_epsilon
-from rayprivacy.accounting.units import group_budget, group_epsilon_gdp, phrase_report, record_sampling_event
+from rayprivacy.accounting.units import phrase_report, record_sampling_event
 from rayprivacy.core.errors import ConfigError, EventError
-from rayprivacy.core.units import Budget
 
 
 @pytest.mark.exhaustive  # test_epsilon_calculators.py asks the command line for the same figures
@@ -39,20 +38,6 @@ def test_the_stand_in_of_a_mixture_costs_more() -> None:
     event = record_sampling_event(0.01, 2.0, 3, 50)
     stand_in = dpa.SelfComposedDpEvent(at_once(event.event), 50)
     assert epsilon([event], 1e-5, "pld") < epsilon([stand_in], 1e-5, "pld") < epsilon([stand_in], 1e-5, "rdp")
-
-
-def test_groups() -> None:
-    assert group_epsilon_gdp(0.3, 4, 1e-6) == epsilon_of(1.2, 1e-6)
-    assert group_budget(Budget(1.0, 1e-6), 1) == Budget(1.0, 1e-6)
-    group = group_budget(Budget(1.0, 1e-6), 3)
-    assert (group.epsilon, group.delta) == (3.0, pytest.approx(3 * math.e**2 * 1e-6))
-    assert group_epsilon_gdp(1 / 5.0, 3, group.delta) < 3 * epsilon_of(1 / 5.0, 1e-6)  # GDP is the tighter of the two
-    for k in (0, -1, True, 2.0, 10**400):
-        with pytest.raises(ConfigError):
-            group_budget(Budget(1.0, 1e-6), k)  # type: ignore[arg-type]
-    for k in (14, 2**53):
-        with pytest.raises(ConfigError, match="promises groups"):
-            group_budget(Budget(1.0, 1e-6), k)
 
 
 def test_phrases_cost_by_the_shards_they_occur_in() -> None:

@@ -14,11 +14,6 @@ so that a high one is text that the target model finds natural and the reference
 only order the examples; `top_share` is the attack that the paper describes: the leak rate of the highest scores.
 
 All of this is measured on samples, and bounds nothing: it is a report, never a guarantee.
-
->>> texts = [Sampled("air", "my zip code"), Sampled("air", "a seat"), Sampled("air", "")]
->>> rate = leak_rates(texts, {"words": lambda text: {"media"} if "zip" in text else set()})["words"]["all"]
->>> rate.leaks, rate.texts, round(rate.low, 3), round(rate.high, 3)
-(1, 2, 0.013, 0.987)
 """
 
 import math
@@ -31,6 +26,8 @@ from scipy import stats
 
 from rayprivacy.auditing.bounds import clopper_pearson
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.policies.classifier import ClassifierPolicy
+from rayprivacy.policies.policy import Policy
 
 Judge = Callable[[str], Set[str]]
 Array = npt.NDArray[np.float64]
@@ -105,12 +102,7 @@ def rate_of(leaking: int, texts: int) -> Rate:
 
 
 def difference(one: Rate, other: Rate, confidence: float = 0.95) -> tuple[float, float]:
-    """An interval of the difference of two independent rates (Newcombe, 1998, method 10).
-
-    >>> low, high = difference(rate_of(56, 70), rate_of(48, 80))
-    >>> round(low, 4), round(high, 4)
-    (0.0524, 0.3339)
-    """
+    """An interval of the difference of two independent rates (Newcombe, 1998, method 10)."""
     (low, high), (least, most) = (_wilson(each, confidence) for each in (one, other))
     gap = one.share - other.share
     return (
@@ -146,3 +138,33 @@ def top_share(flags: Sequence[bool], scores: Array, share: float) -> Rate:
     most = max(1, round(share * len(flags)))
     best = np.argsort(-scores, kind="stable")[:most]
     return rate_of(sum(flags[at] for at in best), most)
+
+
+@dataclass(frozen=True)
+class ListJudge:
+    """A text is sensitive for each domain whose own policy, such as its list of keywords, finds something in it.
+
+    Attributes:
+        policies: of each domain.
+    """
+
+    policies: Mapping[str, Policy]
+
+    def __call__(self, text: str) -> set[str]:
+        """The domains that a text is sensitive for."""
+        return {domain for domain, policy in self.policies.items() if policy.spans({"text": text})}
+
+
+@dataclass(frozen=True)
+class ClassifierJudge:
+    """A text is sensitive for each domain that some window of it surely is of.
+
+    Attributes:
+        policy: the classifier, its window and its threshold.
+    """
+
+    policy: ClassifierPolicy
+
+    def __call__(self, text: str) -> set[str]:
+        """The domains that a text is sensitive for."""
+        return self.policy.domains(text)
