@@ -110,8 +110,6 @@ class ResourcesConfig(Config):
             slowest one.
         query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
-        encrypt_features: keep them encrypted (AES-256-GCM under a key derived from privacy.key), at the price of
-            memory-mapping.
     """
 
     actors: int = Field(default=0, ge=0)
@@ -120,7 +118,6 @@ class ResourcesConfig(Config):
     piece: int = Field(default=0, ge=0)
     query_batch: int = Field(default=1024, ge=32, multiple_of=32)
     features: Annotated[str | None, PathKind.PRIVATE] = Field(default=None, min_length=1)
-    encrypt_features: bool = False
 
     @field_validator("gpus_per_actor")
     @classmethod
