@@ -12,27 +12,24 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import safe_open
-from safetensors.torch import load, save
+from safetensors.torch import save
 
 from rayprivacy.core.artifacts import digest_bytes, digest_file, digest_json
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.files import read_json, write_atomic
 from rayprivacy.core.journal import TABLE, Journal, Line
 from rayprivacy.core.keys import Key
-from rayprivacy.core.vault import Vault
 from rayprivacy.models.features import Encoded, join
 
-PLAIN = ".safetensors"
-SEALED = ".sealed"
 STALE_S = 600  # a writer, perhaps of another run, is between a file and its line for a second
 _MARKER = ".json"
-_OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.(safetensors|sealed)(\.json)?(\.\d+)?")
+_OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.safetensors(\.json)?(\.\d+)?")
 
 
 class Place(NamedTuple):
@@ -49,14 +46,11 @@ class Chunks:
     Args:
         folder: where they are.
         key: authenticates lines.
-        vault: encrypts files; None leaves them plain. Plain and encrypted chunks do not see each other.
     """
 
-    def __init__(self, folder: Path, key: Key, vault: Vault | None) -> None:
+    def __init__(self, folder: Path, key: Key) -> None:
         self._folder = folder
         self._key = key
-        self._vault = vault
-        self._suffix = SEALED if vault else PLAIN
         self._journal = Journal(folder)
         self._digests: dict[str, str] = {}
         self._places: dict[str, Place] = {}
@@ -77,7 +71,7 @@ class Chunks:
 
     def _learn(self, line: Line) -> None:
         chunk = line["file"]
-        if not chunk.endswith(self._suffix) or not self._is_sealed(line):
+        if not self._is_sealed(line):
             return
         self._digests[chunk] = line["sha256"]
         for name, first, end in line["groups"]:
@@ -96,10 +90,9 @@ class Chunks:
         whole = join(list(groups.values()), 0, 0)
         data = save({"ids": whole.ids.int(), "segment": whole.segment.int(), "hidden": whole.hidden})
         content = digest_json(list(groups))[:32]
-        stored = self._vault.seal(data, content) if self._vault else data
-        digest = digest_bytes(stored)
-        chunk = f"{content}-{digest[:16]}{self._suffix}"
-        write_atomic(self._folder / chunk, stored)
+        digest = digest_bytes(data)
+        chunk = f"{content}-{digest[:16]}.safetensors"
+        write_atomic(self._folder / chunk, data)
         body = {
             "sha256": digest,
             "row_tokens": whole.ids.shape[1],
@@ -120,8 +113,9 @@ class Chunks:
         found: dict[Place, Encoded] = {}
         for chunk, wanted in by_chunk.items():
             self._check(chunk)
-            with self._tensors(chunk) as tensors:
-                found.update({place: _rows(tensors, place, self._vault is not None) for place in wanted})
+            with safe_open(self._folder / chunk, framework="pt") as file:
+                tensors = {name: file.get_slice(name) for name in ("ids", "segment", "hidden")}
+                found.update({place: _rows(tensors, place) for place in wanted})
         return [found[place] for place in places]
 
     def _check(self, chunk: str) -> None:
@@ -135,23 +129,6 @@ class Chunks:
         if not intact:
             raise self._damaged(chunk)
         self._checked.add(stamp)
-
-    @contextmanager
-    def _tensors(self, chunk: str) -> Iterator[dict[str, Any]]:
-        names = ("ids", "segment", "hidden")
-        path = self._folder / chunk
-        if self._vault is None:
-            with safe_open(path, framework="pt") as file:
-                yield {name: file.get_slice(name) for name in names}
-        else:
-            yield load(self._opened(self._vault, chunk))
-
-    def _opened(self, vault: Vault, chunk: str) -> bytes:
-        try:
-            return vault.open((self._folder / chunk).read_bytes(), chunk[:32])
-        except (ShardError, OSError):
-            pass
-        raise self._damaged(chunk)
 
     def _damaged(self, chunk: str) -> ShardError:
         (self._folder / chunk).unlink(missing_ok=True)
@@ -207,7 +184,6 @@ def _spans(groups: Mapping[str, Encoded]) -> list[list[str | int]]:
     return spans
 
 
-def _rows(tensors: Mapping[str, Any], place: Place, copy: bool) -> Encoded:
+def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:
     ids, segment, hidden = (tensors[name][place.first : place.end] for name in ("ids", "segment", "hidden"))
-    # A view of a decrypted chunk would keep all of it in memory; a view of a mapped file costs nothing.
-    return Encoded(ids.long(), segment.long(), hidden.clone() if copy else hidden)
+    return Encoded(ids.long(), segment.long(), hidden)

@@ -24,8 +24,9 @@ def depth(backbone: Backbone) -> int:
     config = backbone.model.config
     if config.model_type not in ARCHITECTURES:
         raise ConfigError(
-            f"model.base is a '{config.model_type}' model, which teachers.kind 'lora' and 'full' cannot cut: choose"
-            f" teachers.kind 'square', or a base of another architecture ({', '.join(ARCHITECTURES)})."
+            f"model.base is a '{config.model_type}' model, which kind 'lora' cannot cut: choose"
+            f" teachers.kind 'square' and student.kind 'head', or a base of another architecture"
+            f" ({', '.join(ARCHITECTURES)})."
         )
     return int(config.num_hidden_layers)
 

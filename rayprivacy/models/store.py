@@ -13,7 +13,6 @@ from pathlib import Path
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.keys import Key, load_key
-from rayprivacy.core.vault import Vault
 from rayprivacy.models.chunks import Chunks, delete_chunks
 from rayprivacy.models.features import Encoded
 
@@ -26,13 +25,11 @@ class FeatureStore:
         root: the folder of all stores; this one lies in a folder of it that the recipe digest names.
         recipe: digest of everything public that decides the states (base, tokens, rows, cut).
         key_path: file of the run's secret.
-        encrypt: whether files are encrypted at rest.
     """
 
     root: Path
     recipe: str
     key_path: Path
-    encrypt: bool = False
 
     @property
     def folder(self) -> Path:
@@ -41,7 +38,7 @@ class FeatureStore:
 
     @property
     def _chunks(self) -> Chunks:
-        return _open(self.folder, self.key_path.absolute(), self.encrypt)
+        return _open(self.folder, self.key_path.absolute())
 
     def prepare(self) -> None:
         """Make the folder, for the owner only, without what a killed run left half-written.
@@ -75,7 +72,7 @@ class FeatureStore:
             self._chunks.write(groups)
 
     def read(self, names: Sequence[str]) -> list[Encoded]:
-        """The groups, in order: memory-mapped, or decrypted in memory where the store is encrypted.
+        """The groups, in order, memory-mapped.
 
         Raises:
             ShardError: a group is missing, or its file is damaged; a damaged file is deleted, so that the next run
@@ -99,9 +96,8 @@ class FeatureStore:
 
 
 @lru_cache(maxsize=8)
-def _open(folder: Path, key_path: Path, encrypt: bool) -> Chunks:
-    key = _key(key_path)
-    return Chunks(folder, key, Vault(key, "features") if encrypt else None)
+def _open(folder: Path, key_path: Path) -> Chunks:
+    return Chunks(folder, _key(key_path))
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""The layers above the cut of a split model, made trainable: LoRA on them, or all their weights.
+"""The layers above the cut of a split model, made trainable by LoRA.
 
 The embedding below and the output head above (tied to it in small models) stay the base's own. So the states of a tuned
 model are scored with the base's head, and a cached pass through the lower part serves every tuned model.
@@ -6,7 +6,6 @@ model are scored with the base's head, and a cached pass through the lower part 
 
 import copy
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
@@ -63,19 +62,26 @@ def _layout(rows: Encoded, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-class TrainableLayers(ABC):
-    """Trainable layers above a cut. No dropout: what they compute depends on their weights and their input alone.
+class LoraLayers:
+    """LoRA matrices of one rank, float32, on every linear map of the layers above a cut.
+
+    No dropout: what they compute depends on their weights and their input alone.
 
     Attributes:
         cut: how many layers lie below.
-        start: the tensors they start from, those of the untouched base.
+        start: the matrices they start from, which change nothing.
     """
 
-    cut: int
-    start: dict[str, torch.Tensor]
-    _module: Any
-    _dtype: torch.dtype
-    _kept: tuple[Encoded, Encoded] | None = None
+    def __init__(self, backbone: Backbone, cut: int, rank: int) -> None:
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear")
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by an old name
+            torch.manual_seed(START_SEED)
+            self._module: Any = get_peft_model(cast(Any, upper_trunk(backbone, cut)), config).eval()
+        self._dtype = backbone.model.dtype
+        self._kept: tuple[Encoded, Encoded] | None = None
+        self.cut = cut
+        self.start = self.read()
 
     def below(self, backbone: Backbone, rows: Encoded, threads: int) -> Encoded:
         """`at_cut` of rows; those of the last rows are kept, because several models above one cut read them in turn."""
@@ -88,36 +94,6 @@ class TrainableLayers(ABC):
         hidden = below.hidden.to(self._dtype)
         layout = _layout(below, self._dtype)
         return cast(torch.Tensor, self._module(inputs_embeds=hidden, **layout).last_hidden_state)
-
-    @abstractmethod
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """What an optimizer moves, float32."""
-
-    @abstractmethod
-    def read(self) -> dict[str, torch.Tensor]:
-        """A copy of the trained tensors, by name."""
-
-    @abstractmethod
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Put back what `read` gave."""
-
-    @abstractmethod
-    def merged(self) -> torch.nn.Module:
-        """Decoder layers (`layers`) and final norm (`norm`) of the ordinary architecture that give the same states."""
-
-
-class LoraLayers(TrainableLayers):
-    """LoRA matrices of one rank, float32, on every linear map of the upper layers."""
-
-    def __init__(self, backbone: Backbone, cut: int, rank: int) -> None:
-        config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear")
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by an old name
-            torch.manual_seed(START_SEED)
-            self._module = get_peft_model(cast(Any, upper_trunk(backbone, cut)), config).eval()
-        self._dtype = backbone.model.dtype
-        self.cut = cut
-        self.start = self.read()
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """What an optimizer moves, float32."""
@@ -133,48 +109,5 @@ class LoraLayers(TrainableLayers):
         set_peft_model_state_dict(self._module, tensors)
 
     def merged(self) -> torch.nn.Module:
-        """The layers with the matrices added to their weights."""
+        """The upper trunk in the ordinary architecture, with the matrices added to its weights."""
         return cast(torch.nn.Module, copy.deepcopy(self._module).merge_and_unload())
-
-
-class FullLayers(TrainableLayers):
-    """All weights of the upper layers and of the final norm.
-
-    They are trained in float32, because a step is far smaller than the spacing of bfloat16 numbers, and kept and used
-    rounded to the trunk's number format: without gradients, states are those of the ordinary model with the weights
-    that were loaded last.
-    """
-
-    def __init__(self, backbone: Backbone, cut: int) -> None:
-        base = upper_trunk(backbone, cut)
-        self._trained = copy.deepcopy(base).float().requires_grad_(True)
-        self._module = copy.deepcopy(base)
-        self._dtype = backbone.model.dtype
-        self.cut = cut
-        self.start = base.state_dict()
-
-    def states(self, below: Encoded) -> torch.Tensor:
-        """Final states [rows, row_tokens, width] of rows that hold the states at the cut."""
-        if not torch.is_grad_enabled():
-            return super().states(below)
-        with torch.autocast(below.hidden.device.type, self._dtype, enabled=self._dtype != torch.float32):
-            out = self._trained(inputs_embeds=below.hidden.float(), **_layout(below, self._dtype))
-        return cast(torch.Tensor, out.last_hidden_state)
-
-    def parameters(self) -> list[torch.nn.Parameter]:
-        """What an optimizer moves, float32."""
-        return list(self._trained.parameters())
-
-    def read(self) -> dict[str, torch.Tensor]:
-        """A copy of the weights in the trunk's number format."""
-        found = self._trained.state_dict()
-        return {name: tensor.detach().to(self._dtype, copy=True) for name, tensor in found.items()}
-
-    def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Put back what `read` gave."""
-        self._trained.load_state_dict(tensors)
-        self._module.load_state_dict(tensors)
-
-    def merged(self) -> torch.nn.Module:
-        """The layers themselves."""
-        return cast(torch.nn.Module, self._module)

@@ -161,7 +161,7 @@ class RunContext(Generic[R]):
             return
         for needs in resources.stages:
             if needs.stage == stage:
-                await_machines(needs, resources.wait_minutes, lambda sentence: self._say(f"{stage}: {sentence}"))
+                await_machines(needs, lambda sentence: self._say(f"{stage}: {sentence}"))
 
     def _say(self, sentence: str) -> None:
         self.run.console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
@@ -208,8 +208,7 @@ class RunContext(Generic[R]):
                 folder,
                 unit,
                 planted_rows(self.run, self.key) if recipe.audit else None,
-                recipe.resources.memory_bytes,
-                self.plan.protection.is_word_for_word,
+                by_place=self.plan.protection.is_word_for_word,
             )
             phrases = PhraseFile.of(corpus.phrases, self.key) if corpus.phrases else None
             verify_with_ray(folder, self.key_path, unit, phrases)

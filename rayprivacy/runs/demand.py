@@ -12,13 +12,14 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from rayprivacy.runs.recipe import StageNeeds
 
+MINUTES = 15.0  # that a stage waits at most: autoscalers take a few to start a machine
 
-def await_machines(needs: StageNeeds, minutes: float, say: Callable[[str], None]) -> None:
-    """Wait until the cluster has what a stage asks for, or for so long; the work is the same with fewer machines.
+
+def await_machines(needs: StageNeeds, say: Callable[[str], None]) -> None:
+    """Wait MINUTES at most until the cluster has what a stage asks for; the work is the same with fewer machines.
 
     Args:
         needs: of the stage.
-        minutes: to wait at most.
         say: told a sentence when some of it is still missing in the end.
     """
     wanted = {kind: count for kind, count in (("CPU", needs.cpus), ("GPU", needs.gpus)) if count}
@@ -27,11 +28,11 @@ def await_machines(needs: StageNeeds, minutes: float, say: Callable[[str], None]
         return
     group = placement_group(bundles)
     try:
-        came = group.wait(minutes * 60)
+        came = group.wait(MINUTES * 60)
     finally:
         remove_placement_group(group)
     if not came:
-        say(f"asked for {_spoken(wanted)}, and after {minutes:g} min there are {_spoken(_had(wanted))}: going on")
+        say(f"asked for {_spoken(wanted)}, and after {MINUTES:g} min there are {_spoken(_had(wanted))}: going on")
 
 
 def _asked(kind: str, wanted: int) -> int:

@@ -19,7 +19,7 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.mirror.uris import has_credentials, sounds_secret
 from rayprivacy.core.paths import PRIVATE_SIDE, PathKind, path_values
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import MEMORY, CorpusConfig
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.evaluation.settings import LEAST_COMPARED
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -82,16 +82,12 @@ class Resources(Config):
 
     Attributes:
         address: a Ray cluster to join; `local` starts one here.
-        memory_gb: what a process that spreads or checks the corpus may take, about; more takes fewer, larger files.
         stages: what a cluster that grows and shrinks should have while stages run, each named once; a machine that is
             alone ignores it.
-        wait_minutes: how long a stage waits for that before it begins with what there is.
     """
 
     address: str = LOCAL
-    memory_gb: float = Field(default=MEMORY / 2**30, ge=1)
     stages: tuple[StageNeeds, ...] = ()
-    wait_minutes: float = Field(default=15, ge=0)
 
     @field_validator("stages")
     @classmethod
@@ -100,11 +96,6 @@ class Resources(Config):
         if len(set(names)) < len(names):
             raise ValueError("a stage is named twice: give each once")
         return stages
-
-    @property
-    def memory_bytes(self) -> int:
-        """The same in bytes."""
-        return int(self.memory_gb * 2**30)
 
 
 class Recipe(Config):

@@ -17,7 +17,6 @@ from rayprivacy.corpus.parts import part_tables, read_part
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.split_trunk import cut_below, lower_trunk
-from rayprivacy.teachers.head_kinds import HEAD_KINDS
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 
@@ -57,7 +56,7 @@ def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
 
 
 def _cut(teachers: TeachersConfig) -> str:
-    if teachers.kind in HEAD_KINDS:
+    if teachers.kind == "square":
         return "final"
     return "embeddings" if teachers.layers is None else f"below the last {teachers.layers}"
 
@@ -68,7 +67,7 @@ def trunk_of(spec: GroupSpec, backbone: Backbone) -> Any:
     Raises:
         ConfigError: the base cannot be cut, or has fewer layers than are to be adapted.
     """
-    if spec.teachers.kind in HEAD_KINDS:
+    if spec.teachers.kind == "square":
         return None
     return lower_trunk(backbone, cut_below(backbone, spec.teachers.layers))
 

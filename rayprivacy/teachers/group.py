@@ -19,10 +19,10 @@ from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, join
 from rayprivacy.teachers.devices import prepared_device
 from rayprivacy.teachers.encoding import shards_of
-from rayprivacy.teachers.head_kinds import HEAD_KINDS
 from rayprivacy.teachers.kinds import TeacherKind, on
 from rayprivacy.teachers.pieces import blocks_of
 from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_votes
 
 
@@ -53,7 +53,7 @@ class TeacherGroup:
 
     def _kind(self, rows: Path | None = None) -> TeacherKind:
         """The kind that answers from these public rows; the last one is kept, and the base only if it needs it."""
-        rows = None if self.spec.teachers.kind in HEAD_KINDS else rows
+        rows = None if self.spec.teachers.kind == "square" else rows
         if self._built is None or self._built[0] != rows:
             self._built = rows, kind_for(self.spec, load_backbone(self.spec.model, self._device), rows)
         return self._built[1]
@@ -113,17 +113,17 @@ def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> T
 
     Args:
         spec: the ensemble.
-        backbone: the public base; head kinds keep nothing of it but the output head.
-        rows: file of the encoded pseudo-sentences that queries point into; head kinds do without it, and the others
-            need it to answer, not to train.
+        backbone: the public base; kind 'square' keeps nothing of it but the output head.
+        rows: file of the encoded pseudo-sentences that queries point into; kind 'lora' needs it to answer, not to
+            train.
     """
     config = spec.teachers
-    if config.kind in HEAD_KINDS:
+    if config.kind == "square":
         device = str(backbone.head.device)
         warm = HeadAdapter(Basis.load(spec.basis, device), load_file(spec.warm, device)["matrix"])
-        return HEAD_KINDS[config.kind](config, warm, backbone.head)
-    # Imported here because they bring the layers of the trunk along, which head kinds never touch.
-    from rayprivacy.teachers.deep_kinds import FullKind, LoraKind
+        return SquareKind(config, warm, backbone.head)
+    # Imported here because it brings the layers of the trunk along, which kind 'square' never touches.
+    from rayprivacy.teachers.lora_kind import LoraKind
 
     public = Encoded(**load_file(rows)) if rows else Encoded.empty(config.row_tokens, backbone.width)
-    return (LoraKind if config.kind == "lora" else FullKind)(backbone, config, public.to(backbone.head.device))
+    return LoraKind(backbone, config, public.to(backbone.head.device))

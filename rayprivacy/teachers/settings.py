@@ -8,8 +8,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, field_validator, mode
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
-RANKS = {"square": 128, "residual": 16, "lora": 8, "full": 0}
-LEARNING_RATES = {"square": 2e-2, "residual": 5e-3, "lora": 3e-3, "full": 3e-5}
+RANKS = {"square": 128, "lora": 8}
+LEARNING_RATES = {"square": 2e-2, "lora": 3e-3}
 
 
 class TeachersConfig(Config):
@@ -17,14 +17,14 @@ class TeachersConfig(Config):
 
     Attributes:
         count: M, the PUBLIC number of teachers; shards that no user falls into vote the public model.
-        kind: `square` and `residual` adapt the final trunk state, `lora` the last layers (or all), `full` all weights.
+        kind: `square` adapts the final trunk state, `lora` the last layers (or all).
         layers: for `lora`: how many of the last layers are adapted; all if absent.
         max_tokens: tokens kept of one record.
         row_tokens: length of a packed row.
         calls: `filled`: the trunk is run on a row up to its last token, which takes about a third less time; `whole`:
             on all of it, as up to version 0.3.0, whose releases are found again with it.
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
-        rank: size of what a teacher trains; by default 128 for `square`, 16 for `residual`, 8 for `lora`.
+        rank: size of what a teacher trains; by default 128 for `square`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
         epochs: how often a teacher sees each of its examples, and max_steps the public bound on its AdamW steps.
         batch, learning_rate: examples per step, and step size (by default one that suits the kind).
@@ -32,7 +32,7 @@ class TeachersConfig(Config):
     """
 
     count: int = Field(default=1000, ge=1, le=1_000_000)
-    kind: Literal["square", "residual", "lora", "full"] = "square"
+    kind: Literal["square", "lora"] = "square"
     layers: int | None = Field(default=None, ge=1)
     max_tokens: int = Field(default=40, ge=1)
     row_tokens: int = Field(default=64, ge=8)
@@ -110,8 +110,6 @@ class ResourcesConfig(Config):
             slowest one.
         query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
-        encrypt_features: keep them encrypted (AES-256-GCM under a key derived from privacy.key), at the price of
-            memory-mapping.
     """
 
     actors: int = Field(default=0, ge=0)
@@ -120,7 +118,6 @@ class ResourcesConfig(Config):
     piece: int = Field(default=0, ge=0)
     query_batch: int = Field(default=1024, ge=32, multiple_of=32)
     features: Annotated[str | None, PathKind.PRIVATE] = Field(default=None, min_length=1)
-    encrypt_features: bool = False
 
     @field_validator("gpus_per_actor")
     @classmethod

@@ -5,15 +5,16 @@ import sys
 
 import ray
 
-from rayprivacy.runs.demand import await_machines
+from rayprivacy.runs import demand
 from rayprivacy.runs.recipe import StageNeeds
 
 
 def _found() -> list[object]:
     sentences: list[str] = []
-    await_machines(StageNeeds(stage="teachers", cpus=2), 2.0, sentences.append)
+    demand.await_machines(StageNeeds(stage="teachers", cpus=2), sentences.append)
     first = ray.cluster_resources().get("CPU", 0)
-    await_machines(StageNeeds(stage="teachers", cpus=1000), 0.05, sentences.append)
+    demand.MINUTES = 0.05
+    demand.await_machines(StageNeeds(stage="teachers", cpus=1000), sentences.append)
     return [first, sentences]
 
 

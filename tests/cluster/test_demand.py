@@ -20,6 +20,7 @@ from toy_bench import Bench
 from toy_method import LENGTHS
 
 import rayprivacy as rp
+from rayprivacy.runs import demand
 from rayprivacy.runs.demand import await_machines
 from rayprivacy.runs.recipe import StageNeeds
 
@@ -32,10 +33,15 @@ def _needs(**counts: int) -> StageNeeds:
     return StageNeeds(stage="teachers", **counts)
 
 
-def _said(needs: StageNeeds, minutes: float = 0.01) -> list[str]:
+def _said(needs: StageNeeds) -> list[str]:
     sentences: list[str] = []
-    await_machines(needs, minutes, sentences.append)
+    await_machines(needs, sentences.append)
     return sentences
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "MINUTES", 0.01)
 
 
 def _pending() -> set[str]:
@@ -45,10 +51,11 @@ def _pending() -> set[str]:
 def test_what_is_there_is_not_waited_for(local_ray: Path) -> None:
     before = len(placement_group_table())
     assert _said(_needs()) == []
-    assert _said(_needs(cpus=int(ray.cluster_resources()["CPU"])), 60) == []
+    assert _said(_needs(cpus=int(ray.cluster_resources()["CPU"]))) == []
     assert len(placement_group_table()) == before, "nothing was asked for"
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray: Path) -> None:
     has, before = int(ray.cluster_resources()["CPU"]), _pending()  # of other tests of this Ray
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -65,10 +72,11 @@ def bench(tmp_path: Path, tiny_base: Path) -> Bench:
     return Bench(tmp_path, tiny_base)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_run_asks_for_each_of_its_stages(bench: Bench, local_ray: Path) -> None:
     asked = [{"stage": "corpus", "cpus": 1}, {"stage": LENGTHS, "cpus": 1000}]
     spoken = io.StringIO()
-    joined = {"resources": {"address": "auto", "stages": asked, "wait_minutes": 0.01}}
+    joined = {"resources": {"address": "auto", "stages": asked}}
     rp.run(bench.load(joined), bench.folder / "joined", console=Console(file=spoken, width=200))
     assert spoken.getvalue().count("asked for") == 1
     assert f"{LENGTHS}: asked for 1000 CPUs" in spoken.getvalue()

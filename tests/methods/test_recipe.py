@@ -218,7 +218,7 @@ def test_performance_post_processing_and_bookkeeping_are_the_same_release(tmp_pa
         "teachers.count=999",
         "teachers.max_steps=7",
         "teachers.epochs=7",
-        "teachers.kind=residual",
+        "teachers.kind=lora",
         "teachers.stack=49",
         "votes.queries=999",
         "votes.top_k=49",

@@ -14,8 +14,7 @@ import torch
 
 from rayprivacy.core.errors import KeyFileError, ShardError
 from rayprivacy.core.journal import TABLE, Journal
-from rayprivacy.core.keys import Key, create_key
-from rayprivacy.core.vault import Vault
+from rayprivacy.core.keys import create_key
 from rayprivacy.models import chunks, store
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
@@ -23,7 +22,6 @@ from rayprivacy.models.store import FeatureStore
 ROW, WIDTH = 16, 24
 RECIPE = "0123456789abcdef" * 4
 TEXTS = {"ann": ["a private thing", "and another"], "bob": ["my own words"], "cy": []}
-MASK = {"plain": ".safetensors", "sealed": ".sealed"}
 
 
 def encoded(seed: int, rows: int = 3) -> Encoded:
@@ -46,10 +44,10 @@ def forget() -> None:
     store._key.cache_clear()
 
 
-@pytest.fixture(params=["plain", "sealed"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
+@pytest.fixture
+def kept(tmp_path: Path) -> FeatureStore:
     create_key(tmp_path / "key")
-    found = FeatureStore(tmp_path / "features", RECIPE, tmp_path / "key", encrypt=request.param == "sealed")
+    found = FeatureStore(tmp_path / "features", RECIPE, tmp_path / "key")
     found.prepare()
     return found
 
@@ -73,7 +71,7 @@ def lines(kept: FeatureStore) -> list[dict[str, Any]]:
 
 
 def chunk(kept: FeatureStore) -> Path:
-    (found,) = files(kept, MASK["sealed" if kept.encrypt else "plain"])
+    (found,) = files(kept, ".safetensors")
     return found
 
 
@@ -250,7 +248,7 @@ def test_markers_of_version_0_5_become_lines(kept: FeatureStore, groups: dict[st
     marker = {name: value for name, value in line.items() if name != "file"}
     (kept.folder / f"{chunk(kept).name}.json").write_text(json.dumps(marker, indent=2))
     table(kept).unlink()
-    forged = kept.folder / f"{'0' * 32}-{'1' * 16}{MASK['plain']}.json"
+    forged = kept.folder / f"{'0' * 32}-{'1' * 16}.safetensors.json"
     forged.write_text("[1, {")
     forget()
     assert kept.missing(list(groups)) == list(groups)
@@ -267,7 +265,7 @@ def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     kept.write({name: ours})
     kept.write({name: ours})
     kept.write({name: theirs})
-    assert len({line["file"] for line in lines(kept)}) == (3 if kept.encrypt else 2)
+    assert len({line["file"] for line in lines(kept)}) == 2
     seen = []
     for order in (list, reversed):
         forget()
@@ -279,17 +277,7 @@ def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     assert same(kept.read([name])[0], ours) or same(kept.read([name])[0], theirs)
 
 
-def test_plain_and_encrypted_do_not_mix(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    kept.write(groups)
-    other = FeatureStore(kept.root, kept.recipe, kept.key_path, encrypt=not kept.encrypt)
-    assert other.missing(list(groups)) == list(groups)
-    other.write(groups)
-    assert len(files(kept)) == 3
-    for found in (kept, other):
-        assert all(map(same, found.read(list(groups)), groups.values()))
-
-
-def test_clear_deletes_both_and_nothing_else(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
+def test_clear_deletes_the_store_and_nothing_else(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
     kept.write(groups)
     (kept.folder / "notes.txt").write_text("mine")
     with pytest.raises(ShardError, match="not cached features: move them away"):
@@ -310,7 +298,6 @@ def test_a_missing_key_is_said(tmp_path: Path) -> None:
         found.name(["a"])
 
 
-@pytest.mark.parametrize("kept", ["plain"], indirect=True)
 def test_a_read_maps_the_file_and_touches_its_own_rows(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
     kept.write(groups)
     (found,) = kept.read(list(groups)[:1])
@@ -319,54 +306,3 @@ def test_a_read_maps_the_file_and_touches_its_own_rows(kept: FeatureStore, group
     assert mapped
     assert all(line.split()[1][1] == "-" or line.split()[1][3] == "p" for line in mapped), "the file is never written"
     assert len(found) == 1
-
-
-@pytest.mark.parametrize("kept", ["sealed"], indirect=True)
-def test_an_encrypted_file_shows_nothing(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    kept.write(groups)
-    data = chunk(kept).read_bytes()
-    for one in groups.values():
-        assert one.hidden.view(torch.uint8).numpy().tobytes()[:48] not in data
-        assert one.ids.int().numpy().tobytes()[:24] not in data
-    assert b"hidden" not in data
-    kept.write(groups)
-    first, second = (path.read_bytes() for path in files(kept, ".sealed"))
-    assert first[:12] != second[:12], "every file has a nonce of its own"
-
-
-@pytest.mark.parametrize("kept", ["sealed"], indirect=True)
-def test_a_cipher_text_with_a_line_to_match_is_refused(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    """Even who could forge lines cannot change what is encrypted."""
-    kept.write(groups)
-    flip(chunk(kept), 40)
-    (line,) = lines(kept)
-    body = {name: line[name] for name in ("row_tokens", "width", "groups")}
-    body["sha256"] = chunks.digest_file(chunk(kept))
-    table(kept).unlink()
-    Journal(kept.folder).add(chunk(kept).name, {**body, "seal": kept._chunks._seal(chunk(kept).name, body)})
-    forget()
-    assert kept.missing(list(groups)) == []
-    with pytest.raises(ShardError, match="damaged") as caught:
-        kept.read(list(groups))
-    assert caught.value.__context__ is None
-    assert kept.missing(list(groups)) == list(groups)
-
-
-def test_a_vault_opens_what_it_sealed_and_nothing_else() -> None:
-    vault = Vault(Key.for_tests(), "test")
-    sealed = vault.seal(b"states", "one")
-    assert vault.open(sealed, "one") == b"states"
-    assert vault.seal(b"states", "one") != sealed
-    others = (Vault(Key.for_tests(), "else"), Vault(Key(b"k" * 32), "test"))
-    for opener, data, context in (
-        *((other, sealed, "one") for other in others),
-        (vault, sealed, "two"),
-        (vault, sealed[:-1], "one"),
-        (vault, b"", "one"),
-    ):
-        with pytest.raises(ShardError, match="--resume") as caught:
-            opener.open(data, context)
-        assert caught.value.__context__ is None
-    assert repr(vault) == "Vault(<sealed>)"
-    with pytest.raises(TypeError, match="never pickled"):
-        pickle.dumps(vault)

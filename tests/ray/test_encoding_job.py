@@ -187,14 +187,6 @@ def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: N
 
 
 @with_ray
-def test_an_encrypted_job_gives_the_same_states(spec: GroupSpec, expected: dict[str, Any]) -> None:
-    sealed = replace(spec, store=replace(spec.store, encrypt=True))
-    list(cache_features(sealed, ResourcesConfig(actors=1, cpus_per_actor=0.5)))
-    assert content(sealed) == expected
-    assert not any(path.suffix == ".safetensors" for path in sealed.store.folder.iterdir())
-
-
-@with_ray
 def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_ray: Path, monkeypatch: Any) -> None:
     secret = "Xq7-private-words"
     part_path(spec.shards, 1).write_bytes(secret.encode())

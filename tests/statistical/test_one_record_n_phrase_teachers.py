@@ -25,9 +25,9 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Features, encode
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.head_kinds import SquareKind
 from rayprivacy.teachers.kinds import State
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import summed_votes
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor

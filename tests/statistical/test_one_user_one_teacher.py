@@ -16,9 +16,9 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.head_kinds import HEAD_KINDS, HeadKind
 from rayprivacy.teachers.kinds import State
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import summed_votes
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
@@ -54,13 +54,11 @@ INJECTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.fixture(scope="module", params=HEAD_KINDS)
-def kind(request: pytest.FixtureRequest, tiny_basis: Basis, tiny_backbone: Backbone) -> HeadKind:
-    config = TeachersConfig(
-        count=SHARDS, kind=request.param, max_tokens=30, row_tokens=ROW, rank=16, shortlist=200, max_steps=12, batch=16
-    )
+@pytest.fixture(scope="module")
+def kind(tiny_basis: Basis, tiny_backbone: Backbone) -> SquareKind:
+    config = TeachersConfig(count=SHARDS, max_tokens=30, row_tokens=ROW, rank=16, shortlist=200, max_steps=12, batch=16)
     warm = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(1)) / 30)
-    return HEAD_KINDS[request.param](config, warm, tiny_backbone.head)
+    return SquareKind(config, warm, tiny_backbone.head)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def corpus(public_sentences: list[str]) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def queries(kind: HeadKind) -> Queries:
+def queries(kind: SquareKind) -> Queries:
     draw = torch.Generator().manual_seed(4)
     hidden = torch.randn(64, 64, generator=draw)
     logits = kind.warm(hidden) @ kind.head.T
@@ -88,7 +86,7 @@ def _shard(users: list[Encoded]) -> Encoded:
     return join(users, ROW, 64)
 
 
-def _moved(before: list[Encoded], after: list[Encoded], shard: int, kind: HeadKind, queries: Queries) -> float:
+def _moved(before: list[Encoded], after: list[Encoded], shard: int, kind: SquareKind, queries: Queries) -> float:
     """Largest L2 change of a query's sum in units of the sensitivity; checks everybody else's teacher on the way."""
     states = [kind.train(shards) for shards in (before, after)]
     others = [other for other in range(SHARDS) if other != shard]
@@ -97,7 +95,7 @@ def _moved(before: list[Encoded], after: list[Encoded], shard: int, kind: HeadKi
     return max(_distance(states, kind, queries, mechanism) / mechanism.sensitivity for mechanism in MECHANISMS)
 
 
-def _distance(states: list[State], kind: HeadKind, queries: Queries, mechanism: VoteMechanism) -> float:
+def _distance(states: list[State], kind: SquareKind, queries: Queries, mechanism: VoteMechanism) -> float:
     sums = [mechanism.check(summed_votes(kind, state, queries, mechanism)) for state in states]
     return float(np.linalg.norm(sums[0] - sums[1], axis=1).max())
 
@@ -110,7 +108,7 @@ def test_a_users_texts_move_each_sum_by_at_most_the_sensitivity(
     texts: list[str],
     first: bool,
     corpus: list[list[str]],
-    kind: HeadKind,
+    kind: SquareKind,
     tiny_backbone: Backbone,
     queries: Queries,
 ) -> None:
@@ -128,7 +126,7 @@ def test_broken_hidden_states_move_each_sum_by_at_most_the_sensitivity(
     shard: int,
     change: Callable[[torch.Tensor], torch.Tensor],
     corpus: list[list[str]],
-    kind: HeadKind,
+    kind: SquareKind,
     tiny_backbone: Backbone,
     queries: Queries,
 ) -> None:
@@ -140,7 +138,7 @@ def test_broken_hidden_states_move_each_sum_by_at_most_the_sensitivity(
     assert _moved(before, after, shard, kind, queries) <= 1
 
 
-def test_the_bound_is_nearly_reached_by_a_teacher_that_turns_around(kind: HeadKind, queries: Queries) -> None:
+def test_the_bound_is_nearly_reached_by_a_teacher_that_turns_around(kind: SquareKind, queries: Queries) -> None:
     """The test above has power: two opposite and certain teachers come close to the declared sensitivity."""
     draw = torch.Generator().manual_seed(0)
     calm = kind.train([Encoded.empty(ROW, 64)] * SHARDS)
@@ -148,8 +146,7 @@ def test_the_bound_is_nearly_reached_by_a_teacher_that_turns_around(kind: HeadKi
     opposite = []
     for sign in (1, -1):
         state = {name: tensor.clone() for name, tensor in calm.items()}
-        last = list(kind.start())[-1]  # R, or B: what is zero at the start
-        state[last][2] = sign * 1e4 * torch.randn(state[last][2].shape, generator=draw.manual_seed(0))
+        state["matrix"][2] = sign * 1e4 * torch.randn(16, 16, generator=draw.manual_seed(0))
         opposite.append(state)
     plain, clipped = (_distance(opposite, kind, queries, mechanism) for mechanism in MECHANISMS)
     assert 0.99 * math.sqrt(2) * SCALE <= plain <= MECHANISMS[0].sensitivity

@@ -204,14 +204,11 @@ def test_what_decides_the_states_is_in_the_recipe() -> None:
     )
     ours = [store_recipe("base", CONFIG.model_copy(update=change)) for change in ({}, *changes)]
     assert len({*ours, store_recipe("other", CONFIG)}) == 8
-    for one, two in (("square", "residual"), ("lora", "full")):
-        recipes = {store_recipe("base", CONFIG.model_copy(update={"kind": kind})) for kind in (one, two)}
-        assert len(recipes) == 1
 
 
 @pytest.mark.parametrize(
     ("change", "layers"),
-    [({"kind": "lora", "layers": 1}, 1), ({"kind": "lora"}, 0), ({"kind": "full"}, 0)],
+    [({"kind": "lora", "layers": 1}, 1), ({"kind": "lora"}, 0)],
 )
 def test_kinds_with_layers_of_their_own_get_what_lies_below(
     spec: GroupSpec, tiny_backbone: Backbone, change: dict[str, Any], layers: int

@@ -15,17 +15,17 @@ from rayprivacy.models.queries import Queries
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.split_trunk import cut_below, lower_trunk
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.deep_kinds import FullKind, LoraKind
 from rayprivacy.teachers.devices import prepared_device
-from rayprivacy.teachers.head_kinds import HEAD_KINDS
 from rayprivacy.teachers.kinds import TeacherKind, on
+from rayprivacy.teachers.lora_kind import LoraKind
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import summed_votes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 ROW, TEACHERS, CANDIDATES, QUERIES = 64, 4, 8, 70
-KINDS = ("square", "residual", "lora", "full")
+KINDS = ("square", "lora")
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +46,10 @@ def _documents(backbone: Backbone, texts: list[str]) -> list[list[int]]:
 
 
 def _config(name: str) -> TeachersConfig:
-    deep = name in ("lora", "full")
+    deep = name == "lora"
     return TeachersConfig(
-        count=TEACHERS, kind=name, layers=1 if name == "lora" else None, rank=4 if deep else 16, row_tokens=ROW,
-        shortlist=200, batch=2 * ROW if deep else 16, max_steps=20, learning_rate=1e-3 if name == "full" else 2e-2,
+        count=TEACHERS, kind=name, layers=1 if deep else None, rank=4 if deep else 16, row_tokens=ROW,
+        shortlist=200, batch=2 * ROW if deep else 16, max_steps=20, learning_rate=2e-2,
     )  # fmt: skip
 
 
@@ -75,12 +75,12 @@ class Side:
     def __init__(self, name: str, backbone: Backbone, rows: Encoded, basis: Basis, sentences: list[str]) -> None:
         device, config = backbone.model.device, _config(name)
         self.device, trunk = device, None
-        if name in HEAD_KINDS:
+        if name == "square":
             there = Basis(*(getattr(basis, part).to(device) for part in ("inward", "outward", "shortlist")))
             warm = HeadAdapter(there, (torch.eye(16) / 50).to(device))
-            self.kind: TeacherKind = HEAD_KINDS[name](config, warm, backbone.head)
+            self.kind: TeacherKind = SquareKind(config, warm, backbone.head)
         else:
-            self.kind = (LoraKind if name == "lora" else FullKind)(backbone, config, rows.to(device))
+            self.kind = LoraKind(backbone, config, rows.to(device))
             trunk = lower_trunk(backbone, cut_below(backbone, config.layers))
         cuts = ((0, 1), (1, 6), (6, 6), (6, 8))
         self.shards = [

@@ -1,4 +1,4 @@
-"""Students that train layers: LoRA on the last layers or all of them, or all weights of all layers.
+"""Students that train LoRA on the last layers of the trunk, or on all of them.
 
 They learn by the same loss as the student on the head (see `student`). A step runs whole rows of pseudo-sentences
 through the trained layers: every query in them is learnt from at once. L_pseudo is about the same rows, at no more than
@@ -22,7 +22,7 @@ from rayprivacy.models.queries import Queries
 from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.models.split_trunk import cut_below
 from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.models.trainable_layers import ROWS, FullLayers, LoraLayers, TrainableLayers, calls, select
+from rayprivacy.models.trainable_layers import ROWS, LoraLayers, calls, select
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,17 @@ class DeepStudent:
     """
 
     backbone: Backbone
-    upper: TrainableLayers
+    upper: LoraLayers
     tensors: dict[str, torch.Tensor]
 
     @staticmethod
     def untrained(backbone: Backbone, config: StudentConfig) -> "DeepStudent":
-        """The public base itself, ready to train what `kind`, `layers` and `rank` say.
+        """The public base itself, ready to train what `layers` and `rank` say.
 
         Raises:
             ConfigError: the base cannot be cut, or has fewer layers.
         """
-        cut = cut_below(backbone, config.layers if config.kind == "lora" else None)
-        upper = LoraLayers(backbone, cut, config.rank) if config.kind == "lora" else FullLayers(backbone, cut)
+        upper = LoraLayers(backbone, cut_below(backbone, config.layers), config.rank)
         return DeepStudent(backbone, upper, upper.start)
 
     def hidden(self, rows: Encoded) -> torch.Tensor:
@@ -158,7 +157,7 @@ class DeepStudent:
         return replace(self, tensors=self.upper.read())
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The trained tensors by name (LoRA: as in PEFT)."""
+        """The trained tensors by their names in PEFT."""
         return self.tensors
 
     def restored(self, state: dict[str, torch.Tensor]) -> "DeepStudent":
@@ -170,10 +169,8 @@ class DeepStudent:
         self.upper.load(self.tensors)
         merged: Any = self.upper.merged()
         model = copy.deepcopy(self.backbone.model)
-        trunk = model.base_model
-        for layer, tuned in zip(trunk.layers[self.upper.cut :], merged.layers, strict=True):
+        for layer, tuned in zip(model.base_model.layers[self.upper.cut :], merged.layers, strict=True):
             layer.load_state_dict(tuned.state_dict())
-        trunk.norm.load_state_dict(merged.norm.state_dict())
         return model
 
 

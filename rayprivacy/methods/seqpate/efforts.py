@@ -75,7 +75,7 @@ class _Counted:
 
     @property
     def _on_head(self) -> bool:
-        return self._recipe.teachers.kind in ("square", "residual")
+        return self._recipe.teachers.kind == "square"
 
     @property
     def _bases(self) -> float:

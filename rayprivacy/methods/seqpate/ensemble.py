@@ -31,7 +31,6 @@ def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) ->
         root=Path(resources.features).absolute() if resources.features else run.private("features"),
         recipe=store_recipe(backbone.digest, recipe.teachers),
         key_path=Path(recipe.privacy.key).absolute(),
-        encrypt=resources.encrypt_features,
     )
     store.prepare()
     remember_store(run.root, store)

@@ -28,7 +28,6 @@ from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.teachers.encoding import shards_of
-from rayprivacy.teachers.head_kinds import HEAD_KINDS
 from rayprivacy.teachers.spec import GroupSpec
 
 WHY = "measured on private held-out text, or on a model that read private text without noise"
@@ -55,7 +54,7 @@ def heldout_metrics(
     if not texts:
         return {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
     models = dict(students)
-    if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind in HEAD_KINDS:
+    if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind == "square":
         models["nonprivate"] = nonprivate_student(run, students["base_pseudo"], spec)
     flat = [text for user in texts for text in user]
     completions = _Completions.of(run, flat)

@@ -191,7 +191,7 @@ def _measuring(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> Stage:
     """The base, what it became by pretraining, the student before and after the votes, and where it is wanted a model
     without privacy.
     """
-    without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind in ("square", "residual")
+    without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind == "square"
     models = 3 + bool(without_privacy) + bool(recipe.pretrain)
     efforts = efforts_of(recipe, mechanism.queries).get("measuring")
     return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)

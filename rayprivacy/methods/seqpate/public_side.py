@@ -109,7 +109,7 @@ def warm_students(
     deep = DeepStudent.untrained(backbone, config)
     if not config.warm_steps:
         return deep, deep
-    return deep, _warm(run, deep, rows, f"warm-{config.kind}.safetensors", told)
+    return deep, _warm(run, deep, rows, "warm-lora.safetensors", told)
 
 
 def _warm(run: Run[SeqPateRecipe], untrained: Student, rows: Encoded, name: str, told: Told) -> Student:

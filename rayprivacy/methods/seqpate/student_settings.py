@@ -6,17 +6,17 @@ from pydantic import Field, model_validator
 
 from rayprivacy.core.config import Config
 
-LEARNING_RATES = {"head": 5e-3, "lora": 2e-3, "full": 3e-5}
-WARM_LEARNING_RATES = {"head": 1e-3, "lora": 1e-3, "full": 3e-5}
-WARM_STEPS = {"head": 60, "lora": 200, "full": 60}
-PSEUDO_POSITIONS = 256  # at which a step of a `lora` or `full` student computes L_pseudo, at most
+LEARNING_RATES = {"head": 5e-3, "lora": 2e-3}
+WARM_LEARNING_RATE = 1e-3
+WARM_STEPS = {"head": 60, "lora": 200}
+PSEUDO_POSITIONS = 256  # at which a step of a `lora` student computes L_pseudo, at most
 
 
 class StudentConfig(Config):
     """How the student is trained.
 
     Attributes:
-        kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all), `full` all weights.
+        kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all).
         layers: for `lora`: how many of the last layers; all if absent.
         rank: for `lora`.
         rank_in, rank_out: for `head`: size of its matrix.
@@ -31,7 +31,7 @@ class StudentConfig(Config):
         seed: public seed of the order of examples.
     """
 
-    kind: Literal["head", "lora", "full"] = "head"
+    kind: Literal["head", "lora"] = "head"
     layers: int | None = Field(default=None, ge=1)
     rank: int = Field(default=8, ge=1)
     rank_in: int = Field(default=32, ge=1)
@@ -56,8 +56,8 @@ class StudentConfig(Config):
 
     @property
     def warm_step_size(self) -> float:
-        """The learning rate on pseudo-sentences, or the default one of the kind."""
-        return self.warm_learning_rate or WARM_LEARNING_RATES[self.kind]
+        """The learning rate on pseudo-sentences."""
+        return self.warm_learning_rate or WARM_LEARNING_RATE
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The student behind one interface: a small matrix on the head (default), LoRA, or all weights."""
+"""The student behind one interface: a small matrix on the head (default), or LoRA."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

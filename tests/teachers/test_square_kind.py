@@ -12,34 +12,34 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.head_kinds import HEAD_KINDS, Adam, HeadKind
 from rayprivacy.teachers.kinds import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.square_kind import Adam, SquareKind
 from rayprivacy.teachers.votes import summed_votes
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 
 TEACHERS, CANDIDATES, QUERIES, ROW = 6, 8, 70, 32
-Make = Callable[[int, int], HeadKind]
+Make = Callable[[int, int], SquareKind]
 
 
-@pytest.fixture(scope="module", params=HEAD_KINDS)
-def make(request: pytest.FixtureRequest, tiny_basis: Basis, tiny_backbone: Backbone) -> Make:
+@pytest.fixture(scope="module")
+def make(tiny_basis: Basis, tiny_backbone: Backbone) -> Make:
     draw = torch.Generator().manual_seed(8)
     warm = HeadAdapter(tiny_basis, torch.randn(12, 16, generator=draw) / 30)
 
-    def kind(rank: int = 16, max_steps: int = 30) -> HeadKind:
+    def kind(rank: int = 16, max_steps: int = 30) -> SquareKind:
         config = TeachersConfig(
-            count=TEACHERS, kind=request.param, max_tokens=30, row_tokens=ROW, rank=rank, shortlist=200, batch=16,
+            count=TEACHERS, max_tokens=30, row_tokens=ROW, rank=rank, shortlist=200, batch=16,
             max_steps=max_steps, learning_rate=2e-2,
         )  # fmt: skip
-        return HEAD_KINDS[request.param](config, warm, tiny_backbone.head)
+        return SquareKind(config, warm, tiny_backbone.head)
 
     return kind
 
 
 @pytest.fixture(scope="module")
-def kind(make: Make) -> HeadKind:
+def kind(make: Make) -> SquareKind:
     return make(16, 30)
 
 
@@ -54,12 +54,12 @@ def shards(tiny_backbone: Backbone, public_sentences: list[str]) -> list[Encoded
 
 
 @pytest.fixture(scope="module")
-def trained(kind: HeadKind, shards: list[Encoded]) -> State:
+def trained(kind: SquareKind, shards: list[Encoded]) -> State:
     return kind.train(shards)
 
 
 @pytest.fixture(scope="module")
-def queries(kind: HeadKind, tiny_features: Queries) -> Queries:
+def queries(kind: SquareKind, tiny_features: Queries) -> Queries:
     draw = torch.Generator().manual_seed(5)
     hidden = tiny_features.hidden[:QUERIES].float()
     candidates = torch.stack([torch.randperm(400, generator=draw)[:CANDIDATES] for _ in range(QUERIES)])
@@ -94,7 +94,7 @@ def same(one: State, other: State) -> bool:
 
 @pytest.mark.parametrize("teacher", range(TEACHERS))
 def test_a_teacher_does_not_depend_on_the_other_shards(
-    teacher: int, kind: HeadKind, shards: list[Encoded], trained: State
+    teacher: int, kind: SquareKind, shards: list[Encoded], trained: State
 ) -> None:
     others = [
         [random_shard(seed, 1 + 7 * seed) for seed in range(TEACHERS)],
@@ -146,40 +146,40 @@ def test_examples_that_no_step_reaches_change_nothing(make: Make) -> None:
 
 
 def test_training_moves_every_teacher_that_has_text_and_lowers_its_loss(
-    kind: HeadKind, shards: list[Encoded], trained: State
+    kind: SquareKind, shards: list[Encoded], trained: State
 ) -> None:
     for place, shard in enumerate(shards[:-1]):
         examples = kind._usable(shard.examples)
         hidden = kind.warm(examples.hidden)
 
-        def loss(teacher: State, hidden: torch.Tensor = hidden, targets: torch.Tensor = examples.targets) -> float:
-            logits = hidden @ kind.head.T + kind.moved(teacher, kind.inward(hidden)) @ kind.columns.T
+        def loss(
+            matrix: torch.Tensor, hidden: torch.Tensor = hidden, targets: torch.Tensor = examples.targets
+        ) -> float:
+            logits = hidden @ kind.head.T + kind.inward(hidden) @ matrix @ kind.columns.T
             return float(torch.nn.functional.cross_entropy(logits[:, kind._shortlist], targets))
 
-        after = {name: trained[name][place] for name in kind.start()}
-        assert loss(after) < loss(kind.start()) - 0.05
+        assert loss(trained["matrix"][place]) < loss(kind.start()) - 0.05
 
 
 def test_training_is_adamw_on_the_cross_entropy(make: Make) -> None:
     kind, shard = make(16, 6), random_shard(1, 3)
     examples = kind._usable(shard.examples)
-    teacher = {name: tensor.requires_grad_() for name, tensor in kind.start().items()}
-    optimizer = torch.optim.AdamW(teacher.values(), lr=2e-2, betas=(0.9, 0.95), weight_decay=0.0)
+    matrix = kind.start().requires_grad_()
+    optimizer = torch.optim.AdamW([matrix], lr=2e-2, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(6):
         take = (torch.arange(16) + 16 * step) % len(examples)
         hidden = kind.warm(examples.hidden[take])
-        logits = hidden @ kind.head.T + kind.moved(teacher, kind.inward(hidden)) @ kind.columns.T
+        logits = hidden @ kind.head.T + kind.inward(hidden) @ matrix @ kind.columns.T
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(logits[:, kind._shortlist], examples.targets[take]).backward()
         optimizer.step()
     found = kind.train([shard])
     assert len(examples) > 16
-    for name, tensor in teacher.items():
-        assert (found[name][0] - tensor).abs().max() < 2e-3, "twenty of these are one step"
+    assert (found["matrix"][0] - matrix).abs().max() < 2e-3, "twenty of these are one step"
 
 
 def test_training_is_repeatable_and_draws_nothing_from_the_global_generator(
-    kind: HeadKind, shards: list[Encoded], trained: State
+    kind: SquareKind, shards: list[Encoded], trained: State
 ) -> None:
     before = torch.random.get_rng_state()
     assert same(kind.train(shards), trained)
@@ -187,14 +187,13 @@ def test_training_is_repeatable_and_draws_nothing_from_the_global_generator(
     assert not any(tensor.requires_grad for tensor in trained.values())
 
 
-def test_a_teacher_that_learnt_nothing_yet_is_the_public_student(kind: HeadKind, queries: Queries) -> None:
-    start = {name: tensor[None] for name, tensor in kind.start().items()}
-    answers = torch.cat(list(kind.answers(start, queries)))[:, 0]
+def test_a_teacher_that_learnt_nothing_yet_is_the_public_student(kind: SquareKind, queries: Queries) -> None:
+    answers = torch.cat(list(kind.answers({"matrix": kind.start()[None]}, queries)))[:, 0]
     assert (answers - queries.centre).abs().max() < 1e-6
 
 
 def test_an_empty_shard_votes_the_students_centre_exactly(
-    kind: HeadKind, trained: State, queries: Queries, mechanism: VoteMechanism
+    kind: SquareKind, trained: State, queries: Queries, mechanism: VoteMechanism
 ) -> None:
     assert trained[FILLED].tolist() == [True] * 5 + [False]
     votes = summed_votes(kind, picked(trained, [5]), queries, mechanism)
@@ -204,7 +203,9 @@ def test_an_empty_shard_votes_the_students_centre_exactly(
     assert np.abs(whole - rest - votes).max() <= TEACHERS, "a block of five may round the last bit differently"
 
 
-def test_centred_votes_are_measured_from_the_students_centre(kind: HeadKind, trained: State, queries: Queries) -> None:
+def test_centred_votes_are_measured_from_the_students_centre(
+    kind: SquareKind, trained: State, queries: Queries
+) -> None:
     centred = VoteMechanism(queries=QUERIES, candidates=CANDIDATES, teachers=TEACHERS, sigma=1.0, clip=0.1)
     assert not summed_votes(kind, picked(trained, [5]), queries, centred).any()
     votes = summed_votes(kind, trained, queries, centred)
@@ -214,7 +215,7 @@ def test_centred_votes_are_measured_from_the_students_centre(kind: HeadKind, tra
 
 
 def test_a_shard_whose_targets_are_all_off_the_shortlist_counts_as_empty(
-    kind: HeadKind, shards: list[Encoded], trained: State, tiny_basis: Basis
+    kind: SquareKind, shards: list[Encoded], trained: State, tiny_basis: Basis
 ) -> None:
     outside = torch.tensor(sorted(set(range(400)) - set(tiny_basis.shortlist.tolist())))
     assert len(outside) == 200
@@ -226,7 +227,7 @@ def test_a_shard_whose_targets_are_all_off_the_shortlist_counts_as_empty(
 
 
 def test_a_nan_shard_votes_the_constant_and_moves_nobody_else(
-    kind: HeadKind, shards: list[Encoded], trained: State, queries: Queries, mechanism: VoteMechanism
+    kind: SquareKind, shards: list[Encoded], trained: State, queries: Queries, mechanism: VoteMechanism
 ) -> None:
     stack, rest = [*shards], [0, 2, 3, 4, 5]
 
@@ -237,7 +238,7 @@ def test_a_nan_shard_votes_the_constant_and_moves_nobody_else(
 
     stack[1] = changed(shards[1], broken)
     again = kind.train(stack)
-    assert any(again[name][1].isnan().any() for name in kind.start())
+    assert again["matrix"][1].isnan().any()
     assert same(picked(again, rest), picked(trained, rest))
     votes = summed_votes(kind, again, queries, mechanism)
     without = summed_votes(kind, trained, queries, mechanism)
@@ -246,14 +247,14 @@ def test_a_nan_shard_votes_the_constant_and_moves_nobody_else(
     mechanism.check(votes)
 
 
-def _naive(kind: HeadKind, state: State, queries: Queries, mechanism: VoteMechanism) -> np.ndarray:
+def _naive(kind: SquareKind, state: State, queries: Queries, mechanism: VoteMechanism) -> np.ndarray:
     """Each teacher by itself, each query by itself, in float64."""
     total, columns, head = np.zeros((len(queries), mechanism.candidates), dtype=np.int64), kind.columns, kind.head
     for place, filled in enumerate(state[FILLED].tolist()):
-        teacher = {name: state[name][place].double() for name in kind.start()}
+        matrix = state["matrix"][place].double()
         for query in range(len(queries)):
             hidden = kind.warm(queries.hidden[query : query + 1])
-            moved = kind.moved(teacher, kind.inward(hidden).double())[0]
+            moved = (kind.inward(hidden).double() @ matrix)[0]
             token = queries.candidates[query]
             logits = head[token].double() @ hidden[0].double() + columns[token].double() @ moved
             logits[~queries.allowed[query]] = -torch.inf
@@ -262,7 +263,7 @@ def _naive(kind: HeadKind, state: State, queries: Queries, mechanism: VoteMechan
 
 
 def test_votes_are_the_sum_of_every_teachers_own_quantised_softmax(
-    kind: HeadKind, trained: State, queries: Queries, mechanism: VoteMechanism
+    kind: SquareKind, trained: State, queries: Queries, mechanism: VoteMechanism
 ) -> None:
     votes = summed_votes(kind, trained, queries, mechanism)
     assert votes.dtype == np.int64
@@ -273,19 +274,18 @@ def test_votes_are_the_sum_of_every_teachers_own_quantised_softmax(
 
 @pytest.mark.parametrize("teacher", range(TEACHERS - 1))
 def test_a_vote_does_not_depend_on_what_the_neighbours_vote(
-    teacher: int, kind: HeadKind, trained: State, queries: Queries
+    teacher: int, kind: SquareKind, trained: State, queries: Queries
 ) -> None:
     calm = torch.cat(list(kind.answers(trained, queries)))
     for value in (math.nan, math.inf, 1e30, 0.0):
-        noisy = {name: torch.full_like(trained[name], value) for name in kind.start()}
-        for name, tensor in noisy.items():
-            tensor[teacher] = trained[name][teacher]
-        assert torch.equal(torch.cat(list(kind.answers(noisy, queries)))[:, teacher], calm[:, teacher])
+        noisy = torch.full_like(trained["matrix"], value)
+        noisy[teacher] = trained["matrix"][teacher]
+        assert torch.equal(torch.cat(list(kind.answers({"matrix": noisy}, queries)))[:, teacher], calm[:, teacher])
 
 
 @pytest.mark.parametrize("size", [32, 64, 96])
 def test_batches_of_queries_do_not_change_the_sums(
-    size: int, kind: HeadKind, trained: State, queries: Queries, mechanism: VoteMechanism
+    size: int, kind: SquareKind, trained: State, queries: Queries, mechanism: VoteMechanism
 ) -> None:
     whole = summed_votes(kind, trained, queries, mechanism)
     parts = [
@@ -295,7 +295,7 @@ def test_batches_of_queries_do_not_change_the_sums(
 
 
 def test_a_query_does_not_depend_on_the_other_queries(
-    kind: HeadKind, trained: State, queries: Queries, mechanism: VoteMechanism
+    kind: SquareKind, trained: State, queries: Queries, mechanism: VoteMechanism
 ) -> None:
     whole = summed_votes(kind, trained, queries, mechanism)
     hidden, candidates = torch.full_like(queries.hidden, math.nan), queries.candidates.flip(0)
@@ -308,7 +308,7 @@ def test_a_query_does_not_depend_on_the_other_queries(
 
 
 def test_masked_candidates_get_nothing_and_each_query_sums_to_the_teachers(
-    kind: HeadKind, trained: State, queries: Queries, mechanism: VoteMechanism
+    kind: SquareKind, trained: State, queries: Queries, mechanism: VoteMechanism
 ) -> None:
     votes = summed_votes(kind, trained, queries, mechanism)
     masked = ~queries.allowed.numpy()
@@ -318,13 +318,13 @@ def test_masked_candidates_get_nothing_and_each_query_sums_to_the_teachers(
     mechanism.check(votes)
 
 
-def test_rank_of_the_square_kind_may_be_less_than_that_of_the_bases(make: Make, queries: Queries) -> None:
+def test_the_rank_may_be_less_than_that_of_the_bases(make: Make, queries: Queries) -> None:
     for rank in (5, 16, 40):
         kind = make(rank, 30)
         state = kind.train([random_shard(1, 2)])
         (answers, *_) = kind.answers(state, queries)
         assert answers.shape == (32, 1, CANDIDATES)
-        assert kind.columns.shape[1] in (min(rank, 16), 64)
+        assert kind.columns.shape[1] == min(rank, 16)
 
 
 @pytest.mark.parametrize(("count", "stack"), [(1, 50), (50, 50), (51, 50), (1000, 7)])

@@ -1,6 +1,6 @@
-"""Kinds of teachers that train layers of the trunk, one teacher at a time, on states cached at the cut.
+"""Teachers that train LoRA on layers of the trunk, one teacher at a time, on states cached at the cut.
 
-Stacking does not help these kinds: their cost is in the layers, which every teacher has to run anew.
+Stacking does not help here: the cost is in the layers, which every teacher has to run anew.
 
 Privacy argument: a teacher starts from the same public tensors with a new optimizer, sees the rows of its own shard
 alone, in order, and draws nothing. So it depends on its shard alone, to the last bit (on one thread, as the actors
@@ -17,39 +17,39 @@ from rayprivacy.models.features import Encoded
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.split_trunk import cut_below
 from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.models.trainable_layers import FullLayers, LoraLayers, TrainableLayers, at_cut, calls, select
+from rayprivacy.models.trainable_layers import LoraLayers, at_cut, calls, select
 from rayprivacy.teachers.kinds import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
 
 QUERY_ROWS = 32  # queries in one block of answers
 
 
-class DeepKind:
-    """Teachers that are tuned upper parts of the trunk.
+class LoraKind:
+    """LoRA of rank `teachers.width` on the last `teachers.layers` layers (all if absent).
 
-    Shards hold the states at `cut`. A state has the trained tensors by name, [G, ...], and `filled`, bool [G]: which
-    shards had text.
+    Shards hold the states at `cut`. A state has the trained tensors by their names in PEFT, [G, ...], and `filled`,
+    bool [G]: which shards had text.
 
     Attributes:
         cut: how many layers lie below what is trained.
     """
 
-    def __init__(
-        self, backbone: Backbone, config: TeachersConfig, public_rows: Encoded, upper: TrainableLayers
-    ) -> None:
+    def __init__(self, backbone: Backbone, config: TeachersConfig, public_rows: Encoded) -> None:
         """Teachers over a base.
 
         Args:
             backbone: the public base.
             config: public training settings.
             public_rows: the encoded pseudo-sentences that `Queries.context` points into.
-            upper: the part that is trained.
+
+        Raises:
+            ConfigError: the base cannot be cut, or has fewer layers than `teachers.layers`.
         """
-        self.cut = upper.cut
+        self.cut = cut_below(backbone, config.layers)
         self._backbone = backbone
         self._config = config
         self._public_rows = public_rows
-        self._upper = upper
+        self._upper = LoraLayers(backbone, self.cut, config.width)
 
     @cached_property
     def _public(self) -> Encoded:
@@ -113,28 +113,3 @@ class DeepKind:
             asked = torch.nonzero((row >= index[0]) & (row <= index[-1])).squeeze(1)
             if len(asked):
                 yield index, asked, (row[asked] - index[0], position[asked])
-
-
-class LoraKind(DeepKind):
-    """LoRA of rank `teachers.width` on the last `teachers.layers` layers (all if absent); tensors named as in PEFT."""
-
-    def __init__(self, backbone: Backbone, config: TeachersConfig, public_rows: Encoded) -> None:
-        """See `DeepKind`.
-
-        Raises:
-            ConfigError: the base cannot be cut, or has fewer layers than `teachers.layers`.
-        """
-        cut = cut_below(backbone, config.layers)
-        super().__init__(backbone, config, public_rows, LoraLayers(backbone, cut, config.width))
-
-
-class FullKind(DeepKind):
-    """All weights of all layers and of the final norm; the embedding and the output head stay the base's."""
-
-    def __init__(self, backbone: Backbone, config: TeachersConfig, public_rows: Encoded) -> None:
-        """See `DeepKind`.
-
-        Raises:
-            ConfigError: the base cannot be cut.
-        """
-        super().__init__(backbone, config, public_rows, FullLayers(backbone, cut=0))

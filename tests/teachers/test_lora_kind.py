@@ -12,14 +12,14 @@ from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.split_trunk import lower_trunk
 from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.teachers.deep_kinds import DeepKind, FullKind, LoraKind
 from rayprivacy.teachers.kinds import FILLED, State
+from rayprivacy.teachers.lora_kind import LoraKind
 from rayprivacy.teachers.settings import TeachersConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 
 ROW_TOKENS, CANDIDATES, QUERIES = 64, 8, 70
-KINDS = {"lora, last layer": ("lora", 1, 1), "lora, all layers": ("lora", None, 0), "full": ("full", None, 0)}
+LAYERS = {"last layer": (1, 1), "all layers": (None, 0)}
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +31,25 @@ def public_rows(tiny_backbone: Backbone, public_sentences: list[str]) -> Encoded
     return rows
 
 
-@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS.keys())
-def kind(request: pytest.FixtureRequest, tiny_backbone: Backbone, public_rows: Encoded) -> DeepKind:
-    name, layers, cut = request.param
+@pytest.fixture(scope="module", params=LAYERS.values(), ids=LAYERS.keys())
+def kind(request: pytest.FixtureRequest, tiny_backbone: Backbone, public_rows: Encoded) -> LoraKind:
+    layers, cut = request.param
     config = TeachersConfig(
-        kind=name,
+        kind="lora",
         layers=layers,
         rank=4,
         row_tokens=ROW_TOKENS,
         batch=2 * ROW_TOKENS,
         epochs=12.0,
-        learning_rate=1e-3 if name == "full" else 2e-2,
+        learning_rate=2e-2,
     )
-    built = (LoraKind if name == "lora" else FullKind)(tiny_backbone, config, public_rows)
+    built = LoraKind(tiny_backbone, config, public_rows)
     assert built.cut == cut
     return built
 
 
 @pytest.fixture(scope="module")
-def shards(kind: DeepKind, tiny_backbone: Backbone, public_sentences: list[str]) -> list[Encoded]:
+def shards(kind: LoraKind, tiny_backbone: Backbone, public_sentences: list[str]) -> list[Encoded]:
     """Four shards of different length; the third is empty, and has no width, as one that nobody fell into."""
     trunk = lower_trunk(tiny_backbone, kind.cut)
 
@@ -61,7 +61,7 @@ def shards(kind: DeepKind, tiny_backbone: Backbone, public_sentences: list[str])
 
 
 @pytest.fixture(scope="module")
-def state(kind: DeepKind, shards: list[Encoded]) -> State:
+def state(kind: LoraKind, shards: list[Encoded]) -> State:
     return kind.train(shards)
 
 
@@ -87,7 +87,7 @@ def _same(one: State, other: State) -> bool:
 
 @pytest.mark.parametrize("teacher", [0, 1, 3])
 def test_a_teacher_does_not_depend_on_the_other_shards(
-    teacher: int, kind: DeepKind, shards: list[Encoded], state: State
+    teacher: int, kind: LoraKind, shards: list[Encoded], state: State
 ) -> None:
     worlds: list[Sequence[Encoded]] = [
         [Encoded.empty(ROW_TOKENS, 64)] * 4,
@@ -100,16 +100,16 @@ def test_a_teacher_does_not_depend_on_the_other_shards(
 
 
 def test_another_process_would_train_the_same_teachers(
-    kind: DeepKind, shards: list[Encoded], state: State, tiny_backbone: Backbone, public_rows: Encoded
+    kind: LoraKind, shards: list[Encoded], state: State, tiny_backbone: Backbone, public_rows: Encoded
 ) -> None:
     torch.manual_seed(99)
     before = torch.random.get_rng_state()
-    assert _same(type(kind)(tiny_backbone, kind._config, public_rows).train(shards), state)
+    assert _same(LoraKind(tiny_backbone, kind._config, public_rows).train(shards), state)
     assert torch.equal(torch.random.get_rng_state(), before), "nothing is drawn from the process's own generator"
 
 
 def test_the_state_says_who_had_text_and_leaves_the_base_alone(
-    kind: DeepKind, state: State, shards: list[Encoded], tiny_backbone: Backbone
+    kind: LoraKind, state: State, shards: list[Encoded], tiny_backbone: Backbone
 ) -> None:
     assert state[FILLED].tolist() == [True, True, False, True]
     assert all(len(tensor) == len(shards) and tensor.is_contiguous() for tensor in state.values())
@@ -120,21 +120,21 @@ def test_the_state_says_who_had_text_and_leaves_the_base_alone(
     assert not any("lora" in name for name, _ in tiny_backbone.model.named_modules())
 
 
-def _nll(kind: DeepKind, tensors: State, shard: Encoded, head: torch.Tensor) -> float:
+def _nll(kind: LoraKind, tensors: State, shard: Encoded, head: torch.Tensor) -> float:
     kind._upper.load({name: tensors[name] for name in kind._upper.start})
     with torch.no_grad():
         return float(next_token_loss(kind._upper.states(shard), shard, head))
 
 
 def test_a_teacher_expects_its_own_text_more_than_the_base_does(
-    kind: DeepKind, state: State, shards: list[Encoded], tiny_backbone: Backbone
+    kind: LoraKind, state: State, shards: list[Encoded], tiny_backbone: Backbone
 ) -> None:
     for number in (0, 1, 3):
         before = _nll(kind, kind._upper.start, shards[number], tiny_backbone.head)
         assert _nll(kind, _teacher(state, number), shards[number], tiny_backbone.head) < 0.9 * before
 
 
-def test_answers_are_distributions_over_the_allowed_candidates(kind: DeepKind, state: State, queries: Queries) -> None:
+def test_answers_are_distributions_over_the_allowed_candidates(kind: LoraKind, state: State, queries: Queries) -> None:
     blocks = list(kind.answers(state, queries))
     assert [block.shape for block in blocks] == [(32, 4, CANDIDATES), (32, 4, CANDIDATES), (6, 4, CANDIDATES)]
     answers = torch.cat(blocks)
@@ -144,7 +144,7 @@ def test_answers_are_distributions_over_the_allowed_candidates(kind: DeepKind, s
 
 
 def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(
-    kind: DeepKind, state: State, queries: Queries, public_rows: Encoded, tiny_backbone: Backbone
+    kind: LoraKind, state: State, queries: Queries, public_rows: Encoded, tiny_backbone: Backbone
 ) -> None:
     answers = torch.cat(list(kind.answers(state, queries)))
     kind._upper.load({name: state[name][1] for name in kind._upper.start})
@@ -162,7 +162,7 @@ def test_an_answer_is_that_of_the_tuned_model_read_as_a_whole(
 
 
 def test_an_empty_shard_answers_as_the_public_model(
-    kind: DeepKind, state: State, queries: Queries, tiny_backbone: Backbone
+    kind: LoraKind, state: State, queries: Queries, tiny_backbone: Backbone
 ) -> None:
     logits = torch.einsum("qw,qkw->qk", queries.hidden, tiny_backbone.head[queries.candidates])
     expected = torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
@@ -170,7 +170,7 @@ def test_an_empty_shard_answers_as_the_public_model(
 
 
 def test_neither_other_queries_nor_other_teachers_change_an_answer(
-    kind: DeepKind, state: State, queries: Queries
+    kind: LoraKind, state: State, queries: Queries
 ) -> None:
     whole = torch.cat(list(kind.answers(state, queries)))
     parts = [queries.rows(0, 32), queries.rows(32, 64), queries.rows(64, QUERIES)]
