@@ -10,21 +10,20 @@ from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import make_optimizer
 from rayprivacy.dpsgd.settings import OptimizerConfig
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 
 STEPS, SIZE, RATE = 12, 20_000, 1e-2
 CONFIG = OptimizerConfig(kind="adambc", learning_rate=RATE, betas=(0.8, 0.9), weight_decay=0.1, floor=0.2)
 KEYED = KeyedNoise(Key.for_tests(), "run")
-INDEPENDENT = SampledGaussian(0.2, 0.7, 3.0, STEPS)
-BANDED = BandedGaussian(0.2, 0.7, 3.0, STEPS, bands=4)
+INDEPENDENT = NoisySteps(0.2, 0.7, 3.0, STEPS)
+BANDED = NoisySteps(0.2, 0.7, 3.0, STEPS, bands=4)
 
 
-def _noise(mechanism: SampledGaussian) -> StepNoise:
+def _noise(mechanism: NoisySteps) -> StepNoise:
     return StepNoise(KEYED, mechanism, expected_batch=5.0)
 
 
-def _drawn(mechanism: SampledGaussian) -> list[torch.Tensor]:
+def _drawn(mechanism: NoisySteps) -> list[torch.Tensor]:
     """The noise of a mean gradient, step by step, as engines add it."""
     stream = CorrelatedNoise(KEYED, mechanism.strategy)
     return [stream.normal(step, "w", 0, SIZE).clone() * mechanism.noise_std(step) / 5.0 for step in range(STEPS)]
@@ -41,7 +40,7 @@ def _run(config: OptimizerConfig, gradients: list[torch.Tensor], variances: list
 
 
 @pytest.mark.parametrize("mechanism", [INDEPENDENT, BANDED], ids=["independent", "banded"])
-def test_the_variance_of_every_step_is_that_of_the_real_noise(mechanism: SampledGaussian) -> None:
+def test_the_variance_of_every_step_is_that_of_the_real_noise(mechanism: NoisySteps) -> None:
     for variance, drawn in zip(_noise(mechanism).variances, _drawn(mechanism), strict=True):
         assert float(drawn.double().var()) == pytest.approx(variance, rel=0.05)
     first, *_, last = _noise(mechanism).variances
@@ -49,7 +48,7 @@ def test_the_variance_of_every_step_is_that_of_the_real_noise(mechanism: Sampled
 
 
 @pytest.mark.parametrize("mechanism", [INDEPENDENT, BANDED], ids=["independent", "banded"])
-def test_updates_are_those_of_a_slow_implementation(mechanism: SampledGaussian) -> None:
+def test_updates_are_those_of_a_slow_implementation(mechanism: NoisySteps) -> None:
     variances = [float(each) for each in _noise(mechanism).variances]
     gradients = [each + 0.3 * torch.linspace(-1, 1, SIZE) for each in _drawn(mechanism)]
     weight, mean, squared, noise = np.ones(SIZE), np.zeros(SIZE), np.zeros(SIZE), 0.0
