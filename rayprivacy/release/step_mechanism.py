@@ -110,6 +110,13 @@ from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
 from rayprivacy.release.strategy import prefix_strategy
 
 _CONSTANT = NoiseSchedule()
+_ALWAYS = ("sampling_rate", "noise_multiplier", "clipping_norm", "steps", "unit")
+_NAMED = {  # what the digest of a release holds of steps of each kind
+    "sampled": _ALWAYS,
+    "falling": (*_ALWAYS, "schedule", "chunk", "levels"),
+    "microbatch": (*_ALWAYS, "schedule", "chunk", "microbatches", "levels"),
+    "banded": (*_ALWAYS, "bands", "strategy"),
+}
 
 
 @dataclass(frozen=True)
@@ -317,18 +324,17 @@ class NoisySteps:
 
     @property
     def _parameters_on_full_text(self) -> dict[str, Any]:
-        names, kind, derived = ["sampling_rate", "noise_multiplier", "clipping_norm", "steps", "unit"], "sampled", {}
-        if self.microbatches or self.schedule.falls:
-            kind, derived = "falling", {"levels": [list(level) for level in self.levels]}
-            names += ["schedule", "chunk"]
-        if self.microbatches:
-            kind = "microbatch"
-            names += ["microbatches"]
-        if self.bands > 1:
-            kind, derived = "banded", {"strategy": list(self.strategy)}
-            names += ["bands"]
         every = asdict(self)
-        return {"mechanism": f"{kind}-gaussian", **{name: every[name] for name in names}, **derived}
+        every |= {"levels": [list(level) for level in self.levels], "strategy": list(self.strategy)}
+        return {"mechanism": f"{self._kind}-gaussian", **{name: every[name] for name in _NAMED[self._kind]}}
+
+    @property
+    def _kind(self) -> str:
+        if self.bands > 1:
+            return "banded"
+        if self.microbatches:
+            return "microbatch"
+        return "falling" if self.schedule.falls else "sampled"
 
 
 def _counted(events: Iterable[DpEvent]) -> DpEvent:

@@ -86,12 +86,9 @@ def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
 
 def test_one_band_is_independent_noise() -> None:
     one = replace(MECHANISM, bands=1)
-    independent = NoisySteps(0.2, 2.0, 0.5, 24)
-    assert (one.event, one.strategy, one.parameters) == (
-        independent.event,
-        independent.strategy,
-        independent.parameters,
-    )
+    assert one == NoisySteps(0.2, 2.0, 0.5, 24)
+    assert one.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(2.0)), 24)
+    assert one.strategy == (1.0,)
 
 
 def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:
