@@ -79,8 +79,7 @@ from rayprivacy.policies.keywords import KeywordPolicy, read_lists
 from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import MARK, Policy
 from rayprivacy.policies.slots import SlotPolicy
-from rayprivacy.release.scheduled import ScheduledGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.sampled_steps import with_learning_rate
 from rayprivacy.sanitize.settings import KINDS
 
@@ -208,15 +207,15 @@ class Bench:
         self.training = with_learning_rate(config, self.adapter)
         self._frozen = FrozenLayers(self.backbone.model.config.num_hidden_layers - given.layers)
 
-    def mechanism(self, plan: Plan) -> StepMechanism:
+    def mechanism(self, plan: Plan) -> NoisySteps:
         """The steps of a row, with the least noise that fits the budget for its noisy ones."""
         if not plan.noisy:
-            return WithoutNoise(self.training.sampling_rate, self.training.steps, NORM)
+            return WithoutNoise(self.training.sampling_rate, 0.0, NORM, self.training.steps)
         policy = self._data.policy(plan.policy).digest
         noisy = len(plan.redacted) - sum(plan.redacted)
         rate, budget = self.training.sampling_rate, Budget(self._given.epsilon, self._given.delta)
         shape = (rate, _noise(rate, noisy, budget), NORM, len(plan.redacted))
-        return ScheduledGaussian(SampledGaussian(*shape), plan.redacted, policy)
+        return NoisySteps(*shape, redacted=plan.redacted, policy=policy)
 
     def train(self, plan: Plan) -> tuple[Any, dict[str, float]]:
         """A trained model as a plain one, and the seconds of its noisy and of its other steps, in the middle."""
@@ -259,7 +258,7 @@ class Bench:
 
 @cache
 def _noise(rate: float, steps: int, budget: Budget) -> float:
-    return least_noise(lambda sigma: SampledGaussian(rate, sigma, NORM, steps).event, budget, "pld")
+    return least_noise(lambda sigma: NoisySteps(rate, sigma, NORM, steps).event, budget, "pld")
 
 
 def _context(row: Row) -> str:
@@ -334,14 +333,14 @@ def measured(bench: Bench, attack: Attack, name: str, plan: Plan, reference: Any
     rates = {judge: asdict(found[ALL]) for judge, found in leak_rates(texts, judges).items()}
     flags = leaks(texts, judges["classifier"])
     mechanism = bench.mechanism(plan)
-    noisy = isinstance(mechanism, ScheduledGaussian)
+    noisy = bool(plan.noisy)
     spent = epsilon([mechanism.event], given.delta, "pld") if noisy else None
     figures = {
         "row": name,
         "seed": given.seed,
         "steps": given.steps,
         "noisy_steps": given.steps - sum(plan.redacted) if plan.noisy else 0,
-        "noise_multiplier": mechanism.full.noise_multiplier if noisy else None,
+        "noise_multiplier": mechanism.noise_multiplier if noisy else None,
         "selective_epsilon": spent if any(plan.redacted) else None,
         "central_epsilon": spent if not any(plan.redacted) else None,  # None: infinite
         "perplexity": _timed(cpu, "perplexity", lambda: attack.perplexity(model, given.tested)),

@@ -59,8 +59,7 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.tagger import load_tagger
 from rayprivacy.models.tagger_settings import TaggerConfig
 from rayprivacy.models.trainable import trainable
-from rayprivacy.release.microbatch import MicroBatchGaussian
-from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, sampled_steps
 
 COLUMNS, TOKENS, AT_ONCE = ("intent", "slots"), 32, 2048
@@ -154,16 +153,16 @@ class Bench:
             }
         )
 
-    def mechanism(self, arm: Arm, training: DpSgdConfig) -> StepMechanism:
+    def mechanism(self, arm: Arm, training: DpSgdConfig) -> NoisySteps:
         """Noise and charge of an arm."""
         rate, steps, norm = training.sampling_rate, training.steps, training.clipping_norm
         if arm.z0 == 0:
-            return WithoutNoise(rate, steps, norm)
+            return WithoutNoise(rate, 0.0, norm, steps)
         if arm.z0 is None:
             return sampled_steps(training, SampledPrivacyConfig(epsilon=EPSILON, delta=DELTA, composition="pld"))
         effective = _as_printed(arm, steps).effective(arm.z0)
         shape = {"schedule": NoiseSchedule(), "chunk": training.chunk, "microbatches": arm.microbatches}
-        return MicroBatchGaussian(rate, effective, norm, steps, **shape)
+        return NoisySteps(rate, effective, norm, steps, **shape)
 
     def row(self, arm: Arm, seed: int) -> Row:
         """Train an arm, and its figures."""
@@ -179,7 +178,7 @@ class Bench:
             arm, mechanism
         )
 
-    def _trained(self, arm: Arm, training: DpSgdConfig, mechanism: StepMechanism, key: Key) -> Any:
+    def _trained(self, arm: Arm, training: DpSgdConfig, mechanism: NoisySteps, key: Key) -> Any:
         parts = min(arm.microbatches or PART_FILES, PART_FILES)
         units = [
             Unit(unit_tag(key, name), tuple(documents), part=key.integer("part", name) % parts)
@@ -205,7 +204,7 @@ def _as_printed(arm: Arm, steps: int) -> DecayingNoise:
     return DecayingNoise(NoiseSchedule(), steps, arm.microbatches)
 
 
-def _claim(arm: Arm, mechanism: StepMechanism) -> Row:
+def _claim(arm: Arm, mechanism: NoisySteps) -> Row:
     """The sound epsilon of a row, the paper's own for the same noise, and whether it means anything."""
     if isinstance(mechanism, WithoutNoise):
         return {"noise_multiplier": 0.0, "delta": None, "log10_sound": None, "log10_published": {}, "guarantee": "none"}

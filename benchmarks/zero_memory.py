@@ -79,7 +79,7 @@ def _figures(zero: int | None, offload: bool) -> dict[str, float]:
     from rayprivacy.dpsgd.losses import row_losses
     from rayprivacy.dpsgd.noise import KeyedNoise
     from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
-    from rayprivacy.release.step_mechanism import SampledGaussian
+    from rayprivacy.release.step_mechanism import NoisySteps
 
     if zero is not None:  # imports are no part of what a stage holds
         from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed
@@ -92,7 +92,7 @@ def _figures(zero: int | None, offload: bool) -> dict[str, float]:
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     model = GPT2LMHeadModel(config)
     training = DpSgdConfig(steps=STEPS, optimizer=OptimizerConfig(learning_rate=1e-4))
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "memory"), SampledGaussian(0.1, 1.0, 1.0, STEPS), 16.0)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "memory"), NoisySteps(0.1, 1.0, 1.0, STEPS), 16.0)
     engine: Any = make_engine(model, training, noise, EngineConfig(zero=zero, offload=offload), row_losses)
     batch = Batch(torch.randint(VOCABULARY, (UNITS, LENGTH)), torch.full((UNITS, LENGTH), 1 / LENGTH), 1)
     seconds = []

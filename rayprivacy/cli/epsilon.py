@@ -36,7 +36,7 @@ from rayprivacy.cli.epsilon_answer import (
 from rayprivacy.cli.options import ACCOUNTED, Delta
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
-from rayprivacy.release.banded import BandedGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.strategy import prefix_error, prefix_strategy
 
 SAMPLED = "each unit is drawn on its own with a probability at every step (Poisson); shuffled batches cost more"
@@ -402,7 +402,7 @@ def _banded(q: float, steps: int, records: int, bands: int) -> Callable[[float],
         raise ConfigError(f"--bands is {bands} and --q {q:g}: let their product be at most 1.")
     if records != 1:
         raise ConfigError(f"--records-per-user is {show(records)} with --bands: only whole users fall into groups.")
-    return lambda sigma: BandedGaussian(bands * q, sigma, 1.0, steps, bands=bands).event
+    return lambda sigma: NoisySteps(bands * q, sigma, 1.0, steps, bands=bands).event
 
 
 def _figures(event: DpEvent, delta: float) -> Figures:

@@ -1,6 +1,6 @@
 """Noise that is correlated over steps: row t of C^-1 z, where z is keyed noise and C a banded Toeplitz matrix.
 
-    w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0          (`release.banded` says why)
+    w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0          (`release.step_mechanism` says why)
 
 Like z, it is a function of (secret, run, step, parameter, coordinate) and of nothing else. The last b - 1 values of
 what a rank owns are kept in memory, and only there: on a disk they would be noise that somebody could take off the

@@ -1,4 +1,4 @@
-"""Micro-batches: the units of one step, in N groups that are clipped as one each (`release.microbatch`).
+"""Micro-batches: the units of one step, in N groups that are clipped as one each (`release.step_mechanism`).
 
 Which micro-batch a unit is in must be a matter of this unit alone: cut by position, one more unit would shift all that
 come after it, and move every micro-batch (1.75 C in place of 0.25 C was measured for 8 of them). Here every part file

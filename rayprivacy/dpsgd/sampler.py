@@ -8,9 +8,9 @@ part in every step with probability q, by a coin of its own that stays secret. H
 - a step that runs again after a crash samples the same units, together with the same noise (dpsgd/noise.py);
 - no batch has a fixed size: it may be empty, and an empty batch is a step like any other.
 
-Where the noise of steps is correlated (`release.banded`), units fall into b groups, and step t is open to group t mod b
-alone. The group of a unit is AES-256 of its tag under a key of the run, modulo b: it too is the unit's own, and no two
-steps of a unit are less than b apart.
+Where the noise of steps is correlated (`release.step_mechanism`), units fall into b groups, and step t is open to group
+t mod b alone. The group of a unit is AES-256 of its tag under a key of the run, modulo b: it too is the unit's own, and
+no two steps of a unit are less than b apart.
 
 Distinct tags give distinct AES blocks, hence coins that are independent up to the gap between a pseudo-random
 permutation and a function (n^2 / 2^129 for n units). The first 64 bits are below floor(q 2^64) with probability at most

@@ -9,8 +9,8 @@ version depends on the number of the step alone. Which units and which of their 
 on the version nor on what it holds (`sampler`), so one coin of probability q serves all versions.
 
 Some versions may be redacted copies. Steps that are not charged for full text read these and nothing else
-(`release.scheduled`): the reading is compared with the steps that are charged before the first one, and each document
-says which it is.
+(`release.step_mechanism`): the reading is compared with the steps that are charged before the first one, and each
+document says which it is.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -51,8 +51,6 @@ from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.repeatable import repeatable
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import checkpointed, trainable
-from rayprivacy.release.microbatch import MicroBatchGaussian
-from rayprivacy.release.scheduled import full_steps, redacted_steps
 from rayprivacy.release.steps import StepGate, StepRelease
 
 SEAL = Seal(ReleaseError, "what was charged stays charged once, so run again with --resume")
@@ -209,7 +207,7 @@ def build(job: Job, rank: Rank) -> Training:
 def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampler:
     mechanism, reading = job.release.mechanism, job.reading
     _check_micro_batches(job, rank.world)
-    reading.check(mechanism.steps, redacted_steps(mechanism))
+    reading.check(mechanism.steps, mechanism.redacted_steps)
     shares = shares_of_rank(job.parts, rank.number, rank.world)
     units = UnitFile(job.folder, each_unit(job.shards, shares, backbone, key, reading))
     return PoissonSampler(
@@ -219,14 +217,14 @@ def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampl
         units,
         job.training.max_records,
         reading.version_of,
-        mechanism.groups,
+        mechanism.bands,
     )
 
 
 def _check_micro_batches(job: Job, world: int) -> None:
     """Require that micro-batches are clipped exactly where the charge is for them, and that none spans two ranks."""
     micro = job.training.microbatches
-    if isinstance(full_steps(job.release.mechanism), MicroBatchGaussian) is (micro is None):
+    if (job.release.mechanism.microbatches is None) is not (micro is None):
         raise ReleaseError("the steps that are charged and the training differ in whether micro-batches are clipped.")
     if micro is not None and world > job.parts:
         raise ConfigError(

@@ -26,8 +26,7 @@ from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.charging import input_digest, leased
-from rayprivacy.release.scheduled import ScheduledGaussian, charged_chunks
-from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 
 RENEW_SECONDS = 60.0
 _FORMAT = "steps-2:"  # outputs of version 0.1, which bound the last rung alone, are bare digests
@@ -51,7 +50,7 @@ class StepRelease:
     release_id: str
     opening: str
     inputs: str
-    mechanism: StepMechanism
+    mechanism: NoisySteps
     chunk: int
     central: str = ""
 
@@ -61,7 +60,7 @@ class StepRelease:
         account: str,
         release_id: str,
         key: Key,
-        mechanism: StepMechanism,
+        mechanism: NoisySteps,
         chunk: int,
         corpus: str,
         base: str,
@@ -88,7 +87,7 @@ class StepRelease:
         Raises:
             ReleaseError: a schedule has light noise and no central account, or the other way round.
         """
-        if bool(central) is not (isinstance(mechanism, ScheduledGaussian) and mechanism.light > 0):
+        if bool(central) is not (mechanism.light > 0):
             raise ReleaseError("a central account pays for redacted steps exactly where they take noise: give both.")
         parameters = digest_json(mechanism.parameters)
         digest = input_digest(key, "release-steps", stage, corpus, base, *more, parameters)
@@ -103,23 +102,23 @@ class StepRelease:
     @property
     def rungs(self) -> int:
         """How many chunks there are."""
-        return len(charged_chunks(self.mechanism, self.chunk))
+        return len(self.mechanism.charged_chunks(self.chunk))
 
     def steps(self, rung: int) -> range:
         """The steps, from 0, of a rung, from 1."""
-        return charged_chunks(self.mechanism, self.chunk)[rung - 1]
+        return self.mechanism.charged_chunks(self.chunk)[rung - 1]
 
     def payments(self, rung: int) -> list[tuple[str, DpEvent, Protection]]:
         """Who pays for a rung, in order: the account, what its steps cost there, and what that protects."""
         steps, mechanism = self.steps(rung), self.mechanism
         own = (self.account, mechanism.event_of(steps), mechanism.protection)
-        if not (self.central and isinstance(mechanism, ScheduledGaussian)):
+        if not self.central:
             return [own]
-        return [(self.central, mechanism.central_event_of(steps), mechanism.full.protection), own]
+        return [(self.central, mechanism.central_event_of(steps), Protection(mechanism.unit)), own]
 
     def rung_of(self, done: int) -> int:
         """The first rung that may still have to be committed when so many steps are done."""
-        chunks = charged_chunks(self.mechanism, self.chunk)
+        chunks = self.mechanism.charged_chunks(self.chunk)
         return next(rung for rung, steps in enumerate(chunks, start=1) if steps.stop >= done)
 
 

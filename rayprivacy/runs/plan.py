@@ -12,8 +12,7 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.release.scheduled import charged_chunks
-from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.effort import Effort
 
 PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
@@ -184,7 +183,7 @@ class Plan:
 
 
 def training_stage(
-    name: str, detail: str, mechanism: StepMechanism, chunk: int, efforts: tuple[Effort, ...] | None = None
+    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] | None = None
 ) -> Stage:
     """A stage of DP-SGD, charged in chunks of steps.
 
@@ -196,7 +195,7 @@ def training_stage(
         efforts: how much all steps compute.
     """
     steps = range(mechanism.steps)
-    charges = tuple(mechanism.event_of(each) for each in charged_chunks(mechanism, chunk))
+    charges = tuple(mechanism.event_of(each) for each in mechanism.charged_chunks(chunk))
     work = (Work(STEPS_DONE, len(steps)),)
     return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts)
 

@@ -27,10 +27,7 @@ from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import ModelSize
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.falling import FallingGaussian
-from rayprivacy.release.microbatch import MicroBatchGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import Effort
@@ -92,7 +89,7 @@ def sampled_steps(
     privacy: PrivacyConfig,
     before: DpEvent | None = None,
     charged: Sequence[int] | None = None,
-) -> SampledGaussian:
+) -> NoisySteps:
     """The steps: with the noise multiplier of the training block, or the least that fits the budget.
 
     Args:
@@ -111,7 +108,7 @@ def sampled_steps(
 
 def sampled_trainings(
     trainings: Sequence[DpSgdConfig], ratios: Sequence[float], privacy: PrivacyConfig, before: DpEvent | None = None
-) -> list[SampledGaussian]:
+) -> list[NoisySteps]:
     """The steps of several trainings on the same users, calibrated together: the budget is for all of them.
 
     Args:
@@ -165,34 +162,36 @@ def _lines(training: DpSgdConfig, ratio: float, charged: Sequence[int] | None = 
     return found
 
 
-def _mechanism(training: DpSgdConfig, noise: float, privacy: PrivacyConfig) -> SampledGaussian:
-    rate = training.bands * training.sampling_rate
-    shape = (rate, noise, training.clipping_norm, training.steps, privacy.unit)
-    schedule, micro = training.noise_schedule.rule, training.microbatches
-    if micro is not None:
-        if micro % PART_FILES:
-            raise ConfigError(
-                f"training.microbatches is {micro}: give a multiple of {PART_FILES}, the number of part files."
-            )
-        return MicroBatchGaussian(*shape, schedule=schedule, chunk=training.chunk, microbatches=micro)
-    if schedule.falls:
-        return FallingGaussian(*shape, schedule=schedule, chunk=training.chunk)
-    if training.bands > 1:
-        return BandedGaussian(*shape, bands=training.bands)
-    return SampledGaussian(*shape)
+def _mechanism(training: DpSgdConfig, noise: float, privacy: PrivacyConfig) -> NoisySteps:
+    micro = training.microbatches
+    if micro is not None and micro % PART_FILES:
+        raise ConfigError(
+            f"training.microbatches is {micro}: give a multiple of {PART_FILES}, the number of part files."
+        )
+    return NoisySteps(
+        training.bands * training.sampling_rate,
+        noise,
+        training.clipping_norm,
+        training.steps,
+        privacy.unit,
+        schedule=training.noise_schedule.rule,
+        chunk=training.chunk,
+        microbatches=micro,
+        bands=training.bands,
+    )
 
 
-def noise_line(mechanism: SampledGaussian, training: DpSgdConfig) -> str:
+def noise_line(mechanism: NoisySteps, training: DpSgdConfig) -> str:
     """The noise in one line, for people."""
     last = step_factors(mechanism.strategy, mechanism.steps)[-1]
-    mean = mechanism.noise_std(step=0) * last / training.divisor
+    mean = mechanism.levels[0][0] * mechanism.sensitivity * last / training.divisor
     rate = f"sampling rate {mechanism.sampling_rate:g} per {mechanism.unit} (Poisson)"
-    if mechanism.groups > 1:
-        rate += f" in every {mechanism.groups}th step, noise correlated over {mechanism.groups} steps"
+    if mechanism.bands > 1:
+        rate += f" in every {mechanism.bands}th step, noise correlated over {mechanism.bands} steps"
     falling = clipped = ""
-    if isinstance(mechanism, MicroBatchGaussian):
+    if mechanism.microbatches is not None:
         clipped = f" of the mean of each of {mechanism.microbatches} micro-batches, sensitivity 2C"
-    if isinstance(mechanism, FallingGaussian) and mechanism.schedule.falls:
+    if mechanism.schedule.falls:
         schedule, levels = mechanism.schedule, mechanism.levels
         falling = f" falling to {levels[-1][0]:.4g} in {len(levels)} levels ({schedule.kind}, tau {schedule.tau:g})"
     return (
@@ -201,7 +200,7 @@ def noise_line(mechanism: SampledGaussian, training: DpSgdConfig) -> str:
     )
 
 
-def noise_figures(**mechanisms: SampledGaussian) -> dict[str, str]:
+def noise_figures(**mechanisms: NoisySteps) -> dict[str, str]:
     """For the certificate: the noise multiplier of every level of noise that falls; none where it is constant.
 
     Args:
@@ -210,7 +209,7 @@ def noise_figures(**mechanisms: SampledGaussian) -> dict[str, str]:
     return {
         f"noise multipliers of {name}": ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in each.levels)
         for name, each in mechanisms.items()
-        if isinstance(each, FallingGaussian) and each.schedule.falls
+        if each.schedule.falls
     }
 
 

@@ -18,7 +18,7 @@ from rayprivacy.dpsgd.worker import Job
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import merged, trainable
-from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
@@ -39,7 +39,7 @@ class Training:
         loss: the user's own; None is the model's negative log-likelihood.
     """
 
-    mechanism: StepMechanism
+    mechanism: NoisySteps
     reading: Reading
     adapter: AdapterConfig
     settings: DpSgdConfig

@@ -33,7 +33,7 @@ CORRELATED = (
     Mutation(
         "charge_of_the_mean_rate",
         "an event of correlated noise is charged with rate q, though a user takes part with b q",
-        "release/banded.py",
+        "release/step_mechanism.py",
         "PoissonSampledDpEvent(float(self.sampling_rate),",
         "PoissonSampledDpEvent(float(self.sampling_rate) / self.bands,",
         f"{_BANDED}::test_steps_are_charged_as_one_event_for_every_b_of_them",

@@ -8,9 +8,9 @@ FALLING = (
     Mutation(
         "charge_of_the_first_level",
         "noise that falls is charged like that of its first level throughout",
-        "release/falling.py",
-        "GaussianDpEvent(float(sigma))",
-        "GaussianDpEvent(float(self.noise_multiplier))",
+        "release/step_mechanism.py",
+        "self._one(sigma)",
+        "self._one(self.noise_multiplier)",
         f"{_FALLING}::test_every_step_is_charged_the_noise_that_it_draws",
     ),
     Mutation(
@@ -32,9 +32,9 @@ FALLING = (
     Mutation(
         "charge_of_the_whole_level",
         "a chunk is charged one step of each level that it is in, however many it has",
-        "release/falling.py",
-        "SelfComposedDpEvent(one, shared)",
-        "SelfComposedDpEvent(one, 1)",
+        "release/step_mechanism.py",
+        "shared // self.bands)",
+        "1)",
         f"{_FALLING}::test_chunks_together_are_charged_the_levels_and_nothing_twice",
     ),
 )

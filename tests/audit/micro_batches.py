@@ -8,9 +8,9 @@ MICRO_BATCHES = (
     Mutation(
         "sensitivity_of_a_unit",
         "the clipped mean of a micro-batch is taken to move by C, where it may turn round and move by 2C",
-        "release/microbatch.py",
-        "return 2 * self.clipping_norm",
-        "return self.clipping_norm",
+        "release/step_mechanism.py",
+        "else 2 * self.clipping_norm",
+        "else self.clipping_norm",
         "tests/release/test_microbatch.py::test_the_noise_is_scaled_to_the_2c_by_which_one_unit_moves_the_sum",
     ),
     Mutation(

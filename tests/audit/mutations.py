@@ -33,8 +33,8 @@ MUTATIONS = (
         "noise_without_C",
         "noise is not multiplied by the clipping norm C",
         "release/step_mechanism.py",
-        "return self.noise_multiplier * self.sensitivity",
-        "return self.noise_multiplier",
+        "return self.multiplier(step) * self.sensitivity",
+        "return self.multiplier(step)",
         f"{_STEPS}::test_noise_event_and_sensitivity_are_of_one_piece",
     ),
     Mutation(
@@ -339,8 +339,8 @@ MUTATIONS = (
         "steps_clamped",
         "the accountant counts fewer steps than run",
         "release/step_mechanism.py",
-        "return SelfComposedDpEvent(one, len(steps))",
-        "return SelfComposedDpEvent(one, min(len(steps), 3))",
+        "shared // self.bands)",
+        "min(shared // self.bands, 3))",
         f"{_STEPS}::test_a_training_charges_its_steps_in_chunks",
     ),
     Mutation(

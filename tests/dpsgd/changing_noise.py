@@ -1,50 +1,33 @@
-"""A mechanism for tests whose noise changes by step; unlike those of the package it may have no noise at all."""
+"""Steps for tests whose noise changes by step; unlike those of the package they may have no noise at all."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent
-
-from rayprivacy.core.units import PrivacyUnit, Protection
+from rayprivacy.accounting.schedule import Levels, NoiseSchedule
+from rayprivacy.release.step_mechanism import NoisySteps
 
 
 @dataclass(frozen=True)
-class ChangingGaussian:
+class Listed(NoiseSchedule):
+    """A schedule that names the factor of every step."""
+
+    factors: tuple[float, ...] = ()
+
+    @property
+    def falls(self) -> bool:
+        return True
+
+    def levels(self, steps: int, chunk: int = 1, most: int = 0) -> Levels:
+        return tuple((factor, 1) for factor in self.factors)
+
+
+@dataclass(frozen=True)
+class Unchecked(NoisySteps):
+    """Steps whose noise is whatever it is."""
+
+    def __post_init__(self) -> None:
+        """Refuses nothing."""
+
+
+def changing(multipliers: tuple[float, ...], clipping_norm: float = 1.0, sampling_rate: float = 0.5) -> NoisySteps:
     """Poisson samples, and at step t a Gaussian of standard deviation multipliers[t] * C."""
-
-    multipliers: tuple[float, ...]
-    clipping_norm: float = 1.0
-    sampling_rate: float = 0.5
-    unit: PrivacyUnit = PrivacyUnit.USER
-
-    @property
-    def steps(self) -> int:
-        return len(self.multipliers)
-
-    @property
-    def groups(self) -> int:
-        return 1
-
-    @property
-    def strategy(self) -> tuple[float, ...]:
-        return (1.0,)
-
-    @property
-    def protection(self) -> Protection:
-        return Protection(self.unit)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return {"mechanism": "changing", **asdict(self)}
-
-    @property
-    def event(self) -> ComposedDpEvent:
-        return self.event_of(range(self.steps))
-
-    def event_of(self, steps: range) -> ComposedDpEvent:
-        return ComposedDpEvent(
-            [PoissonSampledDpEvent(self.sampling_rate, GaussianDpEvent(self.multipliers[step])) for step in steps]
-        )
-
-    def noise_std(self, step: int) -> float:
-        return self.multipliers[step] * self.clipping_norm
+    return Unchecked(sampling_rate, 1.0, clipping_norm, len(multipliers), schedule=Listed(factors=multipliers))

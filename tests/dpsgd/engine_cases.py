@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from changing_noise import ChangingGaussian
+from changing_noise import changing
 from torch import Tensor
 
 from rayprivacy.accounting.schedule import NoiseSchedule
@@ -26,10 +26,7 @@ from rayprivacy.dpsgd.microbatches import MicroBatch, micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.microbatch import MicroBatchGaussian
-from rayprivacy.release.scheduled import ScheduledGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
@@ -190,17 +187,16 @@ def made(case: Case) -> Engine:
         optimizer=case.optimizer,
         microbatches=int(BATCH) if case.micro else None,
     )
-    mechanism: StepMechanism = ChangingGaussian(case.sigmas or (case.sigma,) * steps, case.norm)
+    mechanism = changing(case.sigmas or (case.sigma,) * steps, case.norm)
     if case.bands > 1:
-        mechanism = BandedGaussian(0.5, case.sigma, case.norm, steps, bands=case.bands)
+        mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, bands=case.bands)
     if case.redacted:
         listed = (*case.redacted, *(False,) * (steps - len(case.redacted)))
-        full = SampledGaussian(0.5, case.sigma, case.norm, steps)
-        mechanism = ScheduledGaussian(full, listed, "p", case.light)
+        mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, redacted=listed, policy="p", light=case.light)
     if case.micro and case.sigma:
         falling = NoiseSchedule("linear", tau=1.0)
         shape = {"schedule": falling, "chunk": 1, "microbatches": int(BATCH)}
-        mechanism = MicroBatchGaussian(0.5, case.sigma, case.norm, steps, **shape)
+        mechanism = NoisySteps(0.5, case.sigma, case.norm, steps, **shape)
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), mechanism, BATCH, _scales(case))
     model = tiny_model(case.kind, case.seeds[collectives.rank()])
     engine = EngineConfig(zero=case.zero, offload=case.offload, gradients=case.gradients)
@@ -278,7 +274,7 @@ class Overflowing:
 
 def overflowed(zero: int, offload: bool) -> float:
     """Share of weights that infinite gradients have reached, after a step and another one without users."""
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((1.0,) * 10), BATCH)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((1.0,) * 10), BATCH)
     model = tiny_model("gpt2")
     engine = ZeroEngine(model, Overflowing(model), noise, Schedule(SGD, 10), losses, zero, offload)
     engine.step(0, mine(Case("gpt2"), (5, 4)))

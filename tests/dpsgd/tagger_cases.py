@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from changing_noise import ChangingGaussian
+from changing_noise import changing
 from small_tagger import INTENTS, SLOTS, labelled
 
 from rayprivacy.core.keys import Key
@@ -90,7 +90,7 @@ def taken(case: Case) -> dict[str, Any]:
         max_tokens=TOKENS,
         microbatches=len(GROUPS) if case.micro else None,
     )
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((0.0,) * 10, case.norm), len(GROUPS))
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 10, case.norm), len(GROUPS))
     losses = functools.partial(own_losses, loss=LOSS)
     engine = make_engine(model, training, noise, EngineConfig(zero=case.zero), losses)
     engine.step(0, _mine(case, base))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from changing_noise import ChangingGaussian
+from changing_noise import changing
 from engine_cases import PAD, Case, made, mine, overflowed, refused, taken, told_to_step
 from rank_processes import Ranks
 
@@ -22,7 +22,7 @@ from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import OptimizerConfig
 
 SCHEDULE = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), 10)
-NOISE = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((2.0,) * 10), 4.0)
+NOISE = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((2.0,) * 10), 4.0)
 PIECES = (Piece(Fragment("a", 0, 3), 0), Piece(Fragment("b", 0, 2), 4))  # one number of padding between, two behind
 
 
@@ -119,7 +119,7 @@ def test_a_manifest_that_does_not_fit_is_refused(sizes: dict[str, int]) -> None:
 @pytest.mark.parametrize(("std", "batch"), [(-1.0, 4.0), (float("nan"), 4.0), (float("inf"), 4.0), (1.0, 0.0)])
 def test_impossible_noise_is_refused(std: float, batch: float) -> None:
     with pytest.raises(ReleaseError):
-        StepNoise(NOISE.noise, ChangingGaussian((1.0, 1.0, std)), batch)
+        StepNoise(NOISE.noise, changing((1.0, 1.0, std)), batch)
 
 
 def test_a_step_that_the_mechanism_does_not_have_is_refused() -> None:
@@ -156,7 +156,7 @@ def _replicated_with_other(different: str) -> str:
     sigmas = (1.0, 1.0, 1.5 if other and different == "last step" else 1.0)
     sigmas = (*sigmas, 1.0) if other and different == "steps" else sigmas
     batch = 5.0 if other and different == "batch" else 4.0
-    noise = StepNoise(KeyedNoise(key, "run"), ChangingGaussian(sigmas), batch)
+    noise = StepNoise(KeyedNoise(key, "run"), changing(sigmas), batch)
     whole = [Partition(flat, (Piece(Fragment("a", 0, 5), 0),))]
     try:
         NoisyOptimizer(torch.optim.SGD([flat], lr=0.0), whole, {"a": 5}, True, noise, SCHEDULE)

@@ -19,7 +19,7 @@ from rayprivacy.dpsgd.gradients import BookKeeping
 from rayprivacy.dpsgd.layer_scale import LEAST, scales_of_gradients, scales_of_weights
 from rayprivacy.dpsgd.microbatches import MicroBatchGradients
 from rayprivacy.dpsgd.noise import KeyedNoise
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 
 NORM, SIGMA = 2.0, 0.7
 KINDS: tuple[ClippingKind, ...] = ("flat", "per_layer", "automatic")
@@ -138,7 +138,7 @@ def test_scales_of_weights_are_their_norms() -> None:
 
 
 def test_what_has_no_scale_or_a_bad_one_is_refused() -> None:
-    mechanism, noise = SampledGaussian(0.5, 1.0, 1.0, 10), KeyedNoise(Key.for_tests(), "run")
+    mechanism, noise = NoisySteps(0.5, 1.0, 1.0, 10), KeyedNoise(Key.for_tests(), "run")
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ReleaseError, match="is not positive and finite"):
             StepNoise(noise, mechanism, 4.0, {"weight": bad})

@@ -19,7 +19,7 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.dpsgd.worker import Job
 from rayprivacy.ledger.service import Address
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepRelease
 
 PARTS, OF_PART, STEPS = 64, 3, 12
@@ -44,7 +44,7 @@ def job(tmp_path: Path, tiny_base: Path) -> Job:
             for record in range(2)
         ]
         write_part(pa.Table.from_pylist(rows, pa.schema(schema)), part, load_key(tmp_path / "key"), tmp_path / "shards")
-    mechanism = SampledGaussian(0.25, 1.0, 1.0, STEPS)
+    mechanism = NoisySteps(0.25, 1.0, 1.0, STEPS)
     return Job(
         model=ModelConfig(base=str(tiny_base), dtype="float32"),
         adapter=AdapterConfig(),

@@ -12,8 +12,7 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.release.scheduled import ScheduledGaussian, redacted_steps
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 
 LISTED = (True, False, True, False)
 SPLITS = ((5, 4), (4, 5), (9, 0), (3, 2))
@@ -47,8 +46,8 @@ def test_an_empty_step_has_read_nothing() -> None:
 
 
 def test_other_mechanisms_leave_noise_out_of_no_step() -> None:
-    assert redacted_steps(SampledGaussian(0.5, 1.0, 1.0, 4)) == frozenset()
-    assert redacted_steps(ScheduledGaussian(SampledGaussian(0.5, 1.0, 1.0, 4), LISTED, "p")) == {0, 2}
+    assert NoisySteps(0.5, 1.0, 1.0, 4).redacted_steps == frozenset()
+    assert NoisySteps(0.5, 1.0, 1.0, 4, redacted=LISTED, policy="p").redacted_steps == {0, 2}
 
 
 @pytest.mark.parametrize(("saved", "loaded"), [(2, None), pytest.param(None, 3, marks=EXHAUSTIVE)])

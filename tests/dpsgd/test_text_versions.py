@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from changing_noise import ChangingGaussian
+from changing_noise import changing
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
@@ -165,7 +165,7 @@ def test_coins_and_turns_do_not_depend_on_the_version() -> None:
 def _after(shards: Path, backbone: Any, reading: Reading, step: int) -> dict[str, torch.Tensor]:
     """Weights after one step, from shards to optimizer."""
     units = read_units(shards, [0], backbone, KEY, reading)
-    mechanism = ChangingGaussian((0.5,) * STEPS, sampling_rate=0.9)
+    mechanism = changing((0.5,) * STEPS, sampling_rate=0.9)
     sampler = PoissonSampler(KEY, "run", mechanism.sampling_rate, units, 2, reading.version_of)
     training = DpSgdConfig(
         steps=STEPS, max_tokens=50, optimizer=OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from changing_noise import ChangingGaussian
+from changing_noise import changing
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
@@ -110,7 +110,7 @@ def _engine(way: Way, loss: Loss = row_losses, model: Any = None, told: Any = No
     )
     gradients: Any = ANY if micro else way.clipping
     settings = EngineConfig(gradients=gradients, gradient_checkpointing=way.checkpointing, batch_tokens=batch_tokens)
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((0.0,) * 100, NORM), 4.0)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 100, NORM), 4.0)
     losses = partial(own_losses, loss=loss, low_precision=way.half)
     model = _model(way) if model is None else model
     return make_engine(model, training, noise, settings, losses, way.half, told or (lambda _: None))
@@ -313,7 +313,7 @@ def test_a_gradient_that_would_be_lost_is_refused(way: Way, loss: Loss) -> None:
 def test_each_kind_of_clipping_is_compared_with_autograd(kind: Any, low: bool) -> None:
     way = Way(ANY, "full", half=low)
     training = DpSgdConfig(clipping_norm=1e-3, max_tokens=PUBLIC_TOKENS, clipping=kind, optimizer=ADAM)
-    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), ChangingGaussian((0.0,) * 100, 1e-3), 4.0)
+    noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 100, 1e-3), 4.0)
     for loss in (row_losses, _penalty):
         make = partial(make_engine, _model(way), training, noise, EngineConfig(), low_precision=low)
         losses = partial(own_losses, loss=loss, low_precision=low)

@@ -29,7 +29,6 @@ from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.policies import make
 from rayprivacy.policies.make import make_policy
 from rayprivacy.policies.policy import MARK
-from rayprivacy.release.scheduled import redacted_steps
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.outline import Outline
@@ -92,7 +91,7 @@ def test_noise_is_calibrated_for_the_noisy_steps_alone() -> None:
     assert steps == planned_steps(recipe)
     assert 5 <= steps.event.count <= 25
     assert every.event.count == 200
-    assert steps.full.noise_multiplier < every.full.noise_multiplier
+    assert steps.noise_multiplier < every.noise_multiplier
     budget = recipe.privacy.budget
     assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "rdp") <= budget.epsilon
     assert epsilon([every.event], budget.delta, "rdp") <= budget.epsilon
@@ -106,11 +105,12 @@ def test_noise_that_falls_is_calibrated_for_the_levels_that_noisy_steps_have() -
     steps = planned_steps(recipe)
     budget = recipe.privacy.budget
     assert 0.99 * budget.epsilon < epsilon([steps.event], budget.delta, "rdp") <= budget.epsilon
-    assert steps.noisy == planned_steps(_recipe(privacy=QUICKER)).noisy
+    assert steps.redacted == planned_steps(_recipe(privacy=QUICKER)).redacted
+    noisy = [step for step, redacted in enumerate(steps.redacted) if not redacted]
     charged = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(steps.event)]  # type: ignore[attr-defined]
     assert len(charged) > 1
     assert sum(times for _, times in charged) == 9
-    assert sorted((steps.noise_std(step) / 0.1 for step in steps.noisy), reverse=True) == pytest.approx(
+    assert sorted((steps.noise_std(step) / 0.1 for step in noisy), reverse=True) == pytest.approx(
         [sigma for sigma, times in charged for _ in range(times)]
     )
     named = plan_run(recipe).figures["Noise multipliers of noisy steps"]
@@ -121,7 +121,8 @@ def test_micro_batches_are_clipped_where_that_is_charged() -> None:
     recipe = _recipe(training=SIZES | {"microbatches": 16}, privacy=QUICKER)
     steps, plain = planned_steps(recipe), planned_steps(_recipe(privacy=QUICKER))
     assert steps.event == plain.event
-    assert steps.noise_std(steps.noisy[0]) == 2 * plain.noise_std(steps.noisy[0])
+    noisy = steps.redacted.index(False)
+    assert steps.noise_std(noisy) == 2 * plain.noise_std(noisy) > 0
     assert any("16 micro-batches" in sentence for sentence in plan_run(recipe).assumptions)
     with pytest.raises(ConfigError, match=r"training\.microbatches is 10: give a multiple of 16"):
         plan_run(_recipe(training=SIZES | {"microbatches": 10}))
@@ -132,7 +133,7 @@ def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) 
     central = {"account": "users", "epsilon": 40.0}
     recipe = _recipe(privacy=privacy, redacted={"central": central})
     steps, plan = planned_steps(recipe), plan_run(recipe)
-    assert steps.full == planned_steps(_recipe(privacy=privacy)).full
+    assert replace(steps, light=0.0) == planned_steps(_recipe(privacy=privacy))
     assert plan.second is not None
     assert plan.second.event == steps.central_event_of(range(200))
     assert 0.9 * 40 < epsilon([plan.second.event], 1e-6, "rdp") <= 40
@@ -166,7 +167,7 @@ def test_the_plan_says_what_the_claim_is_and_what_it_is_not() -> None:
     for said in (plan.policy, "9 of 200", "central: non-private run", "noise multiplier 0.4341", "selective"):
         assert said in text
     published = list(plan.as_published.values())
-    assert published[0] > planned_steps(recipe).full.noise_multiplier
+    assert published[0] > planned_steps(recipe).noise_multiplier
     assert published[1] == 8.0
     assert published[2] < 8.0, "the paper's small epsilon of a schedule is bookkeeping"
     two_stages = list(plan_run(_recipe(redacted={"schedule": "step"})).as_published.values())
@@ -178,7 +179,7 @@ def test_the_reading_of_a_run_follows_what_is_charged() -> None:
     recipe = _recipe(corpus={"labels": ["domain"]}, codes={"values": {"domain": ["air", "media"]}})
     steps, text = planned_steps(recipe), Redacting(make_policy(recipe.policy), 100)
     reading = redacting(recipe.privacy.unit, ("domain",), recipe.control_codes.prefix, 64, text, steps.redacted)
-    reading.check(steps.steps, redacted_steps(steps))
+    reading.check(steps.steps, steps.redacted_steps)
     row = {"text": "call 555 123 4567 now", "domain": "air"}
     assert reading.text(row, 0) == "call <REDACTED> now"
     assert reading.text(row, 1) == row["text"]

@@ -20,10 +20,7 @@ from rayprivacy.methods.generator.label_counts import sums_of
 from rayprivacy.methods.generator.plan import plan_run, planned_histogram, planned_steps
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.falling import FallingGaussian
 from rayprivacy.release.histogram import HistogramMechanism
-from rayprivacy.release.microbatch import MicroBatchGaussian
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.outline import Outline
@@ -113,8 +110,8 @@ def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None
     steps = {"sampling_rate": 0.05, "steps": 80, "chunk": 16, "bands": 8}
     recipe = _recipe(privacy={"epsilon": 4.0}, training=steps)
     plan, mechanism = plan_run(recipe), planned_steps(recipe)
-    assert isinstance(mechanism, BandedGaussian)
-    assert (mechanism.sampling_rate, mechanism.groups) == (0.4, 8)
+    assert mechanism.parameters["mechanism"] == "banded-gaussian"
+    assert (mechanism.sampling_rate, mechanism.bands) == (0.4, 8)
     one = PoissonSampledDpEvent(0.4, GaussianDpEvent(mechanism.noise_multiplier))
     assert plan.charges == [SelfComposedDpEvent(one, 2)] * 5
     assert 3.99 < epsilon(plan.charges, 1e-6, "rdp") <= 4.0
@@ -131,7 +128,7 @@ def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, t
     privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     recipe = _recipe(privacy=privacy, training=steps)
     plan, mechanism = plan_run(recipe), planned_steps(recipe)
-    assert isinstance(mechanism, FallingGaussian)
+    assert mechanism.parameters["mechanism"] == "falling-gaussian"
     assert len(plan.charges) == 6
     assert len({str(event) for event in plan.charges}) == 3  # each level its own event
     assert 3.99 < epsilon(plan.charges, 1e-6, composition) <= 4.0  # type: ignore[arg-type]
@@ -151,7 +148,7 @@ def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
     steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "expected_batch": 64}
     users, means = (_recipe(training=steps | more) for more in ({}, {"microbatches": 32}))
     clipped, mechanism = planned_steps(users), planned_steps(means)
-    assert isinstance(mechanism, MicroBatchGaussian)
+    assert mechanism.parameters["mechanism"] == "microbatch-gaussian"
     assert mechanism.event == clipped.event
     assert mechanism.noise_std(0) == 2 * clipped.noise_std(0)
     assert (users.training.divisor, means.training.divisor) == (64, 32)

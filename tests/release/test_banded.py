@@ -12,12 +12,11 @@ from rayprivacy.core.errors import EventError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.release.strategy import prefix_error, prefix_strategy, step_factors
 
-MECHANISM = BandedGaussian(sampling_rate=0.2, noise_multiplier=2.0, clipping_norm=0.5, steps=24, bands=4)
+MECHANISM = NoisySteps(sampling_rate=0.2, noise_multiplier=2.0, clipping_norm=0.5, steps=24, bands=4)
 SIZES = [(2, 8), (3, 30), (4, 200), (8, 200), (16, 480), (64, 64), (2, 2000), (7, 10_500)]
 
 
@@ -87,8 +86,9 @@ def test_steps_are_charged_as_one_event_for_every_b_of_them() -> None:
 
 def test_one_band_is_independent_noise() -> None:
     one = replace(MECHANISM, bands=1)
-    independent = SampledGaussian(0.2, 2.0, 0.5, 24)
-    assert (one.event, one.strategy, one.groups) == (independent.event, independent.strategy, independent.groups)
+    assert one == NoisySteps(0.2, 2.0, 0.5, 24)
+    assert one.event == SelfComposedDpEvent(PoissonSampledDpEvent(0.2, GaussianDpEvent(2.0)), 24)
+    assert one.strategy == (1.0,)
 
 
 def test_chunks_together_cost_what_all_steps_cost(tmp_path: Path) -> None:

@@ -12,17 +12,16 @@ from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.falling import FallingGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 
 LINEAR = NoiseSchedule("linear", tau=0.5, steps_per_epoch=8)
-MECHANISM = FallingGaussian(0.2, 2.0, clipping_norm=0.5, steps=24, schedule=LINEAR, chunk=4)
+MECHANISM = NoisySteps(0.2, 2.0, clipping_norm=0.5, steps=24, schedule=LINEAR, chunk=4)
 BY_STEP = replace(MECHANISM, schedule=NoiseSchedule("exponential", tau=0.015), steps=200, chunk=3)
 
 
 @pytest.mark.parametrize("mechanism", [MECHANISM, BY_STEP, replace(BY_STEP, chunk=200)])
-def test_every_step_is_charged_the_noise_that_it_draws(mechanism: FallingGaussian) -> None:
+def test_every_step_is_charged_the_noise_that_it_draws(mechanism: NoisySteps) -> None:
     for step in range(mechanism.steps):
         ((leaf, times),) = leaves(mechanism.event_of(range(step, step + 1)))
         assert times == 1
@@ -38,7 +37,7 @@ def test_the_noise_follows_the_schedule_from_level_to_level() -> None:
     assert parts[0] == SelfComposedDpEvent(one, 4)
     assert parts[2] == SelfComposedDpEvent(three, 4)
     constant = replace(MECHANISM, schedule=NoiseSchedule())
-    assert constant.event == SampledGaussian(0.2, 2.0, 0.5, 24).event
+    assert constant.event == NoisySteps(0.2, 2.0, 0.5, 24).event
 
 
 def test_chunks_together_are_charged_the_levels_and_nothing_twice(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_chunks_together_are_charged_the_levels_and_nothing_twice(tmp_path: Path
     relation, plan = NeighbouringRelation.ADD_OR_REMOVE, [MECHANISM.event]
     ledger.ensure_account("chat", PrivacyUnit.USER, relation, Budget(8.0, 1e-6), "pld", plan=plan)
 
-    def trained(mechanism: FallingGaussian, release: str = "run") -> None:
+    def trained(mechanism: NoisySteps, release: str = "run") -> None:
         steps = StepRelease.of(ledger, "chat", release, Key.for_tests(), mechanism, 4, "corpus", "base")
         gate = StepGate(ledger, steps)
         for rung in range(1, steps.rungs + 1):

@@ -15,17 +15,13 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.dpsgd.schedules import draw
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.falling import FallingGaussian
-from rayprivacy.release.microbatch import MicroBatchGaussian
-from rayprivacy.release.scheduled import ScheduledGaussian, charged_chunks, noiseless_steps, redacted_steps
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.runs.plan import training_stage
 
 LISTED = (True, True, True, False, True, False, False, True, True)
-FULL = SampledGaussian(0.1, 2.0, 0.5, len(LISTED))
-STEPS = ScheduledGaussian(FULL, LISTED, "a digest")
+FULL = NoisySteps(0.1, 2.0, 0.5, len(LISTED))
+STEPS = replace(FULL, redacted=LISTED, policy="a digest")
 ONE, LIGHT = (PoissonSampledDpEvent(0.1, GaussianDpEvent(sigma)) for sigma in (2.0, 0.5))
 
 
@@ -47,7 +43,7 @@ def _ledger(path: Path, kind: AccountKind = AccountKind.SELECTIVE) -> Ledger:
     return ledger
 
 
-def _release(ledger: Ledger, chunk: int, steps: ScheduledGaussian = STEPS, central: str = "") -> StepRelease:
+def _release(ledger: Ledger, chunk: int, steps: NoisySteps = STEPS, central: str = "") -> StepRelease:
     return StepRelease.of(ledger, "chat", "run", Key.for_tests(), steps, chunk, "corpus", "base", central=central)
 
 
@@ -62,7 +58,7 @@ def test_noise_and_event_are_those_of_the_noisy_steps() -> None:
     ("chunk", "ends"), [(1, [4, 6, 9]), (2, [4, 6, 9]), (3, [6, 9]), (4, [4, 9]), (5, [5, 9]), (9, [9]), (99, [9])]
 )
 def test_chunks_without_a_noisy_step_ride_on_others(chunk: int, ends: list[int]) -> None:
-    chunks = charged_chunks(STEPS, chunk)
+    chunks = STEPS.charged_chunks(chunk)
     assert [each.stop for each in chunks] == ends
     assert [step for each in chunks for step in each] == list(range(9))
     assert sum(STEPS.event_of(each).count for each in chunks) == STEPS.event.count
@@ -71,8 +67,8 @@ def test_chunks_without_a_noisy_step_ride_on_others(chunk: int, ends: list[int])
 
 def test_each_level_of_falling_noise_is_an_event_of_its_own() -> None:
     """A noisy step has the noise of its own number, redacted steps counted: levels of 3 steps, 1 + 2 of them noisy."""
-    falling = FallingGaussian(0.1, 2.0, 0.5, 9, schedule=NoiseSchedule("linear", tau=0.5), chunk=3)
-    steps = replace(STEPS, full=falling)
+    falling = NoisySteps(0.1, 2.0, 0.5, 9, schedule=NoiseSchedule("linear", tau=0.5), chunk=3)
+    steps = replace(falling, redacted=LISTED, policy="a digest")
     factors = {step: 1 / (1 + 0.5 * (3 * (step // 3) + 2)) for step in (3, 5, 6)}
     assert [steps.noise_std(step) for step in range(9)] == pytest.approx(
         [0.0 if LISTED[step] else 2.0 * factors[step] * 0.5 for step in range(9)]
@@ -81,19 +77,19 @@ def test_each_level_of_falling_noise_is_an_event_of_its_own() -> None:
     assert {event.count for event in steps.event.events} == {1, 2}
     for rule in ("rdp", "pld"):
         assert epsilon([steps.event], 1e-6, rule) == pytest.approx(epsilon(by_hand, 1e-6, rule), rel=1e-6)
-    assert replace(steps, full=FULL).parameters != steps.parameters
+    assert STEPS.parameters != steps.parameters
 
 
 def test_noise_on_micro_batches_is_on_twice_the_norm() -> None:
     shape = {"schedule": NoiseSchedule(), "chunk": 3, "microbatches": 16}
-    steps = replace(STEPS, full=MicroBatchGaussian(0.1, 2.0, 0.5, 9, **shape), light=0.5)
+    steps = replace(STEPS, **shape, light=0.5)
     assert [steps.noise_std(step) for step in range(9)] == [0.5 if each else 2.0 for each in LISTED]
     assert steps.event == STEPS.event
 
 
 def test_correlated_noise_cannot_be_left_out_of_some_steps() -> None:
     with pytest.raises(ReleaseError, match="the noise of the steps is correlated"):
-        ScheduledGaussian(BandedGaussian(0.4, 2.0, 0.5, 8, bands=2), LISTED[:8], "a digest")
+        NoisySteps(0.4, 2.0, 0.5, 8, bands=2, redacted=LISTED[:8], policy="a digest")
 
 
 def test_light_noise_gives_all_steps_an_event_for_users() -> None:
@@ -103,8 +99,8 @@ def test_light_noise_gives_all_steps_an_event_for_users() -> None:
     assert steps.central_event_of(range(9)) == ComposedDpEvent(
         [SelfComposedDpEvent(LIGHT, 6), SelfComposedDpEvent(ONE, 3)]
     )
-    assert noiseless_steps(steps) == frozenset()
-    assert noiseless_steps(STEPS) == redacted_steps(STEPS) == redacted_steps(steps)
+    assert steps.noiseless_steps == frozenset()
+    assert STEPS.noiseless_steps == STEPS.redacted_steps == steps.redacted_steps
     with pytest.raises(ReleaseError, match="redacted steps take no noise, and have no epsilon for users"):
         STEPS.central_event_of(range(9))
 
@@ -140,7 +136,7 @@ def test_light_noise_and_a_central_account_come_together(tmp_path: Path) -> None
 
 
 def test_chunks_of_other_mechanisms_are_what_they_were() -> None:
-    assert charged_chunks(SampledGaussian(0.1, 2.0, 0.5, 10), 4) == [range(4), range(4, 8), range(8, 10)]
+    assert NoisySteps(0.1, 2.0, 0.5, 10).charged_chunks(4) == [range(4), range(4, 8), range(8, 10)]
 
 
 def test_each_chunk_is_charged_once_for_its_noisy_steps_and_exposes_the_plain_account(tmp_path: Path) -> None:

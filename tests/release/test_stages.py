@@ -18,12 +18,12 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.release.manifest import VoteManifest
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.release.vote import SCALE, VoteMechanism
 
 KEY = Key.for_tests()
-STEPS = SampledGaussian(sampling_rate=0.5, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
+STEPS = NoisySteps(sampling_rate=0.5, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 VOTES = VoteMechanism(queries=4, candidates=3, teachers=5, sigma=10.0)
 HISTOGRAM = HistogramMechanism(cells=2, sigma=5.0)
 VOTED = np.full((4, 3), 5 * SCALE // 3, dtype=np.int64)

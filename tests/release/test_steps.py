@@ -7,20 +7,21 @@ from pathlib import Path
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
+from rayprivacy.accounting.events import leaves
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
 
-from changing_noise import ChangingGaussian
+from changing_noise import changing
 
-MECHANISM = SampledGaussian(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
+MECHANISM = NoisySteps(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 
 
 def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
@@ -36,7 +37,7 @@ def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
     return ledger
 
 
-def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: StepMechanism = MECHANISM) -> StepRelease:
+def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: NoisySteps = MECHANISM) -> StepRelease:
     return StepRelease.of(ledger, "chat", "run", Key.for_tests(), mechanism, chunk, *(inputs or ("corpus", "base")))
 
 
@@ -96,11 +97,11 @@ def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
 
 def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
     """Noise that changes by step is charged where it is drawn, and all chunks together cost what all steps cost."""
-    mechanism = ChangingGaussian((2.0, 2.5, 3.0, 3.5, 4.0))
+    mechanism = changing((2.0, 2.5, 3.0, 3.5, 4.0))
     ledger = _ledger(tmp_path)
     _train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
     charges = ledger.charges_of("chat", "run")
-    sigmas = [[step.event.noise_multiplier for step in charge.event.events] for charge in charges]
+    sigmas = [[leaf.event.noise_multiplier for leaf, _ in leaves(charge.event)] for charge in charges]
     assert sigmas == [[2.0, 2.5], [3.0, 3.5], [4.0]]
     assert [mechanism.noise_std(step) for step in range(5)] == [sigma for chunk in sigmas for sigma in chunk]
     used = ledger.status("chat").balance.used
@@ -112,7 +113,7 @@ def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
 
 def test_other_noise_at_one_step_is_another_stream(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
-    first, second = (_release(ledger, mechanism=ChangingGaussian((2.0, last))) for last in (2.0, 2.1))
+    first, second = (_release(ledger, mechanism=changing((2.0, last))) for last in (2.0, 2.1))
     assert first.stream != second.stream
 
 

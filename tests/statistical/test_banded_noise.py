@@ -17,13 +17,12 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import OptimizerConfig
-from rayprivacy.release.banded import BandedGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 
 KEY, PAD = Key.for_tests(), 1
 BANDS, STEPS, RATE, SIGMA, NORM, BATCH = 4, 24, 0.6, 0.7, 3.0, 5.0
-MECHANISM = BandedGaussian(RATE, SIGMA, NORM, STEPS, bands=BANDS)
-INDEPENDENT = SampledGaussian(RATE, SIGMA, NORM, STEPS)
+MECHANISM = NoisySteps(RATE, SIGMA, NORM, STEPS, bands=BANDS)
+INDEPENDENT = NoisySteps(RATE, SIGMA, NORM, STEPS)
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +43,9 @@ def _unit(user: int) -> Unit:
     return Unit(unit_tag(KEY, "user", user), (Document(np.array([user, user], dtype=np.int32), 1),))
 
 
-def _updates(mechanism: SampledGaussian, users: list[int], width: int = 1, first: int = 0) -> Array:
+def _updates(mechanism: NoisySteps, users: list[int], width: int = 1, first: int = 0) -> Array:
     """What each step released, as float64 [steps, coordinates]: sampler, clipping, noise and optimizer are the real."""
-    sampler = PoissonSampler(KEY, "run", mechanism.sampling_rate, list(map(_unit, users)), 1, groups=mechanism.groups)
+    sampler = PoissonSampler(KEY, "run", mechanism.sampling_rate, list(map(_unit, users)), 1, groups=mechanism.bands)
     noise = StepNoise(KeyedNoise(KEY, "run"), mechanism, BATCH)
     schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
     model = nn.Embedding(40, width)
@@ -78,7 +77,7 @@ def test_one_user_moves_a_whole_run_by_one_clipping_norm_for_each_time_it_takes_
     assert np.abs(outside).max(initial=0) < 1e-4 * NORM
 
 
-def _noise(mechanism: SampledGaussian = MECHANISM) -> Array:
+def _noise(mechanism: NoisySteps = MECHANISM) -> Array:
     """Noise alone, [steps, coordinates]: nobody is there."""
     return _updates(mechanism, [], width=500)
 

@@ -24,7 +24,7 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import OptimizerConfig
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 
 NORM, CANARY, PAD = 0.5, 3, 1
 STEPS = 2000 if EFFORT == 1 else 4000
@@ -44,7 +44,7 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     run = f"{present} {sigma} {q}"
     units = [_unit(f"user {number}", 0) for number in range(3)] + [_unit("canary", CANARY)] * present
     sampler = PoissonSampler(KEY, run, q, units, 1)
-    noise = StepNoise(KeyedNoise(KEY, run), SampledGaussian(q, sigma, NORM, STEPS), expected_batch=1.0)
+    noise = StepNoise(KeyedNoise(KEY, run), NoisySteps(q, sigma, NORM, STEPS), expected_batch=1.0)
     schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
     model = nn.Embedding(4, 1)
     clipped = BookKeeping(model, Clipping(NORM))

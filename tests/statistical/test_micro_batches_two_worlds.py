@@ -26,7 +26,7 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import OptimizerConfig
-from rayprivacy.release.microbatch import MicroBatchGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 
 NORM, STEPS, SIGMA, KEY = 0.5, 1200, 1.0, Key.for_tests()
 UP, DOWN = 1, 2  # tokens
@@ -53,7 +53,7 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     units = [_unit(f"user {number}", UP) for number in range(3)] + [_unit("canary", DOWN)] * present
     sampler = PoissonSampler(KEY, run, q, units, 1)
     shape = {"schedule": NoiseSchedule(), "chunk": STEPS, "microbatches": 1}
-    noise = StepNoise(KeyedNoise(KEY, run), MicroBatchGaussian(q, sigma, NORM, STEPS, **shape), 1.0)
+    noise = StepNoise(KeyedNoise(KEY, run), NoisySteps(q, sigma, NORM, STEPS, **shape), 1.0)
     schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
     model = _Weight()
     clipped = MicroBatchGradients(model, Clipping(NORM))

@@ -30,8 +30,7 @@ from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
 from rayprivacy.policies.patterns import PatternPolicy
-from rayprivacy.release.scheduled import ScheduledGaussian, redacted_steps
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.sanitize.settings import KINDS
 
 KEY, NORM = Key.for_tests(), 0.5
@@ -62,9 +61,9 @@ def weights(tmp_path: Path, tiny_backbone: Any) -> Callable[..., list[torch.Tens
         rows = sorted([("ann", f"my code is {text} ok"), *OTHERS])
         write_part(_table(rows), 0, KEY, folder)
         units = read_units(folder, [0], tiny_backbone, KEY, READING)
-        full = SampledGaussian(0.9, 0.3, NORM, len(LISTED))
-        mechanism = ScheduledGaussian(full, LISTED, POLICY.digest, light)
-        READING.check(mechanism.steps, redacted_steps(mechanism))
+        listed = {"redacted": LISTED, "policy": POLICY.digest, "light": light}
+        mechanism = NoisySteps(0.9, 0.3, NORM, len(LISTED), **listed)
+        READING.check(mechanism.steps, mechanism.redacted_steps)
         return _trained(tiny_backbone, units, mechanism, steps, absent, low)
 
     return run
@@ -82,7 +81,7 @@ def _table(rows: list[tuple[str, str]]) -> pa.Table:
 
 
 def _trained(
-    backbone: Any, units: Any, mechanism: ScheduledGaussian, steps: list[int], absent: Any, low: bool
+    backbone: Any, units: Any, mechanism: NoisySteps, steps: list[int], absent: Any, low: bool
 ) -> list[torch.Tensor]:
     sgd = OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant")
     training = DpSgdConfig(steps=len(LISTED), max_tokens=40, clipping_norm=NORM, optimizer=sgd)

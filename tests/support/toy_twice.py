@@ -4,20 +4,20 @@ The noise of the second falls from step to step, and so does what it hides of a 
 each row without its last word.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
-from rayprivacy.core.units import PrivacyUnit, Protection
+from rayprivacy.accounting.schedule import Levels, NoiseSchedule
+from rayprivacy.core.units import Protection
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.release.step_mechanism import SampledGaussian, StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.method import Card, Method, Output
 from rayprivacy.runs.plan import Plan, Stage, training_stage
@@ -50,47 +50,23 @@ class TwiceRecipe(Recipe):
 
 
 @dataclass(frozen=True)
-class DecayingGaussian:
-    """Steps whose noise multiplier falls by a tenth from one to the next."""
-
-    sampling_rate: float
-    noise_multiplier: float
-    clipping_norm: float
-    steps: int
-    unit: PrivacyUnit = PrivacyUnit.USER
-    groups: int = 1
-    strategy: tuple[float, ...] = (1.0,)
-
-    def noise_std(self, step: int) -> float:
-        return self._multiplier(step) * self.clipping_norm
-
-    def event_of(self, steps: range) -> DpEvent:
-        return ComposedDpEvent(
-            [PoissonSampledDpEvent(self.sampling_rate, GaussianDpEvent(self._multiplier(step))) for step in steps]
-        )
+class Decaying(NoiseSchedule):
+    """Noise that falls by a tenth from one step to the next."""
 
     @property
-    def event(self) -> DpEvent:
-        return self.event_of(range(self.steps))
+    def falls(self) -> bool:
+        return True
 
-    @property
-    def parameters(self) -> dict[str, Any]:
-        return {"mechanism": "decaying-gaussian", **asdict(self)}
-
-    @property
-    def protection(self) -> Protection:
-        return Protection(self.unit)
-
-    def _multiplier(self, step: int) -> float:
-        return self.noise_multiplier * 0.9**step
+    def levels(self, steps: int, chunk: int = 1, most: int = 0) -> Levels:
+        return tuple((0.9**step, 1) for step in range(steps))
 
 
-def mechanisms(recipe: TwiceRecipe) -> dict[str, StepMechanism]:
+def mechanisms(recipe: TwiceRecipe) -> dict[str, NoisySteps]:
     training = recipe.training
     assert training.noise_multiplier is not None
     shape = (training.sampling_rate, training.noise_multiplier, training.clipping_norm, training.steps)
-    same = SampledGaussian(*shape, recipe.privacy.unit)
-    return {FIRST: same, SECOND: same, DECAYING: DecayingGaussian(*shape, recipe.privacy.unit)}
+    same = NoisySteps(*shape, recipe.privacy.unit)
+    return {FIRST: same, SECOND: same, DECAYING: replace(same, schedule=Decaying())}
 
 
 def plan(recipe: TwiceRecipe) -> Plan:

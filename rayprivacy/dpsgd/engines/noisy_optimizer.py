@@ -11,8 +11,8 @@ a tensor is not in the manifest or was noised before; and a step that left one w
 steps by looking at gradients would) is an error. A step number is used once: after a failure only `load` goes back.
 
 Noise is left out in one case: in the steps that the mechanism lists as redacted and gives no light noise
-(`release.scheduled`). Such a step is post-processing of the noisy ones. A step that is listed as redacted, with light
-noise or without, is refused unless all that it has read are redacted copies.
+(`release.step_mechanism`). Such a step is post-processing of the noisy ones. A step that is listed as redacted, with
+light noise or without, is refused unless all that it has read are redacted copies.
 
 An engine may hand over a sum in float64 (`hand_over`). It meets its noise as it is, and is rounded to float32 with it:
 rounding what is noisy already is post-processing.
@@ -38,8 +38,7 @@ from rayprivacy.dpsgd.engines.partitions import Partition
 from rayprivacy.dpsgd.engines.state import read_state, write_state
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
-from rayprivacy.release.scheduled import noiseless_steps, redacted_steps
-from rayprivacy.release.step_mechanism import StepMechanism
+from rayprivacy.release.step_mechanism import NoisySteps
 
 _DRAWN_AT_ONCE = 1 << 22  # coordinates: bounds what the noise of a large parameter takes at a time
 _PROBE = ""  # no parameter has this name
@@ -63,7 +62,7 @@ class StepNoise:
     """
 
     noise: KeyedNoise
-    mechanism: StepMechanism
+    mechanism: NoisySteps
     expected_batch: float
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -124,7 +123,7 @@ class NoisyOptimizer:
         self._optimizer, self._partitions, self._sizes = optimizer, partitions, dict(sizes)
         self._replicated, self._noise, self._schedule, self._scale = replicated, noise, schedule, scale
         self._elements = {id(partition.tensor): partition.tensor.numel() for partition in partitions}
-        self._redacted, self._free = redacted_steps(noise.mechanism), noiseless_steps(noise.mechanism)
+        self._redacted, self._free = noise.mechanism.redacted_steps, noise.mechanism.noiseless_steps
         self._stream = CorrelatedNoise(noise.noise, noise.mechanism.strategy)
         self._due: dict[int, Partition] | None = None
         self._noised: set[int] = set()

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves
+from rayprivacy.core.units import Protection
 from rayprivacy.dpsgd.settings import NoiseScheduleConfig
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.policies.make import make_policy
-from rayprivacy.release.scheduled import ScheduledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.model_stages import measuring_stage, writing_stage
 from rayprivacy.runs.plan import Plan, SecondAccount, training_stage
@@ -29,7 +30,7 @@ from rayprivacy.runs.sampled_steps import (
 STEPS, WRITING = "scheduled DP-SGD", "synthetic text"
 
 
-def planned_steps(recipe: DomainPrivateRecipe) -> ScheduledGaussian:
+def planned_steps(recipe: DomainPrivateRecipe) -> NoisySteps:
     """The steps: the noisy ones with the recipe's noise multiplier, or the least that fits the budget for them.
 
     Redacted ones have light noise where a central account pays for all steps: the recipe's, or the least that fits the
@@ -41,11 +42,11 @@ def planned_steps(recipe: DomainPrivateRecipe) -> ScheduledGaussian:
     schedule = recipe.schedule
     noisy = [step for step, redacted in enumerate(schedule) if not redacted]
     full = sampled_steps(recipe.training, recipe.privacy, charged=noisy)
-    steps = ScheduledGaussian(full, schedule, make_policy(recipe.policy, recipe.kept).digest)
+    steps = replace(full, redacted=schedule, policy=make_policy(recipe.policy, recipe.kept).digest)
     return replace(steps, light=_light(recipe, steps))
 
 
-def _light(recipe: DomainPrivateRecipe, steps: ScheduledGaussian) -> float:
+def _light(recipe: DomainPrivateRecipe, steps: NoisySteps) -> float:
     """The noise multiplier of redacted steps; 0 where no central account pays for it."""
     budget, given = recipe.central_budget, recipe.redacted.noise_multiplier
     if budget is None:
@@ -56,12 +57,12 @@ def _light(recipe: DomainPrivateRecipe, steps: ScheduledGaussian) -> float:
     return fitting_noise(lines, steps.event, budget, recipe.privacy.composition)
 
 
-def _central(recipe: DomainPrivateRecipe, steps: ScheduledGaussian) -> SecondAccount | None:
+def _central(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAccount | None:
     """The plain account that pays for all steps besides."""
     budget, central = recipe.central_budget, recipe.redacted.central
     if budget is None or central is None:
         return None
-    return SecondAccount(central.account, budget, steps.full.protection, steps.central_event_of(range(steps.steps)))
+    return SecondAccount(central.account, budget, Protection(steps.unit), steps.central_event_of(range(steps.steps)))
 
 
 def check_inputs(recipe: DomainPrivateRecipe) -> None:
@@ -90,7 +91,7 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
         ConfigError: no noise is enough for the budget.
     """
     mechanism = planned_steps(recipe)
-    noisy, second = len(mechanism.noisy), _central(recipe, mechanism)
+    noisy, second = mechanism.steps - sum(mechanism.redacted), _central(recipe, mechanism)
     published = _as_published(recipe, noisy)
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {noisy} of them noisy, {recipe.adapter.kind}"
     size = size_of(recipe.model.base)
@@ -102,7 +103,7 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
             writing_stage(WRITING, recipe.model.base, recipe.generation, recipe.resources.actors),
         ),
         protection=mechanism.protection,
-        noise=noise_line(mechanism.full, recipe.training),
+        noise=noise_line(mechanism, recipe.training),
         assumptions=_assumptions(recipe),
         shards=PART_FILES,
         policy=policy_name(recipe),
@@ -120,14 +121,14 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
     )
 
 
-def _levels(mechanism: ScheduledGaussian) -> dict[str, str]:
+def _levels(mechanism: NoisySteps) -> dict[str, str]:
     """The noise multiplier of every level of noisy steps; nothing where they have one."""
     found = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(mechanism.event)]
     named = ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in found)
     return {"Noise multipliers of noisy steps": named} if len(found) > 1 else {}
 
 
-def _for_users(mechanism: ScheduledGaussian, second: SecondAccount | None, composition: str) -> str:
+def _for_users(mechanism: NoisySteps, second: SecondAccount | None, composition: str) -> str:
     if second is None:
         return "central: non-private run"
     spent = epsilon([second.event], second.budget.delta, "pld" if composition == "pld" else "rdp")

@@ -5,7 +5,7 @@
     their noisy sums, step by step, charged in chunks before they run -> the tagger              (released)
 
 What is clipped is the sum of two cross entropies, of the intent and, in the mean, of the words. One user moves the sum
-of a step by C, and by 2C with micro-batches (`release.microbatch`). See docs/edp_sgd.md.
+of a step by C, and by 2C with micro-batches (`release.step_mechanism`). See docs/edp_sgd.md.
 """
 
 from rayprivacy.dpsgd.tagger_loss import TaggerLoss

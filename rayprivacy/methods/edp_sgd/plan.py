@@ -11,8 +11,7 @@ from rayprivacy.accounting.decay import DecayingNoise
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.size import ModelSize
 from rayprivacy.models.tagger_size import tagger_size
-from rayprivacy.release.microbatch import MicroBatchGaussian
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.effort import Effort
 from rayprivacy.runs.model_stages import measuring_stage
@@ -57,11 +56,11 @@ def _size(recipe: EdpSgdRecipe) -> ModelSize | None:
     return tagger_size(recipe.model, heads_alone=recipe.adapter.kind == "full" and recipe.model.trained == "heads")
 
 
-def as_published(mechanism: SampledGaussian, delta: float) -> dict[str, float]:
+def as_published(mechanism: NoisySteps, delta: float) -> dict[str, float]:
     """What the paper would state for the same noise, by its label; nothing where users are clipped, as it does not."""
-    if not isinstance(mechanism, MicroBatchGaussian):
-        return {}
     workers = mechanism.microbatches
+    if workers is None:
+        return {}
     noise = DecayingNoise(mechanism.schedule, mechanism.steps, workers, q=mechanism.sampling_rate)
     stated = published.edpsgd(noise.as_printed(2 * math.sqrt(workers) * mechanism.noise_multiplier), delta)
     return {stated.label: stated.epsilon}

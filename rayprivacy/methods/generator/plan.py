@@ -4,7 +4,7 @@ from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.release.histogram import HistogramMechanism
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, OF_UNIT, TIMING, of_training
 from rayprivacy.runs.match_plan import candidates_of, charged_margins, check_match, match_stages
 from rayprivacy.runs.model_stages import measuring_stage, writing_stage
@@ -30,7 +30,7 @@ def planned_histogram(recipe: GeneratorRecipe) -> HistogramMechanism | None:
     return HistogramMechanism(cells=cells, sigma=recipe.codes.sigma, unit=recipe.privacy.unit)
 
 
-def planned_steps(recipe: GeneratorRecipe) -> SampledGaussian:
+def planned_steps(recipe: GeneratorRecipe) -> NoisySteps:
     """The steps: with the recipe's noise multiplier, or the least that fits the budget beside the histogram and the
     votes of `match`.
 
@@ -88,7 +88,7 @@ def _codes(recipe: GeneratorRecipe) -> Stage:
     return Stage(CODES, "labels of private text", detail, (histogram.event,), efforts=())
 
 
-def _steps(recipe: GeneratorRecipe, mechanism: SampledGaussian) -> Stage:
+def _steps(recipe: GeneratorRecipe, mechanism: NoisySteps) -> Stage:
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
     efforts = steps_efforts(size_of(recipe.model.base), recipe.training, recipe.resources)
     return training_stage(STEPS, detail, mechanism, recipe.training.chunk, efforts)

@@ -3,7 +3,7 @@
 from rayprivacy.accounting import published
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
-from rayprivacy.release.step_mechanism import SampledGaussian
+from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.effort import FULL, Effort
 from rayprivacy.runs.model_stages import measuring_stage, writing_stage
@@ -25,7 +25,7 @@ PARSER, PARSER_STEPS = "parser", "parser_steps"
 PARSING, PARTS_PARSED = "parse trees of private text", "parts_parsed"
 
 
-def planned_trainings(recipe: TwoStageRecipe) -> dict[str, SampledGaussian]:
+def planned_trainings(recipe: TwoStageRecipe) -> dict[str, NoisySteps]:
     """The mechanism of each stage, with the least noise with which both together fit the budget.
 
     Raises:
@@ -91,7 +91,7 @@ def _parser_stages(recipe: TwoStageRecipe) -> tuple[Stage, ...]:
     )
 
 
-def _training(recipe: TwoStageRecipe, stage: str, name: str, mechanism: SampledGaussian) -> Stage:
+def _training(recipe: TwoStageRecipe, stage: str, name: str, mechanism: NoisySteps) -> Stage:
     training = recipe.training_of(stage)
     detail = f"{mechanism.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
     tree = round(FULL * recipe.parses.max_tokens)
@@ -108,7 +108,7 @@ def _measuring(recipe: TwoStageRecipe) -> Stage:
     return measuring_stage(recipe, size_of(recipe.model.base), tokens, 2 + bool(recipe.pretrain))
 
 
-def _as_published(recipe: TwoStageRecipe, mechanisms: dict[str, SampledGaussian]) -> dict[str, float]:
+def _as_published(recipe: TwoStageRecipe, mechanisms: dict[str, NoisySteps]) -> dict[str, float]:
     """Epsilon as the paper states it, and that of its shuffled batches without amplification; none where noise differs
     by step or is shared.
     """
