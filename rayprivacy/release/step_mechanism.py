@@ -19,6 +19,7 @@ have the noise of that level and are the event Poisson(q, Gaussian(sigma_level))
 step has depends on its number alone, so the steps compose heterogeneously and adaptively, as those of one noise do. A
 chunk is charged the events of its own steps.
 
+>>> from dataclasses import replace
 >>> falling = replace(steps, schedule=NoiseSchedule("linear", tau=1.0, steps_per_epoch=5), chunk=5)
 >>> falling.levels, [falling.noise_std(step) for step in (0, 4, 5)]
 (((1.0, 5), (0.5, 5)), [0.5, 0.5, 0.25])
