@@ -68,13 +68,14 @@ def _compared(adapter: AdapterConfig, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--json", action="store_true", help=f"write {RESULT}, too")
     arguments = parser.parse_args()
     figures = {
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "threads": torch.get_num_threads(),
         "isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "native"),
-        "kinds": {name: _compared(adapter, arguments.rounds) for name, adapter in KINDS.items()},
+        "kinds": {name: _compared(KINDS[name], arguments.rounds) for name in arguments.kinds},
     }
     text = json.dumps(figures, indent=2)
     print(text)

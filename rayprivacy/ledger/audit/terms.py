@@ -90,7 +90,7 @@ def read_terms(row: Row, where: str) -> Terms:
     values = _LATER | stated
     for key, known in _KNOWN.items():
         if strict.text(values[key], where, key) not in known:
-            strict.fail(where, f"states an unknown {key}")
+            strict.fail(where, f"states a {key} that this version does not know")
     strict.text(values["corpus"], where, "corpus")
     strict.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
     if strict.number(values["delta"], 0.0, 1.0, where, "delta") == 1:

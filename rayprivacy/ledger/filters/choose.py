@@ -32,7 +32,10 @@ def rule_for(composition: str, budget: Budget, parameters: dict[str, Any], lines
         ConfigError: the composition rule is unknown, or its order leaves nothing of the cap.
     """
     if composition not in _RULES:
-        raise ConfigError(f"privacy.composition is {composition!r}: use one of {', '.join(COMPOSITIONS)}.")
+        raise ConfigError(
+            f"privacy.composition is {composition!r}: use one of {', '.join(COMPOSITIONS)}; an account of another rule"
+            " is kept by the version that opened it."
+        )
     return _RULES[composition](budget, parameters, lines)
 
 
