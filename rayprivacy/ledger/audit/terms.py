@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.rows import Row
@@ -90,7 +91,10 @@ def read_terms(row: Row, where: str) -> Terms:
     values = _LATER | stated
     for key, known in _KNOWN.items():
         if strict.text(values[key], where, key) not in known:
-            strict.fail(where, f"states a {key} that this version does not know")
+            raise LedgerError(
+                f"{where} of the ledger states a {key} that this version does not know: verify it with the version that"
+                " opened the account; if there was none, the file was altered, so restore the newest copy of it."
+            )
     strict.text(values["corpus"], where, "corpus")
     strict.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
     if strict.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
