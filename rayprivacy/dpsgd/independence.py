@@ -57,6 +57,7 @@ def check_independence(
     batch_tokens: int,
     gradients: UnitGradients | None = None,
     clipping: Clipping = _UNCLIPPED,
+    records: int = 2,
 ) -> str:
     """Compute units in several companies, compare all bits, and compare one gradient with torch's own.
 
@@ -67,6 +68,7 @@ def check_independence(
         batch_tokens: of a physical batch.
         gradients: what will clip the units of this model; by default book-keeping.
         clipping: how it does.
+        records: of a unit at most; units of two are tried where there are such.
 
     Returns:
         What was tried, as a sentence for certificates.
@@ -83,7 +85,7 @@ def check_independence(
     for length in longest:
         trial.compare_companies(draw.batch_of(length, batch_tokens), batch_tokens, easy_alone=True)
     few = draw.batch_of(short, min(batch_tokens, _FEW * _SHORT))
-    trial.compare_with_alone(few, min(batch_tokens, _FEW * _SHORT))
+    trial.compare_with_alone(few, min(batch_tokens, _FEW * _SHORT), min(2, records, len(few)))
     trial.compare_with_autograd(few[0], clipping)
     return _TRIED.format(
         "the loss and the gradient of one unit are the same to the bit among others of several kinds and alone, and"
@@ -207,17 +209,20 @@ class _UnitTrial:
             for at in tested:
                 _require_equal(among[at], seen[at])
 
-    def compare_with_alone(self, rows: list[_Ids], batch_tokens: int) -> None:
-        """Some rows among others, among rows that are all alike, and alone among padding, each before anybody else."""
+    def compare_with_alone(self, rows: list[_Ids], batch_tokens: int, per_unit: int) -> None:
+        """Some units among others, among such as are all alike, and alone among padding, each before anybody else."""
         losses = self._fresh.copy()
         self._look(losses, _batch(rows[-1:], _SHORT))
-        among = self._look(losses, _batch(rows, batch_tokens))
-        for at in dict.fromkeys([0, *_ends(among)]):
-            alone = self._look(self._fresh.copy(), _batch(rows[at : at + 1], batch_tokens))
-            _require_equal(among[at], alone[0])
-            _require_equal(torch.zeros_like(alone[1:, 1:]), alone[1:, 1:])  # padding adds nothing
-        alike = self._look(self._fresh.copy(), _batch(rows[:1] * len(rows), batch_tokens))
-        _require_equal(among[:1].expand_as(alike), alike)
+        among = self._look(losses, _batch(rows, batch_tokens, per_unit=per_unit))
+        for first in dict.fromkeys(at - at % per_unit for at in (0, *_ends(among))):
+            own = slice(first, first + per_unit)
+            alone = self._look(self._fresh.copy(), _batch(rows[own], batch_tokens, per_unit=per_unit))
+            _require_equal(among[own], alone[:per_unit])
+            padding = alone[per_unit:, 1:]  # adds nothing
+            _require_equal(torch.zeros_like(padding), padding)
+        equal = rows[:per_unit] * (len(rows) // per_unit)
+        alike = self._look(self._fresh.copy(), _batch(equal, batch_tokens, per_unit=per_unit))
+        _require_equal(among[:per_unit].repeat(len(alike) // per_unit, 1), alike)
 
     def compare_with_autograd(self, row: _Ids, clipping: Clipping) -> None:
         """What one unit adds to the sum, and torch's own gradient of its loss, clipped by its own norm."""
@@ -261,9 +266,10 @@ def _ends(among: Tensor) -> tuple[int, int]:
     return int(among[:, 0].argmin()), int(among[:, 0].argmax())
 
 
-def _batch(rows: Sequence[_Ids], batch_tokens: int, scales: Sequence[float] = ()) -> Batch:
+def _batch(rows: Sequence[_Ids], batch_tokens: int, scales: Sequence[float] = (), per_unit: int = 1) -> Batch:
     """The batch of some rows of one width, in their order; a row may weigh less, as one of many of a unit."""
-    batch = physical_batches([[Document(ids, 1)] for ids in rows], batch_tokens, _PAD)[0]
+    units = [[Document(ids, 1) for ids in rows[at : at + per_unit]] for at in range(0, len(rows), per_unit)]
+    batch = physical_batches(units, batch_tokens, _PAD)[0]
     batch.weights[: len(scales)] *= torch.tensor(scales, dtype=torch.float32)[:, None]
     return batch
 

@@ -62,7 +62,7 @@ TRIAL_STEPS = (
         "units_not_tried",
         "nothing is tried where units are clipped, and nothing says so",
         "dpsgd/engines/engine.py",
-        "        told(check_independence(model, losses, tokens, at_once, gradients, clipping))",
+        "        told(check_independence(model, losses, tokens, at_once, gradients, clipping, training.max_records))",
         "        pass",
         f"{_STEPS}[{_UNITS}]",
     ),

@@ -270,9 +270,15 @@ def _sign_of_the_batch(model: Any, batch: Batch) -> torch.Tensor:
     return own * torch.where(own.detach().mean() > own.detach()[0], 1.0, -1.0)
 
 
+def _contrast_of_units(model: Any, batch: Batch) -> torch.Tensor:
+    """Units of several rows are compared with each other; those of one row are not."""
+    own = row_losses(model, batch)
+    return own if batch.rows_per_unit == 1 else own - own.mean()
+
+
 MIXING = (
     _capped, _below_a_quantile, _without_the_hardest, _without_the_easiest, _to_a_norm_of_the_batch, _outliers_down,
-    _no_repeats, _temperature, _gradient_alone, _sign_of_the_batch,
+    _no_repeats, _temperature, _gradient_alone, _sign_of_the_batch, _contrast_of_units,
 )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def make_engine(
         told(check_micro_batches(model, losses, tokens, at_once, gradients))
     else:
         gradients = _of_units(model, clipping, engine)
-        told(check_independence(model, losses, tokens, at_once, gradients, clipping))
+        told(check_independence(model, losses, tokens, at_once, gradients, clipping, training.max_records))
     schedule = Schedule(training.optimizer, training.steps)
     if engine.zero is None:
         return PlainEngine(model, gradients, noise, schedule, given)
