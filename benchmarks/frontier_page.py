@@ -1,9 +1,9 @@
-"""What is made of the frontier's rows: the tables and plots of docs/frontier.md, its samples, and the rows of `plan`.
+"""What is made of the frontier's rows: their tables, a plot for docs/frontier.md, samples, and the rows of `plan`.
 
     python benchmarks/frontier_page.py
 
 reads `frontier.json`, `seqpate_table.json`, `seqpate_own_texts.json` and `dpsgd_table.json` of benchmarks/results, and
-writes the part of docs/frontier.md between its two marks, docs/frontier_samples.md, docs/images/frontier.svg, and
+writes frontier.md and frontier_samples.md there, docs/images/frontier.svg, and
 rayprivacy/runs/frontier.json, which `rayprivacy plan` quotes. Rows of several seeds and keys become their mean.
 """
 
@@ -20,9 +20,8 @@ from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE, SAMPLES = ROOT / "docs" / "frontier.md", ROOT / "docs" / "frontier_samples.md"
+PAGE, SAMPLES = RESULTS / "frontier.md", RESULTS / "frontier_samples.md"
 PLOT, PACKAGED = ROOT / "docs" / "images" / "frontier.svg", ROOT / "rayprivacy" / "runs" / "frontier.json"
-MARKS = "<!-- rows of benchmarks/results/frontier.json, by benchmarks/frontier_page.py -->", "<!-- end of rows -->"
 USERS = {"chat": 1315, "reviews": 4143, "europarl": 2696}  # of the public corpora, held-out ones among them
 FIGURES = {
     "MAUVE": "mauve", "precision": "precision", "recall": "recall", "Frechet": "frechet",
@@ -105,7 +104,7 @@ def samples(rows: Rows) -> str:
     """A page with the samples of one run of each group."""
     parts = [
         "# Samples of the frontier",
-        "Texts of each row of [the frontier](frontier.md), drawn at random from what its first run released. The"
+        "Texts of each row of [the frontier](../../docs/frontier.md), drawn at random from what its first run released. The"
         " corpora are public data sets in the part of private ones. Rows at `inf` have next to no noise, and could"
         " not be released from real ones.",
     ]
@@ -196,17 +195,16 @@ def _read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def page(text: str, rows: Rows) -> str:
-    """The page with its rows put in anew."""
-    before, rest = text.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    plot = "![MAUVE, recall and total variations over epsilon](images/frontier.svg)"
-    return before + "\n\n".join([MARKS[0], table(rows), plot, stages(rows), MARKS[1]]) + after
+def page(rows: Rows) -> str:
+    """A page with the rows, and with what each charged stage costs."""
+    title = "# Rows of the frontier"
+    about = "What [the frontier](../../docs/frontier.md) is about, by benchmarks/frontier_page.py from frontier.json."
+    return "\n\n".join([title, about, table(rows), stages(rows)]) + "\n"
 
 
 def main() -> None:
     rows = _read("frontier")["rows"]
-    PAGE.write_text(page(PAGE.read_text(), rows))
+    PAGE.write_text(page(rows))
     SAMPLES.write_text(samples(rows))
     PACKAGED.write_text(json.dumps(list(evidence(rows)), indent=1) + "\n")
     draw(rows, PLOT)

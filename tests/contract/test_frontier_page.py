@@ -31,7 +31,7 @@ def _row(epsilon: float, seed: int, released: float, **figures: float) -> dict[s
 def test_what_is_made_of_the_results_is_up_to_date(pages: Any) -> None:
     rows = json.loads((ROOT / "benchmarks" / "results" / "frontier.json").read_text())["rows"]
     assert rows
-    assert pages.page(pages.PAGE.read_text(), rows) == pages.PAGE.read_text()
+    assert pages.page(rows) == pages.PAGE.read_text()
     assert pages.samples(rows) == pages.SAMPLES.read_text()
     assert list(pages.evidence(rows)) == json.loads(pages.PACKAGED.read_text())
 

@@ -1,4 +1,4 @@
-"""The simulation behind docs/scaling.md: its arithmetic, and that the measured costs still fit it."""
+"""The simulation behind benchmarks/results/scaling.md: its arithmetic, and that the measured costs still fit it."""
 
 import json
 import math
@@ -66,6 +66,6 @@ def test_the_measured_costs_fit_the_model(model: Any, costs: dict[str, float]) -
     assert model._files(twice, costs) > 1.8 * model._files(base, costs), "files follow the rows, and so does the work"
     text = model.report(costs)
     assert all(name in text for name in found[5])
-    documented = (BENCHMARKS.parent / "docs" / "scaling.md").read_text()
+    documented = (BENCHMARKS / "results" / "scaling.md").read_text()
     missing = [line for line in text.splitlines() if line.startswith("|") and line not in documented]
-    assert not missing, "docs/scaling.md shows another simulation: run benchmarks/scaling.py --simulate"
+    assert not missing, "benchmarks/results/scaling.md shows another simulation: run benchmarks/scaling.py --simulate"

@@ -1,6 +1,6 @@
 """A generator's training on 64 part files: eight workers sample whom one samples, and train the model that one trains.
 
-The sums of float32 are added in another order, so that the weights agree to a tolerance, which docs/scaling.md states.
+The sums of float32 are added in another order, so that the weights agree to a tolerance, which benchmarks/results/scaling.md states.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepRelease
 
 PARTS, OF_PART, STEPS = 64, 3, 12
-TOLERANCE = 1e-5  # of the way that training went, in L2; docs/scaling.md has what was measured
+TOLERANCE = 1e-5  # of the way that training went, in L2; benchmarks/results/scaling.md has what was measured
 WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
 
 
