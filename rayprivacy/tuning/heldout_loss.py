@@ -60,8 +60,8 @@ from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.scored import scored_models
-from rayprivacy.tuning.affordability import Owed
 from rayprivacy.tuning.metric import MetricConfig
+from rayprivacy.tuning.trial_charges import Owed
 
 GRID = 2**16  # counts of a unit: its loss is rounded down to a multiple of L / GRID
 _STORED = np.dtype("<i8")

@@ -12,9 +12,9 @@ from optuna.trial import FrozenTrial, TrialState
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.affordability import Owed, can_pay, live_charges
 from rayprivacy.tuning.frontier import draw_frontier
 from rayprivacy.tuning.study import open_study
+from rayprivacy.tuning.trial_charges import Owed, can_pay, live_charges
 from rayprivacy.tuning.trial_recipes import Trials, Values
 
 State = Literal["finished", "pruned", "refused", "failed", "infeasible"]

@@ -14,8 +14,8 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune.search.optuna import OptunaSearch
 
-from rayprivacy.tuning.names import EPSILON, UTILITY
 from rayprivacy.tuning.space import Space
+from rayprivacy.tuning.trainable import EPSILON, UTILITY
 
 NAME = "search"
 _DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}

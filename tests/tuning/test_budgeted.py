@@ -19,8 +19,8 @@ from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LedgerError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.tuning.budgeted import NO_BUDGET
 from rayprivacy.tuning.trial_charges import trial_release
-from rayprivacy.tuning.wrapped import NO_BUDGET
 
 FINISHED = Searcher.FINISHED
 SIGMA, ORDER = 2.0, 8.0

@@ -15,7 +15,7 @@ import rayprivacy as rp
 from rayprivacy.accounting import renyi
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.wrapped import NO_BUDGET
+from rayprivacy.tuning.budgeted import NO_BUDGET
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -30,7 +30,6 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
 from rayprivacy.tuning import heldout_loss as metric
-from rayprivacy.tuning.affordability import can_pay
 from rayprivacy.tuning.heldout_loss import (
     Scoring,
     heldout_loss,
@@ -40,6 +39,7 @@ from rayprivacy.tuning.heldout_loss import (
     unit_losses,
 )
 from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.trial_charges import can_pay
 from rayprivacy.tuning.trial_recipes import Trials
 from rayprivacy.tuning.tune import start_search
 

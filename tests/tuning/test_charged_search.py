@@ -16,11 +16,9 @@ from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.tuning.heldout_loss import heldout_units
-from rayprivacy.tuning.names import REFUSED, UTILITY
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trainable import _Runner
+from rayprivacy.tuning.trainable import REFUSED, UTILITY, _Runner
 from rayprivacy.tuning.trial_recipes import Trials
-from rayprivacy.tuning.trial_report import next_report
 from rayprivacy.tuning.tune import start_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -57,7 +55,7 @@ def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ra
         assert 0 < abs(row.utility - truth) < 10
         _nowhere([f"{truth:#.6g}", f"{math.exp(truth):#.6g}"], bench.folder, local_ray)
         assert not (folder / "metrics.json").exists()
-        assert next_report(trials, recipe, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
+        assert trials.report(recipe, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
     assert len(charges) == 2 * 4
     assert bench.charges() == charges
     assert outcome.spent == pytest.approx(sum(row.share for row in outcome.rows), rel=1e-6)
