@@ -47,15 +47,12 @@ class Trials:
     """All trials of one search; travels to the trials' actors.
 
     Attributes:
-        space: the space.
-        root: folder of the search.
-        base: the recipe, as a mapping, that values are set in.
         private: keys and places of what no trial may take for public: those of the recipe that the space names.
     """
 
     space: Space
-    root: Path
-    base: Mapping[str, Any]
+    root: Path  # folder of the search
+    base: Mapping[str, Any]  # the recipe that values are set in
     private: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _parsed: dict[str, tuple[Recipe, Plan]] = field(init=False, repr=False, compare=False, default_factory=dict)
 

@@ -8,8 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from rich.console import Console
 
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.tuning.tune import start_search
 
 WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
 USERS, SENTENCES = 30, 4
@@ -45,8 +48,22 @@ class Bench:
     def ledger(self) -> Ledger:
         return Ledger.open(f"sqlite:///{self.folder}/ledger.db")
 
+    def search(self, space: Path, out: str = "out", resume: bool = False, console: Console | None = None) -> Any:
+        return start_search(space, (), self.folder / out, resume=resume, console=console or Console(quiet=True))
+
+    def account(self, epsilon: float, unit: PrivacyUnit = PrivacyUnit.USER, **terms: Any) -> Ledger:
+        """The ledger, with the account of the search opened."""
+        relation, budget, ledger = NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6), self.ledger
+        ledger.ensure_account("search", unit, relation, budget, "rdp", **terms)
+        return ledger
+
     def charges(self, account: str = "search") -> list[tuple[str, int, str]]:
         return [(line.release_id, line.rung, line.state) for line in self.ledger.lines(account)]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture

@@ -12,19 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from rayprivacy.accounting import renyi
 from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import read_holdout, write_part
-from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
@@ -41,37 +39,12 @@ from rayprivacy.tuning.heldout_loss import (
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trial_charges import can_pay
 from rayprivacy.tuning.trial_recipes import Trials
-from rayprivacy.tuning.tune import start_search
 
 METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 FIXED = {"corpus": {"holdout": 0.4}}
 VALUES = {"training.clipping_norm": 1.0}
-PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
 USERS = 40
 WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
-
-
-@pytest.mark.parametrize(
-    ("blocks", "says"),
-    [
-        ({"metric": {"name": "heldout_loss"}}, "noise_multiplier goes with 'heldout_loss'"),
-        ({"metric": {"name": "distinct_2", "noise_multiplier": 1.0}}, "noise_multiplier goes with 'heldout_loss'"),
-        ({"metric": METRIC | {"text": "public.txt"}}, "text goes with 'public_perplexity'"),
-        ({"metric": METRIC | {"noise_multiplier": 0}}, "'metric.noise_multiplier'"),
-        ({"metric": METRIC | {"noise_multiplier": math.nan}}, "'metric.noise_multiplier'"),
-        ({"metric": METRIC | {"most": math.inf}}, "'metric.most'"),
-        ({"metric": METRIC | {"records": 0}}, "'metric.records'"),
-        ({"metric": {"name": "private_loss"}}, "it reads private text, and what steers"),
-        ({"metric": {"name": "heldout_perplexity"}}, "charged as 'heldout_loss'"),
-        ({"metric": METRIC, "charging": "select", "searcher": "random"}, "are one mechanism: use charging pay_for_all"),
-        ({"metric": METRIC, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
-    ],
-)
-def test_a_wrong_space_is_one_sentence(bench: Any, blocks: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_space(bench.space(**blocks))
-    assert says in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +69,7 @@ def test_what_cannot_be_charged_is_refused_before_anything_is_written(
     bench: Any, blocks: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        start_search(
-            bench.space(metric=METRIC, **blocks), (), bench.folder / "out", resume=False, console=Console(quiet=True)
-        )
+        bench.search(bench.space(metric=METRIC, **blocks))
     for name in ("out", "ledger.db", "secret.key"):
         assert not (bench.folder / name).exists()
 
@@ -136,7 +107,7 @@ def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) 
     run, first, second = price
     room = 2 * price[run] + 1.5 * (price[first] + price[second])  # one trial with reports; two without
     cap = renyi.epsilon_at(room, order, 1e-6)
-    ledger = _account(bench, cap, order=order)
+    ledger = bench.account(cap, order=order)
     protection = trials.protection(VALUES)
 
     def fits(*values: dict[str, float]) -> bool:
@@ -170,7 +141,7 @@ class Measured:
         shutil.copytree(base, self.run.root / "model")
         self.rows = [(f"user-{u:02}", n, _sentence(u, n)) for u in range(USERS) for n in range(1 + u % 6)]
         self.shards(self.rows)
-        _account(bench, epsilon, unit=PrivacyUnit(unit)).close()
+        bench.account(epsilon, PrivacyUnit(unit), order=4.0).close()
 
     def shards(self, rows: list[tuple[str, int, str]]) -> None:
         """All users of `rows` are held out."""
@@ -207,12 +178,6 @@ class Measured:
 def _sentence(user: int, number: int) -> str:
     """Of very different lengths, so that a common batch would be padded otherwise for each set of users."""
     return " ".join(WORDS[(user * 7 + number * 3 + place) % len(WORDS)] for place in range(1 + (user * 5 + number) % 9))
-
-
-def _account(bench: Any, epsilon: float, unit: PrivacyUnit = PrivacyUnit.USER, order: float = 4.0) -> Ledger:
-    relation, budget = NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6)
-    bench.ledger.ensure_account("search", unit, relation, budget, "rdp", order=order)
-    return bench.ledger
 
 
 def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
