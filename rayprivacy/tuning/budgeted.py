@@ -202,7 +202,6 @@ class BudgetedSearcher(PricedSearcher):
         super().__init__(searcher, waits=charges == "trial")
         self._price = price
         self._name = name
-        self._by_search = charges == "search"
         self._charges = TrialCharges(account, protection or Protection(), repeatable)
         self._address = _address(ledger, ledger_key) if isinstance(ledger, str) else None
         self._ledger = None if isinstance(ledger, str) else ledger
@@ -271,7 +270,7 @@ class BudgetedSearcher(PricedSearcher):
     def _admit(self, candidate: Candidate) -> bool:
         if not candidate.bill:
             return True
-        if self._by_search:
+        if not self._waits:
             try:
                 self._charge(candidate)
             except BudgetRefusedError:
@@ -286,7 +285,7 @@ class BudgetedSearcher(PricedSearcher):
 
     def _figures(self, candidate: Candidate) -> dict[str, Any] | None:
         first = candidate.release not in self._started
-        if not (self._by_search and candidate.bill) or (self._charges.repeatable and first):
+        if self._waits or not candidate.bill or (self._charges.repeatable and first):
             return None
         with self._open() as ledger:
             return self._charges.figures(ledger, candidate.release, self._whole(candidate))
