@@ -1,6 +1,6 @@
 """Keyed coins of words: a function of (secret, release, document, position, attempt) and of nothing else.
 
-The privacy of a sanitised word rests on a draw that nobody can predict and nobody sees twice. If a retry, a resumed run
+The privacy of a sanitised word rests on a draw that cannot be predicted and is seen once. If a retry, a resumed run
 or another machine drew anew, a reader of both texts could average the noise away. So a draw is two 64-bit numbers of an
 AES stream (`core.streams`) under a key made of the secret and of what names the release: its account, the digest of
 its inputs, and its release id, which together cover the corpus, the recipe and the mechanism. Another recipe or another

@@ -30,7 +30,7 @@ class LabelsConfig(Config):
         kind: `copy` releases them as they are, which protects nothing of them; `randomize` answers by randomised
             response over `values`, for a charge of its own.
         epsilon: of the randomised response of one label of one record.
-        values: the public list of values of each label; what is not on it counts as one further value.
+        values: the public list of values of each label; all others count as one further value.
     """
 
     kind: Literal["copy", "randomize"] = "copy"

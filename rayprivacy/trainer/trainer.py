@@ -13,7 +13,7 @@
     print(trainer.plan())        # noise and cost; touches no data
     result = trainer.fit()       # result.metrics["certificate"], result.checkpoint
 
-What is charged, drawn, saved and resumed is the same as in every other run. Losses and norms of gradients are private:
+Charges, draws, files and resuming are those of every other run. Losses and norms of gradients are private:
 no metric, callback, log or checkpoint has them.
 """
 

@@ -19,10 +19,10 @@ Searches of space files run through the same loop (`PricedSearcher`):
 
 - A suggestion that cannot be run (no noise is enough for its budget, a value is out of range) is reported to the inner
   searcher as failed, before anything runs, and the next one is asked for.
-- Equal configs are the same release. What is running, or has run in this search, is not started again; the inner
-  searcher is told its figures where they are known.
-- What the account cannot pay ends the search. A search whose running trials may charge less than their price waits for
-  them first.
+- Equal configs are the same release. A trial that is running, or has run in this search, is not started again; the
+  inner searcher is told its figures where they are known.
+- A trial that the account cannot pay ends the search. A search whose running trials may charge less than
+  their price waits for them first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class PricedSearcher(Searcher):
     """
 
     def __init__(self, inner: Searcher, *, waits: bool) -> None:
-        # With `waits`, running trials may charge less than their price, so what is not affordable now may become so.
+        # With `waits`, running trials may charge less than their price, so that a trial may become affordable.
         super().__init__(metric=inner.metric, mode=inner.mode)
         self._inner = inner
         self._waits = waits

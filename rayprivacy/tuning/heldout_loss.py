@@ -7,7 +7,7 @@ or record) whose loss is l nats per token, between 0 and the public bound L (`me
 
     a = floor(GRID * l / L) in cell 0,     GRID - a in cell 1
 
-so that the released share of cell 0, times L, is the mean loss. What is not finite counts as L.
+so that the released share of cell 0, times L, is the mean loss. A loss that is not finite counts as L.
 
 Privacy argument. The histogram divides what a unit brings by GRID: its sums move by at most 2^20 in L2, its declared
 sensitivity, when a unit is added or removed; a lies between 0 and GRID whatever the loss is. That needs the loss of a
@@ -159,7 +159,7 @@ def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
 
 
 def counts_of(losses: Losses, most: float) -> Sums:
-    """What units bring, [units, 2]: their losses as whole numbers of cell 0, and what is missing to GRID in cell 1."""
+    """The counts of units, [units, 2]: their losses as whole numbers in cell 0, and the rest of GRID in cell 1."""
     bounded = np.clip(np.where(np.isfinite(losses), losses, most), 0.0, most)
     above = np.minimum(np.floor(GRID * (bounded / most)), GRID).astype(np.int64)
     return np.stack([above, GRID - above], axis=1)

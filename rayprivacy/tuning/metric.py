@@ -46,7 +46,7 @@ class MetricConfig(Config):
         max_tokens: longer sentences are cut.
         max_texts: lines that are read, at most.
         noise_multiplier: for `heldout_loss`: noise std / L2 sensitivity of each report.
-        most: for `heldout_loss`: public bound on the loss of a user, in nats per token; what is above counts as this.
+        most: for `heldout_loss`: public bound on the loss of a user, in nats per token; a larger one counts as this.
         records: for `heldout_loss`: texts of a user that are read, at most.
     """
 

@@ -64,7 +64,7 @@ _TRIED = 64  # draws of the space whose events are compared before anything runs
 
 @dataclass(frozen=True)
 class Selection:
-    """What is charged; `digest` is a keyed one of the space and of the corpus's state."""
+    """The charge of a selection; `digest` is a keyed one of the space and of the corpus's state."""
 
     release_id: str
     event: RepeatAndSelectDpEvent

@@ -3,8 +3,8 @@
 A step of the Trainable ends with a report to Ray Tune. With pruning it runs one chunk; without, the whole trial. Each
 chunk is reserved in the ledger, run, and committed, and the model that the last one leaves is measured: for nothing on
 public text, for another charge on private text. Only then does the scheduler decide whether there is a next step, so a
-trial that is pruned has paid for what it ran and for nothing else. What is reported is public, and so is a failure's
-sentence.
+trial that is pruned has paid for what it ran and for nothing else. Reports are public, and so is the sentence of a
+failure.
 
 Ray Tune has a process for each trial and the trial's actor is another. Only the actor imports the models, and gets the
 search by reference: what unpickles it imports them too.

@@ -203,7 +203,12 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     monkeypatch.undo()
     assert len(bench.charges()) == 1
     assert trial.figure(chunk=1) != figure  # another report, another draw
-    assert len(bench.charges()) == 2
+    trial.shards(trial.rows[:-1])
+    trial.figure()  # of another hold-out, and another charge
+    weights = trial.run.root / "model" / "model.safetensors"
+    save_file({name: each * 1.5 for name, each in load_file(weights).items()}, weights, {"format": "pt"})
+    assert abs(trial.figure() - trial.exact) < 6 * 0.5 * 10 / USERS  # how a student learns is no part of a release id
+    assert len(bench.charges()) == 4
     bench.ledger.verify()
 
 
@@ -245,25 +250,6 @@ def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench: Any, tin
         assert len(bench.charges()) == 1
 
 
-def test_another_model_is_another_charge_and_another_figure(bench: Any, tiny_base: Path) -> None:
-    """How a student learns from votes is no part of a release id, so two models may be of one release."""
-    trial = Measured(bench, tiny_base)
-    first = trial.figure()
-    weights = trial.run.root / "model" / "model.safetensors"
-    save_file({name: each * 1.5 for name, each in load_file(weights).items()}, weights, {"format": "pt"})
-    assert abs(trial.figure() - trial.exact) < 6 * 0.5 * 10 / USERS
-    assert trial.figure() != first
-    assert len(bench.charges()) == 2
-
-
-def test_another_hold_out_is_another_charge(bench: Any, tiny_base: Path) -> None:
-    trial = Measured(bench, tiny_base)
-    trial.figure()
-    trial.shards(trial.rows[:-1])
-    trial.figure()
-    assert len(bench.charges()) == 2
-
-
 def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, tiny_base: Path) -> None:
     """On the real path, to the last bit: the losses of the others do not know that it is there."""
     trial = Measured(bench, tiny_base)
@@ -298,19 +284,14 @@ def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_base: Pat
     assert unit_losses(units[::-1], loss).tolist() == whole[::-1]
 
 
-def test_the_control_code_is_context(bench: Any, tiny_base: Path) -> None:
-    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
-    row = {"text": "we go home now", "topic": "soup"}
-    coded = Scored("model", lambda row: f"topic: {row['topic']} ", lambda row: str(row["text"]), 12)
-    behind, bare = (joint_losses([each], [backbone], [row]) for each in (coded, replace(coded, prefix=lambda _: "")))
-    assert behind == ModelLoss(backbone, 12).per_token([row["text"]], ["topic: soup "])
-    assert behind != bare
-
-
-def test_the_models_of_a_release_are_scored_together(tiny_base: Path) -> None:
+def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_base: Path) -> None:
     backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     row = {"text": "we go home now", "topic": "soup"}
     text = Scored("model", lambda _: "", lambda row: str(row["text"]), 12)
+    coded = replace(text, prefix=lambda row: f"topic: {row['topic']} ")
+    behind, bare = (joint_losses([each], [backbone], [row]) for each in (coded, text))
+    assert behind == ModelLoss(backbone, 12).per_token([row["text"]], ["topic: soup "])
+    assert behind != bare
     pair = (text, replace(text, text=lambda row: str(row["topic"])))
     (loss, tokens), (more, others) = (each.totals(backbone, [row]) for each in pair)
     assert joint_losses(pair, [backbone] * 2, [row]) == (loss + more) / (tokens + others)
