@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_jobs import WORDS
 
 from rayprivacy.accounting import renyi
 from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
@@ -44,7 +45,6 @@ METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 FIXED = {"corpus": {"holdout": 0.4}}
 VALUES = {"training.clipping_norm": 1.0}
 USERS = 40
-WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import ray
 from dp_accounting.dp_event import ComposedDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 from rich.console import Console
+from small_jobs import write_talk
 from typer.testing import CliRunner
 
 from rayprivacy.accounting.accountant import epsilon
@@ -143,7 +144,7 @@ def _nowhere(text: str, places: list[Path]) -> None:
 def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
     private = bench.folder / "talk.parquet"
     private.unlink()
-    bench.talk("public.parquet", "volunteer")
+    write_talk(bench.folder / "public.parquet", "volunteer")
     public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
     space = bench.space(
         recipe="seqpate.yaml",
