@@ -5,6 +5,7 @@ their noisy sums, step by step, charged in chunks before they run -> the model  
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rayprivacy.dpsgd.losses import RowLoss
@@ -47,12 +48,7 @@ CARD = Card(
 
 
 def trainer_method(loss: RowLoss | None, ray_train: RayTrain) -> Method:
-    """The method of one trainer.
-
-    Args:
-        loss: the user's own; None is the model's negative log-likelihood.
-        ray_train: Ray Train's own settings.
-    """
+    """The method of one trainer; without a loss of the user's own it is the model's negative log-likelihood."""
 
     def run(context: RunContext[TrainerRecipe]) -> Output:
         recipe = context.recipe
@@ -69,11 +65,7 @@ def trainer_method(loss: RowLoss | None, ray_train: RayTrain) -> Method:
 
 
 def plan_training(recipe: TrainerRecipe) -> Plan:
-    """The plan of a training: one charged stage.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
+    """The plan of a training: one charged stage; ConfigError where no noise is enough for the budget."""
     training, mechanism = recipe.training, sampled_steps(recipe.training, recipe.privacy)
     detail = f"{mechanism.steps} steps, {recipe.adapter.kind}"
     efforts = steps_efforts(size_of(recipe.model.base), training, recipe.resources)
@@ -91,30 +83,23 @@ def plan_training(recipe: TrainerRecipe) -> Plan:
 def reading_of(recipe: TrainerRecipe) -> Reading:
     """How a row is read: its text behind a line for each of its labels, which carries no loss."""
     labels = recipe.corpus.labels
-    return Reading(recipe.privacy.unit, labels, LabelLines(labels), recipe.training.max_tokens)
+    return Reading(recipe.privacy.unit, labels, partial(label_lines, labels), recipe.training.max_tokens)
 
 
-class LabelLines:
-    """A row's labels as lines `name: value`; goes to the workers."""
-
-    def __init__(self, labels: tuple[str, ...]) -> None:
-        self._labels = labels
-
-    def __call__(self, row: Mapping[str, Any]) -> str:
-        """The text in front of a row's own."""
-        values = {name: row[name] for name in self._labels if row[name] is not None}
-        return "".join(f"{name}: {str(value)[:LABEL_CHARS]}\n" for name, value in values.items())
+def label_lines(labels: tuple[str, ...], row: Mapping[str, Any]) -> str:
+    """A row's labels as lines `name: value`, which stand in front of its text."""
+    values = {name: row[name] for name in labels if row[name] is not None}
+    return "".join(f"{name}: {str(value)[:LABEL_CHARS]}\n" for name, value in values.items())
 
 
 def _assumptions(recipe: TrainerRecipe) -> tuple[str, ...]:
     unit = recipe.privacy.unit
-    own = (OWN_LOSS.format(unit=unit),) if recipe.loss else ()
     return (
         *OF_UNIT[unit],
         "Sampling rate, batch size, steps, clipping norm and loss are public, and so is the base model; none was "
         "chosen by looking at the corpus.",
         "The model left the private side, and nothing else.",
-        *own,
+        *((OWN_LOSS.format(unit=unit),) if recipe.loss else ()),
         *of_training(unit, recipe.training.bands, recipe.training.microbatches),
         TIMING,
     )
