@@ -53,11 +53,7 @@ class Phrases:
 
     @staticmethod
     def of(lines: Sequence[str]) -> "Phrases":
-        """Check the lines of a file; blank ones are skipped.
-
-        Raises:
-            ConfigError: no phrase, or one that breaks a rule; lines are named by their number, never quoted.
-        """
+        """Check the lines of a file; blank ones are skipped."""
         numbered = [(number, words_of(line)) for number, line in enumerate(lines, 1) if line.strip()]
         if not numbered:
             raise ConfigError("corpus.phrases names a file without phrases: write one a line.")
@@ -133,11 +129,7 @@ class PhraseFile:
         return PhraseFile(Path(path).absolute(), load_phrases(path).digest(key))
 
     def load(self, key: Key) -> Phrases:
-        """Read the list again.
-
-        Raises:
-            ShardError: it is another list by now.
-        """
+        """Read the list again."""
         phrases = load_phrases(str(self.path))
         if phrases.digest(key) != self.digest:
             raise ShardError("corpus.phrases names a file that changed during the run: start again.")
@@ -145,11 +137,7 @@ class PhraseFile:
 
 
 def load_phrases(path: str) -> Phrases:
-    """Read one phrase a line in UTF-8.
-
-    Raises:
-        ConfigError: the file cannot be read, or `Phrases.of` refuses it.
-    """
+    """Read one phrase a line in UTF-8."""
     try:
         text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -196,14 +184,7 @@ def _word() -> re.Pattern[str]:
 
 
 def check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
-    """Require that no phrase repeats or contains another, and that none ends as another, or itself, begins.
-
-    Args:
-        numbered: line number and words of each phrase.
-
-    Raises:
-        ConfigError: it names the two lines by their numbers.
-    """
+    """Require that no phrase repeats or contains another, and that none ends as another, or itself, begins."""
     wholes: dict[Words, int] = {}
     for line, words in numbered:
         if words in wholes:

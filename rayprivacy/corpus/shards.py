@@ -106,17 +106,11 @@ def shard_corpus(
         manifest = _made(work, stamp)
     finally:
         work.spill.remove()
-        _drop_scratch(out)
+        for scratch in filter(Path.is_file, out.glob(".*")):  # what lost processes left half-written
+            scratch.unlink(missing_ok=True)
     check_size(manifest, out, by_place)
     manifest.write(out)
     return manifest
-
-
-def _drop_scratch(out: Path) -> None:
-    """Remove what lost processes left half-written."""
-    for scratch in out.glob(".*"):
-        if scratch.is_file():
-            scratch.unlink(missing_ok=True)
 
 
 def _finished(out: Path, stamp: str) -> ShardManifest | None:

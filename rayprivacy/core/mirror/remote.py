@@ -22,11 +22,7 @@ FLAT = ("s3", "gcs", "abfs")  # object stores, which have no folders to make
 
 
 class Store:
-    """A folder at a URI; names are relative to it.
-
-    Raises:
-        ConfigError: the URI cannot be opened, or names no folder.
-    """
+    """A folder at a URI; names are relative to it."""
 
     def __init__(self, uri: str) -> None:
         self.uri = shown(uri)
