@@ -44,13 +44,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Submission:
-    """A job on the cluster.
-
-    Attributes:
-        id: its submission id.
-        outcome: whether it was there already.
-        logged: characters of its log that earlier attempts wrote.
-    """
+    """A job on the cluster, by its submission id; `logged` characters of its log are of earlier attempts."""
 
     id: str
     outcome: Outcome

@@ -43,13 +43,9 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True, repr=False)
 class Phrases:
-    """A checked list of phrases; it neither prints nor pickles.
+    """A checked list of phrases, each as its canonical words; it neither prints nor pickles."""
 
-    Attributes:
-        words: the canonical words of each phrase.
-    """
-
-    words: tuple[tuple[str, ...], ...]
+    words: tuple[Words, ...]
 
     @staticmethod
     def of(lines: Sequence[str]) -> "Phrases":
@@ -113,12 +109,7 @@ class Phrases:
 
 @dataclass(frozen=True)
 class PhraseFile:
-    """Where the list is and what it must hold: safe as a Ray argument.
-
-    Attributes:
-        path: the private file.
-        digest: keyed digest of the list.
-    """
+    """Where the private list is, and its keyed digest: safe as a Ray argument."""
 
     path: Path
     digest: str

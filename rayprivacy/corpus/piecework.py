@@ -34,11 +34,7 @@ Piece = Callable[[int], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Bench:
-    """The private folder in which the pieces of one step lie.
-
-    Attributes:
-        folder: where.
-    """
+    """The private folder in which the pieces of one step lie."""
 
     folder: Path
 

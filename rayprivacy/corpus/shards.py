@@ -125,16 +125,7 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
 
 @dataclass(frozen=True)
 class _Work:
-    """What every task needs to know; holds no row of the corpus, and no count of it.
-
-    Attributes:
-        layout: which row goes where.
-        key_path, phrases: files with secrets.
-        out: the shard directory.
-        stamp: of the source when the work began.
-        planted: rows of an audit.
-        piece_bytes: of the rows of a block, or of a range, about.
-    """
+    """What every task needs to know; holds no row of the corpus but those that an audit plants, and no count of it."""
 
     layout: Layout
     key_path: Path

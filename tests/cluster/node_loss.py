@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from ray.cluster_utils import Cluster
+from small_jobs import sentence
 from zygote import Forked, fork
 
 from rayprivacy.ledger.charges import Charge
@@ -24,7 +25,6 @@ from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.runs.account import open_account
 
 SCRIPT = Path(__file__).with_name("watched_driver.py")
-WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
 PATIENCE = 600.0
 T = TypeVar("T")
 SEQPATE: dict[str, Any] = {
@@ -124,7 +124,7 @@ class Job:
         rows = [(user, number) for user in range(30) for number in range(4)]
         columns = {
             "who": [f"user-{user}" for user, _ in rows],
-            "said": [_sentence(user, number) for user, number in rows],
+            "said": [sentence(user, number) for user, number in rows],
             "topic": [("food", "pets", "home")[place % 3] for place in range(len(rows))],
         }
         (folder / "talk").mkdir()
@@ -250,10 +250,6 @@ class Driver:
 def _order(points: Path, point: str, node: str) -> None:
     (points / "scratch").write_text(node)
     (points / "scratch").replace(points / f"order-{point}")
-
-
-def _sentence(user: int, number: int) -> str:
-    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
 
 
 def _url(book: Path) -> str:
