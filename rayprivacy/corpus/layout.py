@@ -189,10 +189,10 @@ def _shards(table: pa.Table, key: Key, layout: Layout) -> npt.NDArray[np.int64]:
     own = shards[encoded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
     if layout.unit is not PrivacyUnit.RECORD:
         return np.asarray(own)
-    return np.where(own == HOLDOUT, HOLDOUT, np.array(record_shards(table, key, layout.shards), np.int64))
+    return np.where(own == HOLDOUT, HOLDOUT, np.array(_record_shards(table, key, layout.shards), np.int64))
 
 
-def record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
+def _record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
     """The shard of each row, by its user, text and labels alone; by user and place where rows have one."""
     named = [table["user"], table[PLACE]] if PLACE in table.column_names else _record(table)
     digests = key.digests("record-shard", framed(named).rows())

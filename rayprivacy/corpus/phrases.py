@@ -58,7 +58,7 @@ class Phrases:
                 raise ConfigError(f"corpus.phrases: line {number} has {len(words)} words: give 1 to {MOST_WORDS}.")
             if MASK_WORD in words:
                 raise ConfigError(f"corpus.phrases: line {number} has the word that masks put in texts: remove it.")
-        check_overlaps(numbered)
+        _check_overlaps(numbered)
         return Phrases(tuple(words for _, words in numbered))
 
     @cached_property
@@ -174,7 +174,7 @@ def _word() -> re.Pattern[str]:
     return re.compile(rf"[\w{marks}]+")
 
 
-def check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
+def _check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
     """Require that no phrase repeats or contains another, and that none ends as another, or itself, begins."""
     wholes: dict[Words, int] = {}
     for line, words in numbered:

@@ -88,7 +88,7 @@ def _chitchat(share: int, placed: bool) -> Iterator[pa.Table]:
     if share:
         return  # it is small: the first share is all of it
     _need_chitchat()
-    table = chitchat_table()
+    table = _chitchat_table()
     pieces = (table.slice(start, _PIECE_ROWS) for start in range(0, len(table), _PIECE_ROWS))
     yield from _with_places(pieces, 0, count()) if placed else pieces
 
@@ -131,7 +131,7 @@ def _need_chitchat() -> None:
 
 
 @sealed("reading chitchat")
-def chitchat_table() -> pa.Table:
+def _chitchat_table() -> pa.Table:
     """Every message; its topic is the public question that its conversation was given, null for one without."""
     from chitchat_dataset import Dataset  # an optional package, imported only where it is wanted
 
