@@ -277,7 +277,9 @@ def test_forgotten_private_files_are_gone_with_what_a_killed_push_left(
     assert b"the cat sat" not in stored
     assert b"private/" not in stored
     assert pulled(bucket.uri(place), tmp_path / "two", private=True).keys() == SHARED
+    bucket.write(f"{place}/.next/{'ab' * 32}", b"the cat sat, left by another push")
     assert mirror.forget_private() == 0
+    assert b"the cat sat" not in bucket.everything(place)
 
 
 def test_files_of_others_are_neither_taken_nor_touched(bucket: Bucket, place: str, tmp_path: Path) -> None:

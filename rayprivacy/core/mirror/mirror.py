@@ -107,12 +107,14 @@ class Mirror:
         found = sum(map(_is_private, self._manifest.files))
         self._private = False
         self._push({})
-        self._store.delete_folder(PRIVATE)
+        for folder in (PRIVATE, NEXT):
+            self._store.delete_folder(folder)
         return found
 
     def _push(self, others: dict[str, Entry]) -> None:
         self._require_ours()
-        self._settle()
+        if self._manifest.loose:
+            self._settle()
         before, ours = self._manifest.files, self._files(self._takes)
         files = others | ours
         if files == before:
