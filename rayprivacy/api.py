@@ -236,8 +236,6 @@ def run(
             )
     with opened.stage("report"):
         write_report(opened.root)
-    if mirror:
-        mirror.publish()
     return Result(opened.root, mirror.uri if mirror else None)
 
 
@@ -405,7 +403,6 @@ def report(
     pull_run(mirror)
     written = write_report(mirror.root, internal=not public)
     mirror.push()
-    mirror.publish()
     return f"{mirror.uri}/{written.name}"
 
 

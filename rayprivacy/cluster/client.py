@@ -23,17 +23,7 @@ _OVERRIDES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray prefers them to th
 
 
 def connect(address: str, token_file: Path | None = None) -> JobSubmissionClient:
-    """Find the job server.
-
-    Args:
-        address: URL of the dashboard, e.g. http://127.0.0.1:8265.
-        token_file: holds the cluster's token.
-
-    Raises:
-        ConfigError: the address is no URL of a dashboard, or the token is missing or wrong.
-        ClusterError: nothing answers there, or something that is no job server.
-        KeyFileError: the token file cannot be read, or others can read it.
-    """
+    """Find the job server."""
     if not address.startswith(("http://", "https://")):
         raise ConfigError(f"--address is '{address}': give the URL of the dashboard, e.g. http://127.0.0.1:8265.")
     for name in _QUIET:  # they report what we say in our own words
@@ -44,11 +34,7 @@ def connect(address: str, token_file: Path | None = None) -> JobSubmissionClient
 
 
 def read_token(path: Path) -> str:
-    """The token in a file that only its owner may read.
-
-    Raises:
-        KeyFileError: it is missing, empty or readable by others.
-    """
+    """The token in a file that only its owner may read."""
     try:
         mode, token = stat.S_IMODE(path.stat().st_mode), path.read_text().strip()
     except (OSError, ValueError):
@@ -62,12 +48,7 @@ def read_token(path: Path) -> str:
 
 @contextmanager
 def one_sentence(address: str) -> Iterator[None]:
-    """Turn what Ray's client raises into one of our errors.
-
-    Raises:
-        ConfigError: the token is missing or wrong.
-        ClusterError: everything else.
-    """
+    """Turn what Ray's client raises into one of our errors."""
     try:
         yield
     except AuthenticationError:

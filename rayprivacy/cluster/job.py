@@ -50,13 +50,7 @@ class Job:
 
 
 def run_job(recipe: Recipe, out: str, work: str) -> Job:
-    """`rayprivacy run` of a recipe, on the cluster that the job is submitted to.
-
-    Args:
-        recipe: the resolved recipe; `resources.address` becomes `auto`.
-        out: the run directory: an absolute path as all nodes see it, or a URI.
-        work: where a run at a URI is worked on: an absolute path as all nodes see it.
-    """
+    """`rayprivacy run` of a recipe, on the cluster that gets the job; paths are absolute, as all nodes see them."""
     joined = joining(recipe)
     metadata = {
         "method": joined.method,

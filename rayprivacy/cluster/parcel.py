@@ -18,15 +18,7 @@ from rayprivacy.core.errors import ConfigError
 
 @contextmanager
 def parcel(files: dict[str, str], working_dir: Path | None = None) -> Iterator[str]:
-    """A directory, or a zip file, that Ray can upload; it is gone at the end.
-
-    Args:
-        files: small files by name.
-        working_dir: a directory to take along.
-
-    Raises:
-        ConfigError: there is no such directory.
-    """
+    """A directory, or a zip file, that Ray can upload; it is gone at the end."""
     if working_dir is not None and not working_dir.is_dir():
         raise ConfigError(f"--working-dir is {working_dir}, which is no directory: name one, or leave the option out.")
     with tempfile.TemporaryDirectory(prefix="rayprivacy-submit-") as scratch:

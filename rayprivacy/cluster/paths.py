@@ -26,15 +26,7 @@ REMEDY = "give an absolute path on storage that all nodes mount"
 
 
 def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
-    """Refuse a recipe with a path that the cluster would not find, or would lose.
-
-    Args:
-        recipe: the resolved recipe.
-        shipped: a directory that travels with the job, which public files may lie in.
-
-    Raises:
-        ConfigError: names the first such key, its value and the remedy.
-    """
+    """Refuse a recipe with a path that the cluster would not find, or would lose."""
     if recipe.corpus.source == DATASET:
         raise ConfigError(
             f"corpus.source is '{DATASET}', and a job cannot be handed a dataset: write it to storage that all nodes"
@@ -57,15 +49,7 @@ def check_recipe_paths(recipe: Recipe, shipped: Path | None = None) -> None:
 
 
 def check_out(out: str, work: str) -> None:
-    """Refuse a run directory that the cluster would lose.
-
-    Args:
-        out: a path or a URI.
-        work: the folder in which a run at a URI is worked on.
-
-    Raises:
-        ConfigError: one of them is a relative path.
-    """
+    """Refuse a run directory that the cluster would lose."""
     _place("--out", out, f"{REMEDY}, or a URI such as s3://bucket/run")
     _absolute("--work", work, REMEDY)
 

@@ -44,13 +44,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Submission:
-    """A job on the cluster.
-
-    Attributes:
-        id: its submission id.
-        outcome: whether it was there already.
-        logged: characters of its log that earlier attempts wrote.
-    """
+    """A job on the cluster, by its submission id; `logged` characters of its log are of earlier attempts."""
 
     id: str
     outcome: Outcome
@@ -58,17 +52,7 @@ class Submission:
 
 
 def submit(client: JobSubmissionClient, job: Job, working_dir: Path | None = None) -> Submission:
-    """Submit a job, or find it.
-
-    Args:
-        client: of the cluster.
-        job: what to run.
-        working_dir: a directory to ship with it.
-
-    Raises:
-        ConfigError: the cluster has other work under the same id, or there is no such directory.
-        ClusterError: the cluster cannot be reached, or refuses.
-    """
+    """Submit a job, or find it."""
     address = client.get_address()
     with one_sentence(address):
         found = find(client, job.id)
@@ -82,19 +66,7 @@ def submit(client: JobSubmissionClient, job: Job, working_dir: Path | None = Non
 
 
 def follow(client: JobSubmissionClient, submission: Submission, show: Callable[[str], None]) -> int:
-    """Show a job's log until it ends.
-
-    Args:
-        client: of the cluster.
-        submission: the job; what earlier attempts logged is not shown again.
-        show: is given pieces of the log.
-
-    Returns:
-        The job's exit code, as the command line documents them; 1 for a job that was stopped or killed.
-
-    Raises:
-        ClusterError: the cluster cannot be reached any more.
-    """
+    """Show a job's log until it ends, without what earlier attempts logged; returns its exit code (see `exit_code`)."""
     with one_sentence(client.get_address()):
         asyncio.run(_tail(client, submission, show))
         details = _ended(client, submission.id)
@@ -102,11 +74,7 @@ def follow(client: JobSubmissionClient, submission: Submission, show: Callable[[
 
 
 def exit_code(details: Any) -> int:
-    """The exit code of a job that ended.
-
-    Args:
-        details: Ray's `JobDetails`.
-    """
+    """The exit code of a job that ended, as the command line documents them; 1 for one that was stopped or killed."""
     if details.status == JobStatus.SUCCEEDED:
         return 0
     code = details.driver_exit_code
@@ -172,11 +140,7 @@ def _ended(client: JobSubmissionClient, job_id: str) -> Any:
 
 
 def failure_of(client: JobSubmissionClient, job_id: str) -> None:
-    """Say why a job never started, which its log does not.
-
-    Raises:
-        ClusterError: it failed before its command ran.
-    """
+    """Say why a job never started, which its log does not."""
     with one_sentence(client.get_address()):
         details = client.get_job_info(job_id)
     if details.status == JobStatus.FAILED and details.driver_exit_code is None:

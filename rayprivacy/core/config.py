@@ -22,11 +22,7 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Validate a mapping.
-
-        Raises:
-            ConfigError: one sentence on the first wrong key, with the nearest valid key or the reason.
-        """
+        """Validate a mapping."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Who is told how many pieces of work are finished, by code that knows neither a run nor a console."""
+"""The type of a progress callback: it is called with the number of finished pieces."""
 
 from collections.abc import Callable
 
@@ -6,4 +6,4 @@ Told = Callable[[int], None]
 
 
 def nobody(done: int) -> None:
-    """Is told, and does nothing."""
+    """Show no progress."""

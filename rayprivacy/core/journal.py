@@ -25,11 +25,7 @@ Line = dict[str, Any]
 
 
 class Journal:
-    """The journal of one folder, as one process knows it.
-
-    Args:
-        folder: where files and tables are; nodes that share the folder share the journal.
-        node: names this node's table; by default the host.
+    """The journal of one folder, as one process knows it; nodes that share the folder share the journal.
 
     Attributes:
         files: the names that lines of this journal were about when it was last read.

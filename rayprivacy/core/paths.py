@@ -30,12 +30,7 @@ PUBLIC_SIDE = (PathKind.PUBLIC, PathKind.PUBLIC_CORPUS, PathKind.PUBLIC_MODEL)
 
 
 def path_keys(config: type[BaseModel], *kinds: PathKind) -> Iterator[str]:
-    """The dotted keys of all fields with one of some markers, those of nested blocks too.
-
-    Args:
-        config: class of the config.
-        kinds: the markers.
-    """
+    """The dotted keys of all fields with one of some markers, those of nested blocks too."""
     for name, field in config.model_fields.items():
         if set(kinds) & {mark for mark in field.metadata if isinstance(mark, PathKind)}:
             yield name
@@ -45,12 +40,7 @@ def path_keys(config: type[BaseModel], *kinds: PathKind) -> Iterator[str]:
 
 
 def path_values(config: BaseModel, *kinds: PathKind) -> Iterator[tuple[str, str]]:
-    """The dotted key and the value of every field with one of some markers that is set; each value of a list.
-
-    Args:
-        config: the config.
-        kinds: the markers.
-    """
+    """The dotted key and the value of every field with one of some markers that is set; each value of a list."""
     for key in path_keys(type(config), *kinds):
         value: object = config
         for part in key.split("."):
@@ -59,13 +49,7 @@ def path_values(config: BaseModel, *kinds: PathKind) -> Iterator[tuple[str, str]
 
 
 def written_paths(data: Mapping[str, Any], config: type[BaseModel], *kinds: PathKind) -> Iterator[tuple[str, str]]:
-    """The same of a config that is not made: what the mapping of its keys says, and the defaults elsewhere.
-
-    Args:
-        data: the keys, as they are written.
-        config: class of the config.
-        kinds: the markers.
-    """
+    """The same of a config that is not made: what the mapping of its keys says, and the defaults elsewhere."""
     defaults = dict(path_values(config.model_construct(), *kinds))
     for key in path_keys(config, *kinds):
         value: object = data

@@ -21,12 +21,7 @@ _OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULT
 
 @dataclass(frozen=True)
 class Seal:
-    """What a sealed function raises instead of a foreign exception.
-
-    Attributes:
-        kind: the type of the error.
-        remedy: what the user can do about it.
-    """
+    """What a sealed function raises for a foreign exception: an error of one kind, with a remedy for the user."""
 
     kind: type[RayPrivacyError]
     remedy: str

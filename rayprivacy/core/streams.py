@@ -16,21 +16,11 @@ BLOCK_BYTES = 16
 
 
 def words_of(secret: bytes, blocks: bytes) -> npt.NDArray[np.uint64]:
-    """Two uniform 64-bit numbers for each 16-byte block, [blocks, 2].
-
-    Args:
-        secret: 32 bytes.
-        blocks: distinct blocks, one behind the other.
-    """
+    """Two uniform 64-bit numbers for each of distinct 16-byte blocks that lie one behind the other, [blocks, 2]."""
     cipher = Cipher(algorithms.AES(secret), modes.ECB())  # noqa: S305 - a PRF of distinct blocks, nothing is encrypted
     return np.frombuffer(cipher.encryptor().update(blocks), dtype=">u8").reshape(-1, 2).astype(np.uint64)
 
 
 def keystream(secret: bytes, first: int) -> CipherContext:
-    """The stream from its 16-byte block `first` on: what zeros are encrypted to.
-
-    Args:
-        secret: 32 bytes.
-        first: number of the block.
-    """
+    """The stream from its 16-byte block `first` on: what zeros are encrypted to."""
     return Cipher(algorithms.AES(secret), modes.CTR(first.to_bytes(BLOCK_BYTES, "big"))).encryptor()

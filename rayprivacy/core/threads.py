@@ -31,10 +31,6 @@ def repeating(seconds: float, call: Callable[[], object]) -> Iterator[None]:
 
     The first call comes after `seconds`. No call is under way once the block has ended, and none comes later. A call
     that raises is the last one, without a word: what it raised may quote private text, and must not stop the block.
-
-    Args:
-        seconds: between the end of one call and the begin of the next.
-        call: what is called.
     """
     over = threading.Event()
 

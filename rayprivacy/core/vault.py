@@ -13,13 +13,13 @@ NONCE_BYTES = 12
 
 
 class Vault:
-    """Seals bytes for one purpose; prints as sealed and refuses to be pickled.
+    """Encrypts bytes for one purpose; prints without its key and refuses to be pickled.
 
     Every call draws a fresh nonce and puts it in front. The context (a file's name) is authenticated and not stored, so
-    that one sealed file cannot stand in for another.
+    that one file cannot stand in for another.
 
     >>> vault = Vault(Key.for_tests(), "doctest")
-    >>> vault.open(vault.seal(b"states", "file 1"), "file 1")
+    >>> vault.decrypt(vault.encrypt(b"states", "file 1"), "file 1")
     b'states'
     """
 
@@ -29,19 +29,15 @@ class Vault:
         # The PRF's 256 bits are an AES key of their own: they tell nothing about the secret or other purposes.
         self._cipher = AESGCM(bytes.fromhex(key.digest("vault", purpose)))
 
-    def seal(self, data: bytes, context: str) -> bytes:
-        """Encrypt."""
+    def encrypt(self, data: bytes, context: str) -> bytes:
+        """A fresh nonce, and the data encrypted."""
         nonce = os.urandom(NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, data, context.encode())
 
-    def open(self, sealed: bytes, context: str) -> bytes:
-        """Decrypt.
-
-        Raises:
-            ShardError: the bytes were changed, or belong to another key, purpose or context.
-        """
+    def decrypt(self, data: bytes, context: str) -> bytes:
+        """The data again; ShardError if it was changed, or belongs to another key, purpose or context."""
         try:
-            return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], context.encode())
+            return self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], context.encode())
         except (InvalidTag, ValueError):  # too short a nonce is a ValueError
             pass
         raise ShardError("an encrypted file was changed, or belongs to another key: delete it, and run with --resume.")

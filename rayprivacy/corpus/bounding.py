@@ -55,8 +55,7 @@ class Dropped:
 def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
     """Drop duplicate rows, then keep each user's first `most` records, or all of them without `most`.
 
-    Returns:
-        The rows sorted by user and order, with their rank within the user in the column `record`; and the counts.
+    The rows come sorted by user and order, with their rank within the user in the column `record`.
     """
     kept, dropped = bounded(ordered(table, key), most)
     return ranked(kept.drop_columns([ORDER]), "user"), dropped
@@ -87,8 +86,7 @@ def _settle(
 ) -> npt.NDArray[np.bool_]:
     """Put rows of one user and one order, neighbours in `index`, in the order of their places, else of what they say.
 
-    Returns:
-        Which places of `index` repeat the row before them.
+    Says which places of `index` repeat the row before them.
     """
     repeated = np.zeros(len(index), dtype=bool)
     same = (np.diff(users[index]) == 0) & (np.diff(order[index]) == 0)

@@ -18,12 +18,7 @@ _NOTHING = pa.scalar(b"", pa.large_binary())
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Framed:
-    """The framed values of all rows.
-
-    Attributes:
-        data: the bytes.
-        ends: where each row begins, and where the last one ends, int64 [rows + 1].
-    """
+    """The framed values of all rows; row i lies from `ends[i]` to `ends[i + 1]`."""
 
     data: memoryview
     ends: npt.NDArray[np.int64]

@@ -47,11 +47,7 @@ _PLACES = ("shard", "part", "record", ORDER)
 
 @dataclass(frozen=True)
 class Layout:
-    """The corpus settings, the number of shards M, how many shards share a file, whose shard is one, and what a row is.
-
-    Raises:
-        ConfigError: a number is not positive, or the settings break the rule of the unit, or of rows by place.
-    """
+    """The corpus settings, the number of shards M, how many share a file, whose shard is one, and what a row is."""
 
     config: CorpusConfig
     shards: int
@@ -116,11 +112,7 @@ def held_out(key: Key, user: str, share: float) -> bool:
 
 
 def prepare(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """Bound a block before the shuffle and find where its rows go; clean rows in, fewer rows out.
-
-    Returns:
-        Rows of the `shuffle_schema`, sorted by shard, user and order; and the counts.
-    """
+    """Bound a clean block and find where its rows go; they come in `shuffle_schema`, by shard, user and order."""
     kept, dropped = bounded(ordered(table, key), layout.bound)
     shards = _shards(kept, key, layout)
     places = np.argsort(shards, kind="stable")
@@ -141,9 +133,6 @@ def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Tab
 
     Where the rows of a part are cut between two users of a shard, or between two shards, the final rows of the pieces
     follow each other as those of the whole would.
-
-    Raises:
-        ShardError: a row belongs to another part.
     """
     kept, dropped = _bounded_documents(table, key, layout)
     shards = _shards(kept, key, layout)
@@ -172,10 +161,7 @@ def _bounded_documents(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Ta
 def content_digest(table: pa.Table, key: Key, unit: PrivacyUnit = PrivacyUnit.USER) -> str:
     """The sum of the users' (or records') keyed digests modulo 2^256, in hex: any order and any part will do.
 
-    Args:
-        table: rows in which those of a user are neighbours.
-        key: the secret.
-        unit: what is summed.
+    Rows of a user must be neighbours.
     """
     if unit is PrivacyUnit.RECORD:
         return _summed(key.digests("content-record", framed(_record(table)).rows()))
@@ -203,10 +189,10 @@ def _shards(table: pa.Table, key: Key, layout: Layout) -> npt.NDArray[np.int64]:
     own = shards[encoded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
     if layout.unit is not PrivacyUnit.RECORD:
         return np.asarray(own)
-    return np.where(own == HOLDOUT, HOLDOUT, np.array(record_shards(table, key, layout.shards), np.int64))
+    return np.where(own == HOLDOUT, HOLDOUT, np.array(_record_shards(table, key, layout.shards), np.int64))
 
 
-def record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
+def _record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
     """The shard of each row, by its user, text and labels alone; by user and place where rows have one."""
     named = [table["user"], table[PLACE]] if PLACE in table.column_names else _record(table)
     digests = key.digests("record-shard", framed(named).rows())

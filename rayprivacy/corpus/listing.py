@@ -54,11 +54,7 @@ def filesystem_of(source: str) -> tuple[fs.FileSystem, str]:
 
 @sealed("listing the corpus")
 def locate(config: CorpusConfig) -> SourceFiles:
-    """List the source's files.
-
-    Raises:
-        CorpusError: it does not exist, holds no file of a known format, or mixes formats.
-    """
+    """List the source's files."""
     filesystem, path = filesystem_of(config.source)
     info = filesystem.get_file_info(path)
     if info.type == fs.FileType.NotFound:
@@ -75,16 +71,7 @@ def locate(config: CorpusConfig) -> SourceFiles:
 
 
 def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> None:
-    """Refuse a source that lacks a column of the recipe.
-
-    Args:
-        config: the corpus.
-        names: its columns.
-        kind: its format, which decides whether the columns may be told.
-
-    Raises:
-        CorpusError: a column is missing.
-    """
+    """Refuse a source that lacks a column of the recipe; its format decides whether its columns may be named."""
     wanted = [("corpus.user", config.user)] if config.user is not None else []
     wanted += [("corpus.text", config.text)]
     wanted += [("corpus.labels", name) for name in config.labels]

@@ -40,9 +40,6 @@ def tidy(block: pa.Table, key: Key, layout: Layout, phrases: Phrases | None) -> 
     """Clean a block as it is read; with unit 'phrase' the phrases are masked and the cut comes after that.
 
     Rows by place keep their texts as they are.
-
-    Raises:
-        ShardError: phrases are given for another unit, or are missing.
     """
     if (phrases is not None) != (layout.unit is PrivacyUnit.PHRASE):
         raise ShardError(f"phrases belong to unit 'phrase' alone, and the unit is '{layout.unit}': pass both or none.")

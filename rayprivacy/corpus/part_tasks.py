@@ -22,15 +22,7 @@ def on_parts(
 ) -> Iterator[tuple[int, T]]:
     """Work on every part; yields each once with what came of it, as it is finished. Ray must be started.
 
-    Args:
-        work: on one part, sealed; it may run again, after a process was lost.
-        job: what every task is told.
-        parts: their numbers.
-        step: what is done, for messages.
-        seal: how errors are told.
-
-    Raises:
-        RayPrivacyError: a task failed, or was lost too often; one sentence of ours.
+    The work must be sealed, and may run again after a process was lost.
     """
     task = ray.remote(work).options(max_retries=_RETRIES, num_cpus=1, scheduling_strategy="SPREAD")
     shared = ray.put(job)

@@ -32,13 +32,7 @@ def read_part(out: Path, part: int, shards: range | None = None) -> pa.Table:
 
 
 def part_tables(out: Path, part: int, shards: range | None = None) -> Iterator[pa.Table]:
-    """One part's rows, file by file: of the users of a shard none is in two tables.
-
-    Args:
-        out: the folder of the sharded corpus.
-        part: which part.
-        shards: read the rows of these alone, neighbours in the part.
-    """
+    """One part's rows, file by file: of the users of a shard none is in two tables."""
     wanted = None if shards is None else [("shard", ">=", shards.start), ("shard", "<", shards.stop)]
     return (pq.read_table(path, partitioning=None, filters=wanted) for path in part_paths(out, part))
 

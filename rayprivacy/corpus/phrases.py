@@ -43,21 +43,13 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True, repr=False)
 class Phrases:
-    """A checked list of phrases; it neither prints nor pickles.
+    """A checked list of phrases, each as its canonical words; it neither prints nor pickles."""
 
-    Attributes:
-        words: the canonical words of each phrase.
-    """
-
-    words: tuple[tuple[str, ...], ...]
+    words: tuple[Words, ...]
 
     @staticmethod
     def of(lines: Sequence[str]) -> "Phrases":
-        """Check the lines of a file; blank ones are skipped.
-
-        Raises:
-            ConfigError: no phrase, or one that breaks a rule; lines are named by their number, never quoted.
-        """
+        """Check the lines of a file; blank ones are skipped."""
         numbered = [(number, words_of(line)) for number, line in enumerate(lines, 1) if line.strip()]
         if not numbered:
             raise ConfigError("corpus.phrases names a file without phrases: write one a line.")
@@ -66,7 +58,7 @@ class Phrases:
                 raise ConfigError(f"corpus.phrases: line {number} has {len(words)} words: give 1 to {MOST_WORDS}.")
             if MASK_WORD in words:
                 raise ConfigError(f"corpus.phrases: line {number} has the word that masks put in texts: remove it.")
-        check_overlaps(numbered)
+        _check_overlaps(numbered)
         return Phrases(tuple(words for _, words in numbered))
 
     @cached_property
@@ -117,12 +109,7 @@ class Phrases:
 
 @dataclass(frozen=True)
 class PhraseFile:
-    """Where the list is and what it must hold: safe as a Ray argument.
-
-    Attributes:
-        path: the private file.
-        digest: keyed digest of the list.
-    """
+    """Where the private list is, and its keyed digest: safe as a Ray argument."""
 
     path: Path
     digest: str
@@ -133,11 +120,7 @@ class PhraseFile:
         return PhraseFile(Path(path).absolute(), load_phrases(path).digest(key))
 
     def load(self, key: Key) -> Phrases:
-        """Read the list again.
-
-        Raises:
-            ShardError: it is another list by now.
-        """
+        """Read the list again."""
         phrases = load_phrases(str(self.path))
         if phrases.digest(key) != self.digest:
             raise ShardError("corpus.phrases names a file that changed during the run: start again.")
@@ -145,11 +128,7 @@ class PhraseFile:
 
 
 def load_phrases(path: str) -> Phrases:
-    """Read one phrase a line in UTF-8.
-
-    Raises:
-        ConfigError: the file cannot be read, or `Phrases.of` refuses it.
-    """
+    """Read one phrase a line in UTF-8."""
     try:
         text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -195,15 +174,8 @@ def _word() -> re.Pattern[str]:
     return re.compile(rf"[\w{marks}]+")
 
 
-def check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
-    """Require that no phrase repeats or contains another, and that none ends as another, or itself, begins.
-
-    Args:
-        numbered: line number and words of each phrase.
-
-    Raises:
-        ConfigError: it names the two lines by their numbers.
-    """
+def _check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
+    """Require that no phrase repeats or contains another, and that none ends as another, or itself, begins."""
     wholes: dict[Words, int] = {}
     for line, words in numbered:
         if words in wholes:

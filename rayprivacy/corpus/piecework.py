@@ -34,11 +34,7 @@ Piece = Callable[[int], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Bench:
-    """The private folder in which the pieces of one step lie.
-
-    Attributes:
-        folder: where.
-    """
+    """The private folder in which the pieces of one step lie."""
 
     folder: Path
 
@@ -102,17 +98,7 @@ class Bench:
 
 
 def work_off(bench: Bench, piece: Piece, step: str, seal: Seal) -> None:
-    """Do every piece that is not done. Ray must be started.
-
-    Args:
-        bench: where the pieces are offered.
-        piece: does one; picklable, and whatever Ray may know of it is public.
-        step: what is done, for messages.
-        seal: how errors are told.
-
-    Raises:
-        RayPrivacyError: a piece failed, in one sentence of ours; or processes were lost again and again.
-    """
+    """Do every piece that is not done. Ray must be started; it pickles `piece`, and what that holds must be public."""
     lost, left = 0, len(bench.reopen())
     while left:
         failure = _round(bench, piece, step, seal)

@@ -16,9 +16,6 @@ def load_prompts(path: str | None = None) -> list[str]:
 
     >>> load_prompts()[0]
     'Oh I see'
-
-    Raises:
-        ConfigError: the file is missing, not UTF-8, or has no prompt.
     """
     if path is None:
         return _lines(files("rayprivacy.corpus").joinpath("openers.txt").read_text("utf-8"))

@@ -17,11 +17,6 @@ def cut(parts: Iterable[int], marks: Iterable[tuple[int, int, str]], range_bytes
 
     >>> [(range.part, range.start, range.end) for range in cut([0, 1], [(1, 9, "a"), (1, 9, "b")], MARK_BYTES)]
     [(0, None, None), (1, None, (9, 'b')), (1, (9, 'b'), None)]
-
-    Args:
-        parts: all parts.
-        marks: part, shard and user of rows at equal distances.
-        range_bytes: of the rows of a range, about.
     """
     places: dict[int, list[Place]] = defaultdict(list)
     for part, shard, user in marks:

@@ -8,7 +8,7 @@ import io
 import itertools
 import json
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +27,8 @@ def read_pieces(
 ) -> Iterator[pa.Table]:
     """Read the given columns of an open file: CSV and JSONL as strings, Parquet with the types it has.
 
-    Args:
-        stream: the open file.
-        kind: parquet, csv or jsonl.
-        columns: the columns to read.
-        stripe: (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file; of a JSONL file the lines that begin in
-            the i-th of n stretches of bytes. A CSV file is read as a whole, since its texts may hold line ends.
+    The stripe (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file; of a JSONL file the lines that begin in
+    the i-th of n stretches of bytes. A CSV file is read as a whole, since its texts may hold line ends.
     """
     match kind:
         case "parquet":
@@ -86,7 +82,9 @@ def _read_jsonl(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, in
     lines = (line for line in _lines(stream, stripe) if line.strip())
     while piece := list(itertools.islice(lines, _PIECE_LINES)):
         records = [_record(line) for line in piece]
-        yield pa.table({name: _column(record.get(name) for record in records) for name in columns})
+        yield pa.table(
+            {name: pa.array([_string(record.get(name)) for record in records], pa.large_string()) for name in columns}
+        )
 
 
 def _lines(stream: pa.NativeFile, stripe: tuple[int, int]) -> Iterator[str]:
@@ -102,10 +100,6 @@ def _lines(stream: pa.NativeFile, stripe: tuple[int, int]) -> Iterator[str]:
         reader.read(len(BOM_UTF8))
     while (count == 1 or reader.tell() < end) and (line := reader.readline()):
         yield line.decode()
-
-
-def _column(values: Iterable[Any]) -> pa.Array:
-    return pa.array([_string(value) for value in values], pa.large_string())
 
 
 def _record(line: str) -> dict[str, Any]:

@@ -106,17 +106,11 @@ def shard_corpus(
         manifest = _made(work, stamp)
     finally:
         work.spill.remove()
-        _drop_scratch(out)
+        for scratch in filter(Path.is_file, out.glob(".*")):  # what lost processes left half-written
+            scratch.unlink(missing_ok=True)
     check_size(manifest, out, by_place)
     manifest.write(out)
     return manifest
-
-
-def _drop_scratch(out: Path) -> None:
-    """Remove what lost processes left half-written."""
-    for scratch in out.glob(".*"):
-        if scratch.is_file():
-            scratch.unlink(missing_ok=True)
 
 
 def _finished(out: Path, stamp: str) -> ShardManifest | None:
@@ -131,16 +125,7 @@ def _finished(out: Path, stamp: str) -> ShardManifest | None:
 
 @dataclass(frozen=True)
 class _Work:
-    """What every task needs to know; holds no row of the corpus, and no count of it.
-
-    Attributes:
-        layout: which row goes where.
-        key_path, phrases: files with secrets.
-        out: the shard directory.
-        stamp: of the source when the work began.
-        planted: rows of an audit.
-        piece_bytes: of the rows of a block, or of a range, about.
-    """
+    """What every task needs to know; holds no row of the corpus but those that an audit plants, and no count of it."""
 
     layout: Layout
     key_path: Path

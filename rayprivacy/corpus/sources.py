@@ -29,11 +29,7 @@ _PLACED_SHARES, _PLACED_STRIPES = 16, 8  # of a source whose rows are known by t
 
 
 def check_source(config: CorpusConfig) -> str:
-    """Require the source and its columns; returns its stamp, which another state of the source does not have.
-
-    Raises:
-        CorpusError: the source or a column is missing, or of no known format.
-    """
+    """Require the source and its columns; returns its stamp, which another state of the source does not have."""
     if config.source == CHITCHAT:
         _need_chitchat()
         check_columns(config, CHITCHAT_COLUMNS, "package")
@@ -54,16 +50,6 @@ def read_share(config: CorpusConfig, share: int, shares: int, stamp: str, by_pla
     """The tables of one share of the source, with its columns renamed to user, text, the labels, `by` and `order`.
 
     A row of a source without users is its own author, named by its place, so that equal texts stay several.
-
-    Args:
-        config: the corpus.
-        share: which one, from 0.
-        shares: how many there are.
-        stamp: of the source when the work began.
-        by_place: add the column of places (see `layout`).
-
-    Raises:
-        CorpusError: a file cannot be read, or the source has changed meanwhile.
     """
     placed = _is_placed(config, by_place)
     pieces = _chitchat(share, placed) if config.source == CHITCHAT else _files(config, share, shares, stamp, placed)
@@ -102,7 +88,7 @@ def _chitchat(share: int, placed: bool) -> Iterator[pa.Table]:
     if share:
         return  # it is small: the first share is all of it
     _need_chitchat()
-    table = chitchat_table()
+    table = _chitchat_table()
     pieces = (table.slice(start, _PIECE_ROWS) for start in range(0, len(table), _PIECE_ROWS))
     yield from _with_places(pieces, 0, count()) if placed else pieces
 
@@ -145,7 +131,7 @@ def _need_chitchat() -> None:
 
 
 @sealed("reading chitchat")
-def chitchat_table() -> pa.Table:
+def _chitchat_table() -> pa.Table:
     """Every message; its topic is the public question that its conversation was given, null for one without."""
     from chitchat_dataset import Dataset  # an optional package, imported only where it is wanted
 

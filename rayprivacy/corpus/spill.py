@@ -33,13 +33,7 @@ Place = tuple[int, str]  # a shard and a user
 
 @dataclass(frozen=True)
 class Range:
-    """The rows of a part from one place on, up to another one.
-
-    Attributes:
-        part: which part.
-        start: the first place; None from the beginning.
-        end: the first place behind it; None to the end.
-    """
+    """The rows of a part from `start` on (None from its beginning), up to `end`, exclusive (None to its end)."""
 
     part: int
     start: Place | None = None
@@ -48,11 +42,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Spill:
-    """The scratch folder of one sharding.
-
-    Attributes:
-        root: the folder.
-    """
+    """The scratch folder of one sharding."""
 
     root: Path
 

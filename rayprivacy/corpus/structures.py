@@ -20,12 +20,7 @@ LITERAL = "_"
 
 
 def names(text: str, constants: frozenset[str] = frozenset()) -> list[str] | None:
-    """The names of a structure in the order in which they are written; None where the text is none that can be read.
-
-    Args:
-        text: Lispress, or a JSON object or array.
-        constants: strings that are names where they are values of JSON.
-    """
+    """The names of a structure in the order in which they are written; None where the text is none that can be read."""
     if not _is_json(text):
         tree = trees.parsed(text)
         return None if tree is None else trees.functions(tree)

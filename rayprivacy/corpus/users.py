@@ -80,28 +80,20 @@ def canonical_users(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def stripped_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as large strings without surrounding white space; empty ones are null.
-
-    Raises:
-        CorpusError: the column does not hold strings.
-    """
+    """Texts as large strings without surrounding white space; empty ones are null."""
     trimmed = pc.utf8_trim_whitespace(_strings(column))
     return pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.large_string()), trimmed)
 
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (_is_string(kind) or pa.types.is_null(kind)):
+    if kind not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
         raise CorpusError(f"corpus.text names a column of type {kind}: choose a column of strings.")
     return column.cast(pa.large_string())
 
 
 def canonical_strings(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Any scalar column as strings; a float that is an integer is written as one, NaN is null.
-
-    Raises:
-        CorpusError: the type has no canonical string (lists, structs, bytes that are not UTF-8).
-    """
+    """Any scalar column as strings; a float that is an integer is written as one, NaN is null."""
     column = _decoded(column)
     if pa.types.is_floating(column.type):
         return _on_distinct(column.cast(pa.float64()), _number)
@@ -144,10 +136,6 @@ def _number(value: float | None) -> str | None:
     if value is None or math.isnan(value):
         return None
     return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
-
-
-def _is_string(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _count(mask: pa.ChunkedArray) -> int:

@@ -19,28 +19,14 @@ _STEP = "verifying the shards"
 
 @SEAL.around(_STEP)
 def verify_with_ray(out: Path, key_path: Path, unit: PrivacyUnit, phrases: PhraseFile | None = None) -> None:
-    """Do what `verify_shards` does. Ray must be started.
-
-    Args:
-        out: the shard directory, on a filesystem that all nodes see.
-        key_path: file of the secret, likewise.
-        unit: of privacy.
-        phrases: the file of the secret phrases, where these are the unit.
-
-    Raises:
-        ShardError: as `verify_shards`.
-    """
+    """Do what `verify_shards` does. Ray must be started."""
     manifest = read_manifest(out)
     check_unit(manifest, unit, phrases is not None)
     _every_file(out, manifest, partial(_verify, out=out.absolute(), key_path=key_path.absolute(), phrases=phrases))
 
 
 def check_files(out: Path, manifest: ShardManifest) -> None:
-    """Compare the bytes of every file with its digest. Ray must be started.
-
-    Raises:
-        ShardError: a file is missing or was changed.
-    """
+    """Compare the bytes of every file with its digest. Ray must be started."""
     _every_file(out, manifest, partial(_check, out=out.absolute()))
 
 

@@ -53,13 +53,12 @@ def _occurrences(table: pa.Table, phrases: Phrases) -> Iterator[tuple[int, int]]
 
 
 def _line(text: str) -> str:
-    spaced = "".join(char if _in_word(char) else " " for char in unicodedata.normalize("NFC", text))
+    spaced = "".join(
+        char if char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" else " "
+        for char in unicodedata.normalize("NFC", text)
+    )
     words = (unicodedata.normalize("NFC", word.casefold()) for word in spaced.split(" ") if word)
     return f" {' '.join(words)} "
-
-
-def _in_word(char: str) -> bool:
-    return char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M"
 
 
 def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[int]:

@@ -178,8 +178,8 @@ def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, 
         for _ in range(draw_trials(event)):
             seed = {"seed": secrets.randbelow(2**31)}
             drawn[secrets.token_hex(8)] = seed | _drawn(trials, dice)
-        write_atomic(path, vault.seal(json.dumps(drawn).encode(), path.name))
-    found: dict[str, dict[str, Any]] = json.loads(vault.open(path.read_bytes(), path.name))
+        write_atomic(path, vault.encrypt(json.dumps(drawn).encode(), path.name))
+    found: dict[str, dict[str, Any]] = json.loads(vault.decrypt(path.read_bytes(), path.name))
     # After the plan is kept: a second try must not draw another one.
     if not all(_costs(trials, values, event.event) for values in found.values()):
         raise ReleaseError(

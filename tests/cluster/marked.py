@@ -24,11 +24,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from head_node import METRICS, Head
+from node_loss import GENERATOR, SEQPATE
+from small_jobs import sentence
 from small_trees import pairs
 from zygote import fork_command
 
 MARK = "zqxjvk"
-WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
 USERS, SENTENCES = 31, 4
 PAGES = (
     "/api/v0/tasks?limit=10000&detail=1",
@@ -56,9 +57,8 @@ def newcomer() -> list[Row]:
 
 
 def _row(user: int, number: int) -> Row:
-    words = [WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9)]
     topic = f"{MARK}l{user}" if user % 5 == 0 else ("food", "pets")[number % 2]
-    return {"who": f"{MARK}u{user}@home", "text": f"{text_mark(user, number)} {' '.join(words)}", "topic": topic}
+    return {"who": f"{MARK}u{user}@home", "text": f"{text_mark(user, number)} {sentence(user, number)}", "topic": topic}
 
 
 def text_mark(user: int, number: int) -> str:
@@ -126,31 +126,20 @@ class World:
 
     def seqpate(self, corpus: Path, name: str = "seqpate.yaml", account: str = "votes") -> str:
         """A small recipe of SeqPATE."""
-        return self.recipe(
-            name,
-            corpus,
-            method="seqpate",
-            pseudo={"texts": 24, "max_tokens": 12},
-            teachers={"count": 8, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
-            votes={"queries": 40, "top_k": 10},
-            student={"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
-            resources={"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs},
-            **self._account(account),
-        )
+        blocks = SEQPATE | {
+            "teachers": SEQPATE["teachers"] | {"count": 8, "stack": 4},
+            "resources": {"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs},
+        }
+        return self.recipe(name, corpus, **blocks, **self._account(account))
 
     def generator(self, corpus: Path, name: str = "generator.yaml") -> str:
         """A small recipe of the DP-SGD generator."""
-        training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 4, "chunk": 2, "max_records": 2}
-        return self.recipe(
-            name,
-            corpus,
-            method="generator",
-            codes={"values": {"topic": ["food", "pets"]}},
-            training=training | {"max_tokens": 12},
-            resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
-            generation={"texts": 60, "max_tokens": 10},
-            **self._account("steps"),
-        )
+        blocks = GENERATOR | {
+            "training": {key: value for key, value in GENERATOR["training"].items() if key != "bands"},
+            "resources": {"cpus": 1, "actors": 1, "address": self.head.gcs},
+            "generation": {"texts": 60, "max_tokens": 10},
+        }
+        return self.recipe(name, corpus, **blocks, **self._account("steps"))
 
     def two_stage(self, corpus: Path) -> str:
         """A small recipe of two-stage generation, whose parser reads trees off private text."""

@@ -31,15 +31,9 @@ def test_the_launcher_takes_it(config: dict[str, Any]) -> None:
     assert installs == [[], [], []]
 
 
-@pytest.mark.parametrize(
-    "path", [("max_worker",), ("docker", "run_option"), ("available_node_types", "cpu", "min_worker"), ("auth", "user")]
-)
-def test_a_typo_is_rejected(config: dict[str, Any], path: tuple[str, ...]) -> None:
-    block = config
-    for name in path[:-1]:
-        block = block[name]
-    block[path[-1]] = 1
-    with pytest.raises(ValidationError, match=path[-1]):
+def test_a_typo_is_rejected(config: dict[str, Any]) -> None:
+    config["available_node_types"]["cpu"]["min_worker"] = 1
+    with pytest.raises(ValidationError, match="min_worker"):
         check(config)
 
 
@@ -51,10 +45,5 @@ def test_it_says_what_the_guide_says(config: dict[str, Any]) -> None:
     assert all("--disable-usage-stats" in start for start in starts)
     assert "--dashboard-host=127.0.0.1" in starts[0]
     assert "0.0.0.0" not in (ROOT / "cluster.yaml").read_text()
-
-
-def test_it_holds_no_secret(config: dict[str, Any]) -> None:
     said = yaml.safe_dump(config).lower()
-    assert "password" not in said
-    assert "aws_secret" not in said
-    assert "ray_auth_token=" not in said
+    assert not [word for word in ("password", "aws_secret", "ray_auth_token=") if word in said]

@@ -74,18 +74,6 @@ def test_each_exported_count_has_a_panel(variable: str, gauges: set[str]) -> Non
     assert variables()[variable]["multi"], "a panel repeats over the chosen values"
 
 
-def test_panels_do_not_overlap() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place: dict[str, Any] = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        taken |= cells
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
-    assert len(set(ids)) == len(ids)
-
-
 def test_prometheus_keeps_our_metrics() -> None:
     (job,) = yaml.safe_load((ROOT / "deploy" / "prometheus.yaml").read_text())["scrape_configs"]
     (keep,) = job["metric_relabel_configs"]

@@ -1,6 +1,5 @@
 """The manifests for KubeRay: its own fields against our closed schema, pods against the schemas of Kubernetes."""
 
-import copy
 import json
 import re
 import shlex
@@ -64,6 +63,7 @@ def test_the_volume_is_shared() -> None:
     [
         ("spec", "backoffLimits"),
         ("spec", "rayClusterSpec", "authOption"),
+        ("spec", "rayClusterSpec", "rayStartParams"),
         ("spec", "rayClusterSpec", "headGroupSpec", "rayStartParam"),
     ],
 )
@@ -78,14 +78,9 @@ def test_a_typo_in_a_field_of_kuberay_is_rejected(path: tuple[str, ...]) -> None
 
 
 def test_a_typo_in_a_pod_is_rejected() -> None:
-    manifest = load("job.yaml")
-    wrong = copy.deepcopy(manifest)
+    wrong = load("job.yaml")
     wrong["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["initContainer"] = []
     with pytest.raises(kubernetes_validate.ValidationError):
-        check(wrong)
-    wrong = copy.deepcopy(manifest)
-    wrong["spec"]["rayClusterSpec"]["rayStartParams"] = {}
-    with pytest.raises(ValidationError):
         check(wrong)
 
 

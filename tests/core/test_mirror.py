@@ -1,18 +1,19 @@
 """A run directory in object storage: what a reader sees, what stays out, and what two writers get. Against real S3."""
 
-import os
+import itertools
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from s3_server import SECRET, Bucket, serving
 
 from rayprivacy.core.errors import ConfigError, CorpusError, StorageError
 from rayprivacy.core.mirror import Mirror
-from rayprivacy.core.mirror.manifest import Entry, Manifest
+from rayprivacy.core.mirror.manifest import Manifest
 from rayprivacy.core.mirror.mirror import default_folder
 from rayprivacy.core.mirror.remote import Store
 from rayprivacy.core.mirror.uris import identity, open_uri, shown
@@ -50,6 +51,10 @@ def fill(root: Path, files: dict[str, bytes]) -> None:
 def content(root: Path) -> dict[str, bytes]:
     paths = (path for path in root.rglob("*") if path.is_file() and not path.name.startswith("."))
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
+def everywhere(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
 def pushed(uri: str, root: Path, files: dict[str, bytes], *, private: bool = False) -> Mirror:
@@ -119,30 +124,80 @@ def test_changed_and_deleted_files_follow_and_old_contents_go(bucket: Bucket, pl
     expected = {name: RUN[name] for name in SHARED - {"model/config.json"}}
     expected |= {"run.log": b"{}\n{}\n", "certificate.json": b"{}"}
     assert pulled(bucket.uri(place), tmp_path / "two") == expected
-    assert len([name for name in bucket.names(place) if name.startswith("objects/")]) == len(set(expected.values()))
-
-
-def test_nothing_travels_when_nothing_changed(bucket: Bucket, place: str, tmp_path: Path) -> None:
-    mirror = pushed(bucket.uri(place), tmp_path / "one", RUN)
+    assert bucket.names(place) == expected.keys() | {"manifest.json"}
+    assert all(bucket.read(f"{place}/{name}") == data for name, data in expected.items()), "under their own names"
     before = {name: bucket.files.get_file_info(f"runs/{place}/{name}").mtime_ns for name in bucket.names(place)}
     mirror.push()
     after = {name: bucket.files.get_file_info(f"runs/{place}/{name}").mtime_ns for name in bucket.names(place)}
-    assert before == after
+    assert before == after, "nothing travels when nothing changed"
 
 
-def test_a_writer_killed_before_the_manifest_leaves_the_state_before(
-    bucket: Bucket, place: str, tmp_path: Path
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def killed_at(moment: int, monkeypatch: pytest.MonkeyPatch, mirror: Mirror) -> bool:
+    """Push, and stop before the store is changed for the n-th time; False if there are fewer changes than that."""
+    calls = itertools.count()
+
+    def watched(original: Any) -> Any:
+        def act(self: Store, *args: Any) -> Any:
+            if self is mirror._store and next(calls) >= moment:
+                raise Killed
+            return original(self, *args)
+
+        return act
+
+    with monkeypatch.context() as patch:
+        for name in ("write", "delete"):
+            patch.setattr(Store, name, watched(getattr(Store, name)))
+        try:
+            mirror.push()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("machine", ["one", "two"])
+def test_a_push_killed_anywhere_leaves_one_whole_state_and_any_machine_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str
 ) -> None:
+    later = {"run.log": b"later", "recipe.yaml": b"", "synthetic.parquet": b"later too"}
+    before = {name: RUN[name] for name in SHARED}
+    after = {name: data for name, data in (before | later).items() if name != "empty"}
+    seen = []
+    for moment in itertools.count():
+        root = tmp_path / str(moment)
+        uri = (root / "store").as_uri()
+        mirror = pushed(uri, root / "one", RUN)
+        fill(root / "one", later)
+        (root / "one" / "empty").unlink()
+        killed = killed_at(moment, monkeypatch, mirror)
+        seen.append(pulled(uri, root / "two"))
+        assert seen[-1] in (before, after)
+        pushed(uri, root / machine, {"run.log": b"resumed"})
+        expected = (after if machine == "one" else seen[-1]) | {"run.log": b"resumed"}
+        assert pulled(uri, root / "three") == expected
+        assert {name for name in everywhere(root / "store") if not name.startswith("manifest")} == expected.keys()
+        if not killed:
+            break
+    assert seen == sorted(seen, key=lambda state: state == after), "the state changes once"
+    assert before in seen
+    assert len(seen) > 8
+
+
+def test_a_killed_process_leaves_the_state_before_and_goes_on(bucket: Bucket, place: str, tmp_path: Path) -> None:
     pushed(bucket.uri(place), tmp_path / "one", RUN)
     fill(tmp_path / "one", {"run.log": b"later", "synthetic.parquet": b"later too"})
     code = f"""
 import os, signal
 from pathlib import Path
 from rayprivacy.core.mirror import Mirror
-from rayprivacy.core.mirror.remote import Store
-Store.write_manifest = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 mirror = Mirror({bucket.uri(place)!r}, Path({str(tmp_path / "one")!r}))
 mirror.pull()
+replace = mirror._replace
+mirror._replace = lambda manifest: os.kill(os.getpid(), signal.SIGKILL) if "synthetic.parquet" in manifest.files else (
+    replace(manifest))
 mirror.push()
 """
     before = bucket.names(place)
@@ -150,7 +205,7 @@ mirror.push()
     assert len(bucket.names(place) - before) == 2, "the new contents should have been there"
     assert pulled(bucket.uri(place), tmp_path / "two") == {name: RUN[name] for name in SHARED}
     # The folder that is ahead goes on; what is needed no more goes, also when a push was cut off.
-    os.unlink(tmp_path / "one" / "synthetic.parquet")
+    (tmp_path / "one" / "synthetic.parquet").unlink()
     mirror = Mirror(bucket.uri(place), tmp_path / "one")
     mirror.pull()
     assert (tmp_path / "one" / "run.log").read_bytes() == b"later"
@@ -159,58 +214,34 @@ mirror.push()
     assert pulled(bucket.uri(place), tmp_path / "two")["run.log"] == b"later"
 
 
-def test_the_second_of_two_writers_stops_and_overwrites_nothing(bucket: Bucket, place: str, tmp_path: Path) -> None:
-    pushed(bucket.uri(place), tmp_path / "start", RUN)
-    first, second = (Mirror(bucket.uri(place), tmp_path / name) for name in ("first", "second"))
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_the_second_of_two_writers_stops(
+    bucket: Bucket, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    """Whether the other wrote before the push, or while files were on their way."""
+    uri = bucket.uri(f"{place}-{meanwhile}")
+    pushed(uri, tmp_path / "start", RUN)
+    first, second = (Mirror(uri, tmp_path / name) for name in ("first", "second"))
     first.pull()
     second.pull()
-    fill(tmp_path / "first", {"run.log": b"first"})
-    first.push()
+
+    def go_first(*_: object) -> None:
+        monkeypatch.undo()
+        first.pull()
+        fill(tmp_path / "first", {"run.log": b"first"})
+        first.push()
+
     fill(tmp_path / "second", {"run.log": b"second"})
-    before = bucket.names(place)
+    if meanwhile:
+        monkeypatch.setattr(second, "_put", go_first)
+    else:
+        go_first()
+    before = bucket.everything(f"{place}-{meanwhile}")
     with pytest.raises(StorageError, match=r"another process has written to s3://runs/jobs/.* --resume") as refused:
         second.push()
     assert "endpoint" not in str(refused.value)
-    assert bucket.names(place) == before
-    assert pulled(bucket.uri(place), tmp_path / "third")["run.log"] == b"first"
-
-
-def test_a_writer_in_between_is_noticed_before_the_manifest(
-    bucket: Bucket, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirror = pushed(bucket.uri(place), tmp_path / "one", RUN)
-    other = Mirror(bucket.uri(place), tmp_path / "two")
-    other.pull()
-    fill(tmp_path / "one", {"run.log": b"one"})
-    fill(tmp_path / "two", {"run.log": b"two"})
-    upload = Store.upload
-
-    def interrupted(self: Store, *args: object) -> None:
-        monkeypatch.undo()
-        other.push()
-        upload(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Store, "upload", interrupted)
-    with pytest.raises(StorageError, match="another process"):
-        mirror.push()
-    assert pulled(bucket.uri(place), tmp_path / "three")["run.log"] == b"two"
-
-
-def test_a_reader_whose_state_was_replaced_takes_the_next(
-    bucket: Bucket, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mirror = pushed(bucket.uri(place), tmp_path / "one", RUN)
-    download = Store.download
-
-    def overtaken(self: Store, *args: object) -> None:
-        monkeypatch.undo()
-        fill(tmp_path / "one", {"run.log": b"next", "recipe.yaml": b"next too"})
-        mirror.push()
-        download(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Store, "download", overtaken)
-    found = pulled(bucket.uri(place), tmp_path / "two")
-    assert (found["run.log"], found["recipe.yaml"]) == (b"next", b"next too")
+    assert meanwhile or bucket.everything(f"{place}-{meanwhile}") == before
+    assert pulled(uri, tmp_path / "third")["run.log"] == b"first"
 
 
 def test_a_folder_behind_the_store_becomes_what_the_store_is(bucket: Bucket, place: str, tmp_path: Path) -> None:
@@ -223,35 +254,22 @@ def test_a_folder_behind_the_store_becomes_what_the_store_is(bucket: Bucket, pla
     assert found.keys() >= RUN.keys() - SHARED, "private files stay where they are"
 
 
-def test_a_damaged_object_is_refused_and_no_file_appears(bucket: Bucket, place: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_the_manifest_says_is_refused_and_does_not_appear(
+    bucket: Bucket, place: str, tmp_path: Path
+) -> None:
     pushed(bucket.uri(place), tmp_path / "one", {"run.log": b"right"})
-    (name,) = (name for name in bucket.names(place) if name.startswith("objects/"))
-    bucket.write(f"{place}/{name}", b"wrong")
-    with pytest.raises(StorageError, match="damaged"):
+    bucket.write(f"{place}/run.log", b"wrong")
+    with pytest.raises(StorageError, match=r"run\.log in s3://runs/jobs/\w+ is not what its manifest says"):
         pulled(bucket.uri(place), tmp_path / "two")
     assert content(tmp_path / "two") == {}
-
-
-def test_copies_lie_under_their_own_names_once_published(bucket: Bucket, place: str, tmp_path: Path) -> None:
-    mirror = pushed(bucket.uri(place), tmp_path / "one", RUN, private=True)
-    assert not bucket.names(place) & RUN.keys()
-    mirror.publish()
-    top = {"recipe.yaml", "run.log", "empty", "model/config.json"}
-    assert bucket.names(place) & RUN.keys() == top
-    fill(tmp_path / "one", {"run.log": b"again"})
-    (tmp_path / "one" / "model" / "config.json").unlink()
-    mirror.push()
-    mirror.publish()
-    assert bucket.read(f"{place}/run.log") == b"again"
-    assert bucket.names(place) & RUN.keys() == top - {"model/config.json"}
-    assert pulled(bucket.uri(place), tmp_path / "two", private=True).keys() == RUN.keys() - {"model/config.json"}
 
 
 def test_forgotten_private_files_are_gone_with_what_a_killed_push_left(
     bucket: Bucket, place: str, tmp_path: Path
 ) -> None:
     pushed(bucket.uri(place), tmp_path / "one", RUN, private=True)
-    bucket.write(f"{place}/objects/{'ab' * 32}", b"the cat sat, left by a killed push")
+    for name in (f".next/{'ab' * 32}", "private/teachers/1"):
+        bucket.write(f"{place}/{name}", b"the cat sat, left by a killed push")
     mirror = Mirror(bucket.uri(place), tmp_path / "elsewhere")
     mirror.pull()
     assert mirror.forget_private() == 2
@@ -259,7 +277,9 @@ def test_forgotten_private_files_are_gone_with_what_a_killed_push_left(
     assert b"the cat sat" not in stored
     assert b"private/" not in stored
     assert pulled(bucket.uri(place), tmp_path / "two", private=True).keys() == SHARED
+    bucket.write(f"{place}/.next/{'ab' * 32}", b"the cat sat, left by another push")
     assert mirror.forget_private() == 0
+    assert b"the cat sat" not in bucket.everything(place)
 
 
 def test_files_of_others_are_neither_taken_nor_touched(bucket: Bucket, place: str, tmp_path: Path) -> None:
@@ -289,16 +309,13 @@ def test_scratch_files_stay_and_links_are_refused(bucket: Bucket, place: str, tm
 @pytest.mark.parametrize("uri", ["file", "s3"])
 def test_a_folder_of_files_is_a_store_too(bucket: Bucket, place: str, tmp_path: Path, uri: str) -> None:
     where = (tmp_path / "nfs" / "run").as_uri() if uri == "file" else bucket.uri(place)
-    mirror = pushed(where, tmp_path / "one", RUN, private=True)
-    mirror.publish()
+    pushed(where, tmp_path / "one", RUN, private=True)
     assert pulled(where, tmp_path / "two", private=True) == RUN
     if uri == "file":
-        for folder in (".", "objects"):
-            assert mode(tmp_path / "nfs" / "run" / folder) == 0o700
-        assert mode(tmp_path / "nfs" / "run" / "manifest.json") == 0o600
-        copied = "model/config.json"
-        assert mode(tmp_path / "nfs" / "run" / copied) == mode(tmp_path / "one" / copied)
-        assert (tmp_path / "nfs" / "run" / "model" / "config.json").read_bytes() == b"{}"
+        store = tmp_path / "nfs" / "run"
+        assert {mode(folder) for folder in (store, *store.rglob("*")) if folder.is_dir()} == {0o700}
+        assert mode(store / "manifest.json") == 0o600
+        assert mode(store / "model/config.json") == mode(tmp_path / "one" / "model/config.json")
 
 
 def test_errors_name_the_place_and_no_credentials(bucket: Bucket, tmp_path: Path) -> None:
@@ -329,18 +346,21 @@ def test_a_place_is_one_whatever_its_credentials(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b", ".ssh/key", "a//b", ""])
 def test_a_manifest_never_leads_out_of_the_folder(name: str) -> None:
-    entry = Entry(1, "ab" * 32, 0o644)
-    assert Manifest.parse(Manifest({"a/b": entry}).to_bytes()).files == {"a/b": entry}
-    with pytest.raises(ValueError, match="manifest"):
-        Manifest.parse(Manifest({name: entry}).to_bytes())
-    with pytest.raises(ValueError, match="manifest"):
-        Manifest.parse(Manifest(published={name: "ab" * 32}).to_bytes())
-    with pytest.raises(ValueError, match="manifest"):
-        Manifest.parse(Manifest({"a": Entry(1, "../../secret", 0o644)}).to_bytes())
+    entry = {"size": 1, "sha256": "ab" * 32, "mode": 0o644}
+    assert Manifest.model_validate({"format": 2, "files": {"a/b": entry}, "loose": ["a/b"]}).files.keys() == {"a/b"}
+    refused: list[dict[str, Any]] = [
+        {"files": {name: entry}},
+        {"loose": [name]},
+        {"files": {"a": entry | {"sha256": "../../secret"}}},
+        {"format": 1},
+    ]
+    for manifest in refused:
+        with pytest.raises(ValueError, match="Manifest"):
+            Manifest.model_validate({"format": 2} | manifest)
 
 
 def test_an_unreadable_manifest_is_one_sentence(bucket: Bucket, place: str, tmp_path: Path) -> None:
-    for damage in (b"{", b"[]", b'{"format": 2, "files": {}, "published": {}}', b"\xff"):
+    for damage in (b"{", b"[]", b'{"format": 1, "files": {}, "published": {}}', b"\xff"):
         bucket.write(f"{place}/manifest.json", damage)
         with pytest.raises(StorageError, match="cannot be read"):
             Mirror(bucket.uri(place), tmp_path / "one").pull()

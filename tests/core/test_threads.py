@@ -15,15 +15,18 @@ PATIENCE = 30.0
 
 def test_calls_repeat_until_the_block_ends() -> None:
     calls: list[threading.Thread] = []
-    three = threading.Event()
+    three, done = threading.Event(), threading.Event()
 
     def call() -> None:
         calls.append(threading.current_thread())
         if len(calls) == 3:
             three.set()
+            time.sleep(0.05)
+            done.set()
 
     with repeating(0.001, call):
         assert three.wait(PATIENCE)
+    assert done.is_set(), "the block ends after the call that is under way"
     (thread,) = set(calls)
     assert thread.daemon
     assert not thread.is_alive()
@@ -40,19 +43,6 @@ def test_a_short_block_does_not_wait_for_the_first_call() -> None:
         pass
     assert time.monotonic() - began < 10
     assert calls == []
-
-
-def test_the_block_ends_after_the_call_that_is_under_way() -> None:
-    begun, done = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        begun.set()
-        time.sleep(0.05)
-        done.set()
-
-    with repeating(0.001, slow):
-        assert begun.wait(PATIENCE)
-    assert done.is_set()
 
 
 def test_a_call_that_raises_is_the_last_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

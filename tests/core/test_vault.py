@@ -1,4 +1,4 @@
-"""Encryption at rest: a vault opens what it sealed, under its own key, purpose and context."""
+"""Encryption at rest: a vault decrypts what it encrypted, under its own key, purpose and context."""
 
 import pickle
 
@@ -9,20 +9,20 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.vault import Vault
 
 
-def test_a_vault_opens_what_it_sealed_and_nothing_else() -> None:
+def test_a_vault_decrypts_what_it_encrypted_and_nothing_else() -> None:
     vault = Vault(Key.for_tests(), "test")
-    sealed = vault.seal(b"states", "one")
-    assert vault.open(sealed, "one") == b"states"
-    assert vault.seal(b"states", "one") != sealed
+    data = vault.encrypt(b"states", "one")
+    assert vault.decrypt(data, "one") == b"states"
+    assert vault.encrypt(b"states", "one") != data
     others = (Vault(Key.for_tests(), "else"), Vault(Key(b"k" * 32), "test"))
-    for opener, data, context in (
-        *((other, sealed, "one") for other in others),
-        (vault, sealed, "two"),
-        (vault, sealed[:-1], "one"),
+    for opener, found, context in (
+        *((other, data, "one") for other in others),
+        (vault, data, "two"),
+        (vault, data[:-1], "one"),
         (vault, b"", "one"),
     ):
         with pytest.raises(ShardError, match="--resume") as caught:
-            opener.open(data, context)
+            opener.decrypt(found, context)
         assert caught.value.__context__ is None
     assert repr(vault) == "Vault(<sealed>)"
     with pytest.raises(TypeError, match="never pickled"):

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, ShardError
-from rayprivacy.core.keys import Key, create_key
+from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
@@ -266,8 +266,3 @@ def test_counts_of_what_was_set_aside():
 def test_held_out_texts_stay_as_they_are():
     held = next(f"h{n}" for n in range(99) if LAYOUT.shard_of(KEY, f"h{n}") == HOLDOUT)
     assert tidy(table_of([(held, "ann lee", None)]), KEY, LAYOUT, LIST)[0]["text"].to_pylist() == ["ann lee"]
-
-
-def test_the_key_decides(tmp_path):
-    other = create_key(tmp_path / "key")
-    assert [LIST.allowed(n, other, 3, 1000) for n in NUMBERS] != [LIST.allowed(n, KEY, 3, 1000) for n in NUMBERS]

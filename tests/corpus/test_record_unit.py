@@ -4,6 +4,7 @@ Caught by the coupled test: a bound per user, a shard of (user, rank), a rank co
 Caught by the others: a shard of the user, a shard without the labels (`verify`), a hold-out coin of each record.
 """
 
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 
@@ -124,19 +125,20 @@ def test_settings_that_break_the_unit_are_refused(config, unit, says):
         Layout(CorpusConfig(**config), 7, 2, PrivacyUnit(unit))
 
 
-def written(out, change=lambda part, table: table):
-    """A shard directory of 60 records whose digests are right, with a change made before they were taken."""
-    parts = parts_of([[(f"u{n % 6}", f"text {n}", "xy"[n % 2]) for n in range(60)]])
-    files = {part: write_part(change(part, table), part, KEY, out, RECORD) for part, table in parts.items()}
-    manifest = ShardManifest(
-        "", 7, 2, None, 0.3, tuple(files[part] for part in range(4)), files[HOLDOUT], Dropped(), unit=RECORD
-    )
+def written(out, rows, change=lambda part, table: table, dropped=Dropped()):  # noqa: B008 - frozen
+    """A shard directory whose digests are right, with a change made before they were taken."""
+    files = {p: write_part(change(p, table), p, KEY, out, RECORD) for p, table in parts_of([rows]).items()}
+    parts = tuple(files[part] for part in range(4))
+    manifest = ShardManifest("", 7, 2, None, 0.3, parts, files[HOLDOUT], dropped, unit=RECORD)
     manifest.write(out)
     return manifest
 
 
+SIXTY = [(f"u{n % 6}", f"text {n}", "xy"[n % 2]) for n in range(60)]
+
+
 def test_verify_accepts_what_was_made(tmp_path):
-    manifest = written(tmp_path)
+    manifest = written(tmp_path, SIXTY)
     assert manifest.rows == 60
     verify_shards(tmp_path, KEY, RECORD)
     for unit in (PrivacyUnit.USER, PrivacyUnit.PHRASE):
@@ -174,14 +176,14 @@ def relabelled(part, table):
     ("change", "says"), [(moved, "puts elsewhere"), (doubled, "a record twice"), (relabelled, "puts elsewhere")]
 )
 def test_verify_finds_records_out_of_place(tmp_path, change, says):
-    written(tmp_path, change)
+    written(tmp_path, SIXTY, change)
     with pytest.raises(ShardError, match=says) as caught:
         verify_shards(tmp_path, KEY, RECORD)
     assert "text" not in str(caught.value)
 
 
 def test_verify_finds_a_trained_record_of_a_held_out_user(tmp_path):
-    manifest = written(tmp_path)
+    manifest = written(tmp_path, SIXTY)
     replace(manifest, holdout_share=0.9).write(tmp_path)
     with pytest.raises(ShardError, match="puts elsewhere"):
         verify_shards(tmp_path, KEY, RECORD)
@@ -192,23 +194,13 @@ def test_verify_finds_a_trained_record_of_a_held_out_user(tmp_path):
     ("rows", "says"), [([], "no usable text"), ([("a", "x", None), ("a", "x ", None)], "one record")]
 )
 def test_one_record_has_nothing_to_hide_among(tmp_path, rows, says):
-    files = {part: write_part(table, part, KEY, tmp_path, RECORD) for part, table in parts_of([rows]).items()}
-    parts = tuple(files[part] for part in range(4))
-    manifest = ShardManifest("", 7, 2, None, 0.3, parts, files[HOLDOUT], Dropped(), unit=RECORD)
     with pytest.raises(CorpusError, match=says):
-        check_size(manifest, tmp_path)
+        check_size(written(tmp_path, rows), tmp_path)
     assert not list(tmp_path.glob("*"))
 
 
 @pytest.mark.parametrize(("missing", "by_place", "refused"), [(2, True, True), (1, True, False), (2, False, False)])
 def test_a_corpus_all_of_whose_texts_are_missing_is_refused_where_they_are_kept(tmp_path, missing, by_place, refused):
-    rows = [("a", "x", None), ("a", "y", None)]
-    files = {part: write_part(table, part, KEY, tmp_path, RECORD) for part, table in parts_of([rows]).items()}
-    parts = tuple(files[part] for part in range(4))
-    dropped = Dropped(empty_text=missing)
-    manifest = ShardManifest("", 7, 2, None, 0.3, parts, files[HOLDOUT], dropped, unit=RECORD)
-    if refused:
-        with pytest.raises(CorpusError, match="no usable text"):
-            check_size(manifest, tmp_path, by_place)
-    else:
+    manifest = written(tmp_path, [("a", "x", None), ("a", "y", None)], dropped=Dropped(empty_text=missing))
+    with pytest.raises(CorpusError, match="no usable text") if refused else nullcontext():
         check_size(manifest, tmp_path, by_place)

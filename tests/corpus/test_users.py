@@ -108,8 +108,3 @@ def test_clean_takes_an_empty_table_and_chunks():
 def test_text_must_be_strings():
     with pytest.raises(CorpusError, match="int64"):
         clean(pa.table({"user": ["a"], "text": [1]}), 10)
-
-
-def test_counts_add_up():
-    total = sum((Dropped(*row) for row in np.eye(5, dtype=int).tolist()), Dropped())
-    assert total == Dropped(1, 1, 1, 1, 1)

@@ -3,48 +3,44 @@
 All code works on local paths: files are memory-mapped, and Ray workers open them by name. So a run that is kept in
 object storage is worked on in a local folder. It is pulled when it is opened and pushed after every stage:
 
-    pull    the store's state becomes the folder's, unless the store is where this folder left it: then the folder,
-            which may be ahead by a killed stage, is right
-    push    new contents first, then the manifest in one write, then what no manifest names any more is deleted
-    publish copies of the files on top, under their own names, once a run is finished
+    pull  the store's state becomes the folder's, unless the store is where this folder left it: then the folder, which
+          may be ahead by a killed stage, is right
+    push  1. the manifest names the paths that will change; 2. new files are written, and new contents of old files
+          under `.next/<sha256>`; 3. the manifest is replaced; 4. contents in `.next` are copied over the old ones, and
+          what the manifest does not name any more is deleted
+
+The state changes in one instant, with step 3. A push that is cut off before leaves the state before, and one that is
+cut off later the state after it: the content that the manifest names is then found under the file's name or in `.next`.
+The next push, of any machine, first repeats step 4. A reader in the middle of step 4 may find neither, and says so.
 
 Private files stay out of the store. A bucket has readers, replicas and old versions of its own, and private text must
-not reach a second place because of where the results go. A run that goes on elsewhere computes them anew. Whoever wants
-them mirrored asks for it (`private=True`), for a bucket as well protected as the corpus.
+not reach a second place because of where the results go. A run that goes on elsewhere computes them anew. They are
+mirrored on request alone (`private=True`), for a bucket as well protected as the corpus.
 
-One process works on a run. Before it writes, and again before it replaces the manifest, it looks whether the manifest
-is the one it knows; if another process has written, it stops and changes nothing. Between the last look and the write
-lies one request: the mirror notices a mistake of the operator, it is no lock. The ledger has its own.
+One process works on a run. Before and after each write of the manifest, it looks whether the manifest is the one it
+knows; if another process has written, it stops. Between the last look and the write lies one request: the mirror
+notices a mistake of the operator, it is no lock. The ledger has its own.
 """
 
-from dataclasses import dataclass
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
-from rayprivacy.core.artifacts import digest_bytes
+from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import ConfigError, StorageError
-from rayprivacy.core.files import private_directory, read_json, user_cache, write_json
-from rayprivacy.core.mirror.local import Folder
-from rayprivacy.core.mirror.manifest import PRIVATE, PUBLIC, Entry, Manifest, is_private
-from rayprivacy.core.mirror.remote import MANIFEST, OBJECTS, Store
+from rayprivacy.core.files import OWNER_ONLY, private_directory, read_json, user_cache, write_json
+from rayprivacy.core.mirror.manifest import Entry, Manifest
+from rayprivacy.core.mirror.remote import Store
 from rayprivacy.core.mirror.uris import identity
 
-NOTE = ".mirror.json"
-ATTEMPTS = 3
-
-
-@dataclass(frozen=True)
-class Note:
-    """What a local folder remembers of its store, in `NOTE`.
-
-    Attributes:
-        place: digest that names the store.
-        manifest: digest of the manifest that the folder was last equal to.
-        private: whether private files were mirrored then.
-    """
-
-    place: str
-    manifest: str | None
-    private: bool
+PRIVATE, MANIFEST, NEXT = "private", "manifest.json", ".next"
+NOTE = ".mirror.json"  # in the local folder: which store it belongs to, and the state that both had last
+LOCAL_ONLY = f"{PRIVATE}/features_store"  # names folders of one machine, for `clean`
+AT_ONCE = 8
+T = TypeVar("T")
 
 
 def default_folder(uri: str) -> Path:
@@ -53,23 +49,18 @@ def default_folder(uri: str) -> Path:
 
 
 class Mirror:
-    """A run directory at a URI.
-
-    Args:
-        uri: any folder that pyarrow opens.
-        folder: where it is worked on; by default a folder of the user's cache.
-        private: mirror private files too.
+    """A run directory at a URI, any folder that pyarrow opens, and the local folder in which it is worked on.
 
     Raises:
         ConfigError: the URI cannot be opened.
     """
 
     def __init__(self, uri: str, folder: Path | None = None, *, private: bool = False) -> None:
-        self._store, self._identity, self._private = Store(uri), identity(uri), private
-        self.uri = self._store.uri
         self.root = (folder or default_folder(uri)).absolute()
-        self._folder = Folder(self.root)
-        self._raw: bytes | None = None
+        self._store, self._local = Store(uri), Store(str(self.root))
+        self.uri, self._identity, self._private = self._store.uri, identity(uri), private
+        self._raw, self._manifest = b"", Manifest()
+        self._digests: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def holds_run(self) -> bool:
         """Whether the store holds anything.
@@ -77,157 +68,180 @@ class Mirror:
         Raises:
             StorageError: it does not answer, or holds something else.
         """
-        return bool(self._look().files)
+        self._look()
+        return bool(self._manifest.files)
 
     def pull(self) -> None:
         """Take over what the store holds.
 
         Raises:
             ConfigError: the local folder holds other files than this run's.
-            StorageError: the store does not answer, or an object is missing or damaged.
+            StorageError: the store does not answer, or a file is missing or is not what the manifest says.
         """
-        for attempt in range(ATTEMPTS):
-            manifest, note = self._look(), self._adopted()
-            try:
-                return self._take_over(manifest, note)
-            except StorageError:
-                # A writer deletes what its new manifest does not name: then that one is the state to take.
-                if attempt == ATTEMPTS - 1 or self._store.read_manifest() == self._raw:
-                    raise
+        self._look()
+        ahead = self._last_state() == self._manifest.digest()
+        self._remember(None)  # cut off here, the next pull begins anew
+        if self._raw and not ahead:
+            self._match(lambda name: not _is_private(name))
+        # Private files that were never mirrored are the folder's own, and stay where the store has none.
+        has_own = any(map(_is_private, self._names()))
+        if self._private and any(map(_is_private, self._manifest.files)) and not (ahead and has_own):
+            self._match(_is_private)
+        self._remember(self._manifest.digest())
 
     def push(self) -> None:
         """Make the store hold what the folder holds.
 
         Raises:
-            StorageError: another process has written to the store since, or the store refuses; it holds the state
+            StorageError: another process has written to the store since, or the store refuses; its state is the one
                 before.
         """
-        self._push({name: entry for name, entry in self._known.files.items() if not self._takes(name)})
+        self._push({name: entry for name, entry in self._manifest.files.items() if not self._takes(name)})
 
     def forget_private(self) -> int:
-        """Delete the private files of the store, also those of earlier runs; how many there were.
+        """Delete the private files of the store, also those of pushes that were cut off; how many the run had there.
 
         Raises:
             StorageError: as `push`.
         """
-        found = sum(is_private(name) for name in self._known.files)
+        found = sum(map(_is_private, self._manifest.files))
         self._private = False
         self._push({})
+        for folder in (PRIVATE, NEXT):
+            self._store.delete_folder(folder)
         return found
 
-    def publish(self) -> None:
-        """Copy the files on top to their own names in the store, for people and other programs.
-
-        Raises:
-            StorageError: as `push`.
-        """
-        manifest = self._known
-        files = {name: entry for name, entry in manifest.files.items() if _on_top(name)}
-        published = {name: entry.sha256 for name, entry in files.items()}
-        if published == manifest.published:
-            return
+    def _push(self, others: dict[str, Entry]) -> None:
         self._require_ours()
-        self._store.copy(
-            self._folder, [item for item in files.items() if manifest.published.get(item[0]) != item[1].sha256]
-        )
-        self._store.delete_copies(manifest.published.keys() - published.keys())
-        self._replace(Manifest(manifest.files, published))
-
-    def _take_over(self, manifest: Manifest, note: Note) -> None:
-        if self._raw is None:
+        if self._manifest.loose:
+            self._settle()
+        before, ours = self._manifest.files, self._files(self._takes)
+        files = others | ours
+        if files == before:
             return
-        ahead = note.manifest == digest_bytes(self._raw)
-        # Private files that were not mirrored so far are the folder's own: the store's are taken if it has none.
-        private = self._private and (not ahead if note.private else not self._folder.has_private())
-        self._write_note(None, private or note.private)  # cut off here, the next pull begins anew
-        if not ahead:
-            self._match(manifest, private=False)
-        if private:
-            self._match(manifest, private=True)
-        self._keep_note()
+        changed = [name for name in ours if before.get(name) != ours[name]]
+        loose = sorted({*changed, *(before.keys() - files.keys())})
+        self._replace(Manifest(files=before, loose=loose))
+        places = {f"{NEXT}/{ours[name].sha256}" if name in before else name: name for name in changed}
+        _at_once(lambda place: self._put(place, places[place], ours[places[place]]), places)
+        self._replace(Manifest(files=files, loose=loose))
+        self._remember(self._manifest.digest())
+        self._settle()
+        self._replace(Manifest(files=files))
 
-    @property
-    def _known(self) -> Manifest:
-        return Manifest() if self._raw is None else Manifest.parse(self._raw)
+    def _settle(self) -> None:
+        """Give the store's files the names that the manifest has for them, and delete what it does not name."""
+        files, found = self._manifest.files, self._store.sizes(NEXT)
 
-    def _look(self) -> Manifest:
-        self._raw = self._store.read_manifest()
+        def move(name: str) -> None:
+            source = f"{NEXT}/{files[name].sha256}"
+            if found.get(source) == files[name].size:  # what a killed writer left may be cut off
+                self._store.write(name, self._store.blocks(source), files[name].mode)
+
+        _at_once(move, files)
+        _at_once(self._store.delete, [*found, *(name for name in self._manifest.loose if name not in files)])
+
+    def _put(self, place: str, name: str, entry: Entry) -> None:
+        if not self._store.write(place, self._local.blocks(name), entry.mode, entry.sha256):
+            raise StorageError(f"{self.root / name} changed while it was mirrored: let one process work on a run.")
+
+    def _match(self, wanted: Callable[[str], bool]) -> None:
+        """Make those files of the folder equal to the manifest's."""
+        files = {name: entry for name, entry in self._manifest.files.items() if wanted(name)}
+        there = self._files(wanted)
+        _at_once(self._local.delete, there.keys() - files.keys())
+        different = [name for name in files if name not in there or there[name].sha256 != files[name].sha256]
+        _at_once(lambda name: self._fetch(name, files[name]), different)
+
+    def _fetch(self, name: str, entry: Entry) -> None:
+        """Fetch a file that appears whole and right, or not; private ones are for the owner alone."""
+        mode = OWNER_ONLY if _is_private(name) else entry.mode
+        if not any(
+            self._local.write(name, self._store.blocks(place), mode, entry.sha256)
+            for place in (name, f"{NEXT}/{entry.sha256}")
+        ):
+            raise StorageError(
+                f"{name} in {self.uri} is not what its manifest says: if another process is writing there, wait for it"
+                " and try again; otherwise the file is damaged, so restore it, or delete the run there."
+            )
+
+    def _look(self) -> None:
+        self._raw = self._read_manifest()
         try:
-            return self._known
+            self._manifest = Manifest.model_validate_json(self._raw) if self._raw else Manifest()
         except ValueError:
             pass
+        else:
+            return
         raise StorageError(f"the manifest in {self.uri} cannot be read: another version wrote it, or it was changed.")
 
-    def _takes(self, name: str) -> bool:
-        return self._private or not is_private(name)
-
-    def _adopted(self) -> Note:
-        """What this folder knows of the store; a folder with other files is refused."""
-        path = self.root / NOTE
-        if path.exists():
-            note = Note(**read_json(path))
-            if note.place == self._identity:
-                return note
-        elif not self.root.exists() or not any(self.root.iterdir()):
-            private_directory(self.root)
-            return self._write_note(None, self._private)
-        raise ConfigError(f"the folder {self.root} holds something else than {self.uri}: choose another with --work.")
-
-    def _keep_note(self) -> None:
-        self._write_note(None if self._raw is None else digest_bytes(self._raw), self._private)
-
-    def _write_note(self, manifest: str | None, private: bool) -> Note:
-        note = Note(self._identity, manifest, private)
-        write_json(self.root / NOTE, vars(note))
-        return note
-
-    def _match(self, manifest: Manifest, *, private: bool) -> None:
-        """Make the folder's private, or other, files those of the manifest."""
-        wanted = {name: entry for name, entry in manifest.files.items() if is_private(name) is private}
-        there = self._folder.files(lambda name: is_private(name) is private)
-        for name in there.keys() - wanted.keys():
-            self._folder.delete(name)
-        self._store.download(
-            self._folder,
-            [
-                (name, entry)
-                for name, entry in wanted.items()
-                if name not in there or there[name].sha256 != entry.sha256
-            ],
-        )
-
-    def _push(self, others: dict[str, Entry]) -> None:
-        ours = self._folder.files(self._takes)
-        files = others | ours
-        self._require_ours()
-        if files != self._known.files:
-            self._store.prepare()
-            there = self._store.objects()
-            self._store.upload(
-                self._folder,
-                {
-                    entry.sha256: (name, entry) for name, entry in ours.items() if there.get(entry.sha256) != entry.size
-                }.values(),
-            )
-            self._replace(Manifest(files, self._known.published))
-        # Listed again: what a killed push left behind goes too.
-        self._store.delete_objects(self._store.objects().keys() - {entry.sha256 for entry in files.values()})
+    def _read_manifest(self) -> bytes:
+        """The manifest as it is now; empty where there is none yet."""
+        raw = b"".join(self._store.blocks(MANIFEST))
+        if not raw and any(not name.startswith(".") for name in self._store.sizes(recursive=True)):
+            raise StorageError(f"{self.uri} holds other files and no run: choose an empty folder.")
+        return raw
 
     def _replace(self, manifest: Manifest) -> None:
         self._require_ours()
-        raw = manifest.to_bytes()
-        self._store.write_manifest(raw)
-        self._raw = raw
-        self._require_ours()  # somebody may have written in the same instant
-        self._keep_note()
+        raw = manifest.model_dump_json(indent=1).encode()
+        self._store.write(MANIFEST, [raw])
+        self._raw, self._manifest = raw, manifest
+        self._require_ours()  # another process may have written in the same instant
 
     def _require_ours(self) -> None:
-        if self._store.read_manifest() != self._raw:
+        if self._read_manifest() != self._raw:
             raise StorageError(
-                f"another process has written to {self.uri} since: nothing was overwritten; let it finish, or stop it"
-                " and run with --resume."
+                f"another process has written to {self.uri} since: let it finish, or stop it and run with --resume."
             )
 
+    def _takes(self, name: str) -> bool:
+        return self._private or not _is_private(name)
 
-def _on_top(name: str) -> bool:
-    return name.split("/", 1)[0] not in (PRIVATE, PUBLIC, MANIFEST, OBJECTS)
+    def _last_state(self) -> str | None:
+        """The state of the store that this folder last had; a folder with other files is refused."""
+        if (self.root / NOTE).exists():
+            note: dict[str, str | None] = read_json(self.root / NOTE)
+            if note["place"] == self._identity:
+                return note.get("state")
+        elif not self.root.exists() or not any(self.root.iterdir()):
+            return None
+        raise ConfigError(f"the folder {self.root} holds something else than {self.uri}: choose another with --work.")
+
+    def _remember(self, state: str | None) -> None:
+        write_json(private_directory(self.root) / NOTE, {"place": self._identity, "state": state})
+
+    def _files(self, wanted: Callable[[str], bool]) -> dict[str, Entry]:
+        """Files of the folder; of others not even the content is read, and of unchanged ones not again."""
+        return {name: self._entry(name) for name in sorted(self._names()) if wanted(name)}
+
+    def _names(self) -> Iterator[str]:
+        """What can be mirrored: no scratch files, which have a dot in front or `.tmp` behind."""
+        for place, folders, files in os.walk(self.root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            links = [name for name in folders if Path(place, name).is_symlink()]
+            plain = [name for name in files if not name.startswith(".") and not name.endswith(".tmp")]
+            inside = (Path(place, name).relative_to(self.root).as_posix() for name in (*plain, *links))
+            yield from (name for name in inside if name not in (LOCAL_ONLY, MANIFEST))
+
+    def _entry(self, name: str) -> Entry:
+        path = self.root / name
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode):
+            raise StorageError(
+                f"{path} is a link or no plain file: a mirrored run holds plain files only, move it away."
+            )
+        mark = (found.st_ino, found.st_size, found.st_mtime_ns)
+        known = self._digests.get(name)
+        digest = known[1] if known and known[0] == mark else digest_file(path)
+        self._digests[name] = (mark, digest)
+        return Entry(size=found.st_size, sha256=digest, mode=stat.S_IMODE(found.st_mode))
+
+
+def _is_private(name: str) -> bool:
+    return name.split("/", 1)[0] == PRIVATE
+
+
+def _at_once(act: Callable[[T], Any], items: Iterable[T]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(act, items))

@@ -85,16 +85,7 @@ def identity(uri: str) -> str:
 
 
 def open_uri(field: str, uri: str, kind: type[RayPrivacyError]) -> tuple[fs.FileSystem, str]:
-    """The pyarrow filesystem of a URI, and the path inside it.
-
-    Args:
-        field: what the user calls it, for the error.
-        uri: any URI that pyarrow opens.
-        kind: the error to raise.
-
-    Raises:
-        RayPrivacyError: of that kind, when it cannot be opened.
-    """
+    """The pyarrow filesystem of a URI, and the path inside it."""
     try:
         filesystem, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowException, OSError, ValueError) as error:
