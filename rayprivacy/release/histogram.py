@@ -141,14 +141,7 @@ class HistogramMechanism(NoisyCounts):
         return {"mechanism": "histogram", "scale": SCALE, **asdict(self)}
 
     def contribution(self, counts: npt.NDArray[Any]) -> Sums:
-        """Sums [cells] of the normalised histograms of some units; those of disjoint sets of units add up.
-
-        Args:
-            counts: whole numbers [units, cells]: how many records of a unit fall into a cell, one row for each unit.
-
-        Raises:
-            ReleaseError: the shape or the dtype is another one; the message holds no count.
-        """
+        """Sums [cells] of the normalised histograms of some units, from whole numbers [units, cells]."""
         return normalised_sums(counts, self.cells)
 
     def to_shares(self, noisy: Sums) -> Shares:
