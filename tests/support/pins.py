@@ -3,7 +3,8 @@
     python -m tests.support.pins BEFORE.json                              # at one commit
     python -m tests.support.pins AFTER.json --compare BEFORE.json         # at another, on the same machine
 
-The second prints what differs and exits with 1 if anything does. With `--methods toy,seqpate` fewer methods run.
+The second prints what differs and exits with 1 if anything does. With `--methods toy,seqpate` fewer methods run. Two at
+once would be in each other's way.
 
 The keys are fixed, the ledger's clock stands still when an account is opened (its first entry names the streams of
 noise), and the noise of the gate, which has no seed, is replaced by one that has. What is left out varies by itself:
@@ -14,10 +15,10 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ import rayprivacy as rp
 from rayprivacy.ledger import opening
 from rayprivacy.release import noise
 
+FOLDER = Path("/tmp/rayprivacy-pins")  # always the same one: where a base model lies is part of a release's name
 METHODS = ("toy", "seqpate", "generator", "two_stage", "edp_sgd", "domain_private", "santext")
 USERS = [f"user-{number}" for number in range(12)]
 NOT_RELEASED = ("private", "metrics.json", "report.html", "plots", "run.log", "audit", "certificate.md")
@@ -73,11 +75,11 @@ def known_randomness() -> Iterator[None]:
 
 
 def pinned(method: str) -> dict[str, Any]:
-    """What a run of a method releases, charges and certifies, in an empty working directory with tiny models."""
-    small_corpus(Path(), USERS)
-    recipe = smallest_recipe(method, Path(), Path("llama"), Path("bert"), method)
+    """What a run of a method releases, charges and certifies, with tiny models."""
+    small_corpus(FOLDER, USERS)
+    recipe = smallest_recipe(method, FOLDER, FOLDER / "llama", FOLDER / "bert", method)
     with known_randomness():
-        out = rp.run(recipe, method, console=QUIET).path
+        out = rp.run(recipe, FOLDER / method, console=QUIET).path
     certificate = json.loads((out / "certificate.json").read_text())
     files = [path for path in sorted(out.rglob("*")) if path.relative_to(out).parts[0] not in NOT_RELEASED]
     with rp.Ledger.open(recipe.privacy.ledger) as ledger:
@@ -132,15 +134,16 @@ def main() -> int:
     parser.add_argument("--compare", type=Path)
     parser.add_argument("--methods", default=",".join(METHODS))
     given = parser.parse_args()
-    out, methods, found = given.out.absolute(), given.methods.split(","), {}
+    out, methods, found = given.out, given.methods.split(","), {}
     before = json.loads(given.compare.read_text()) if given.compare else None
-    with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        os.environ["XDG_CACHE_HOME"] = folder  # no calibration of another commit is served
-        save_tiny_llama(Path("llama"), PUBLIC_SENTENCES)
-        save_tiny_bert(Path("bert"), PUBLIC_SENTENCES)
-        for method in methods:
-            found[method] = json.loads(json.dumps(pinned(method)))
-            print(f"{method}: {len(found[method]['charges'])} entries, {len(found[method]['files'])} files", flush=True)
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    os.environ["XDG_CACHE_HOME"] = str(FOLDER / "cache")  # no calibration of another commit is served
+    save_tiny_llama(FOLDER / "llama", PUBLIC_SENTENCES)
+    save_tiny_bert(FOLDER / "bert", PUBLIC_SENTENCES)
+    for method in methods:
+        found[method] = json.loads(json.dumps(pinned(method)))
+        print(f"{method}: {len(found[method]['charges'])} entries, {len(found[method]['files'])} files", flush=True)
     out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     if before is None:
         return 0
