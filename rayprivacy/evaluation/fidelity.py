@@ -29,12 +29,7 @@ Users = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What two sets of texts score in every embedding.
-
-    Attributes:
-        by_embedding: the figures of each embedding.
-        average: their averages, with intervals where there are any.
-    """
+    """What two sets of texts score in every embedding, and on average, with intervals where there are any."""
 
     by_embedding: Mapping[str, Mapping[str, float]]
     average: Mapping[str, Figure]
@@ -47,15 +42,7 @@ def fidelity(
     neighbours: int = 5,
     seed: int = 0,
 ) -> Fidelity:
-    """Compare two sets of texts.
-
-    Args:
-        real: features of the real texts by embedding.
-        synthetic: features of the synthetic texts by the same embeddings.
-        users: of the real and of the synthetic texts.
-        neighbours: k.
-        seed: of MAUVE's k-means and of the intervals.
-    """
+    """Compare the features of real and of synthetic texts by embedding; `users` are of the real and of the others."""
     found = {name: balls(real[name], synthetic[name], neighbours) for name in real}
     figures = {name: each.figures() | _distances(real[name], synthetic[name], seed) for name, each in found.items()}
     known = next(iter(figures.values()))
