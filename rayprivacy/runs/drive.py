@@ -16,9 +16,9 @@ from rayprivacy.runs.comparison import compare_with_private
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import METRICS, R, Run
 from rayprivacy.runs.drawn import drawn_rows
+from rayprivacy.runs.estimate import keep_seconds
 from rayprivacy.runs.exhibits import exhibits_json
 from rayprivacy.runs.method import Method, Output
-from rayprivacy.runs.pace import keep_paces
 from rayprivacy.runs.plan import EVALUATION
 from rayprivacy.runs.session import run_session
 
@@ -55,7 +55,7 @@ def drive(method: Method, run: Run[R], until: int | None = None) -> dict[str, An
     if run.measured:
         _measure(run, method, output)
         compare_with_private(run, method.card, context.base, output.codes)
-        keep_paces(run, plan)
+        keep_seconds(run, plan)
     return certificate
 
 

@@ -25,26 +25,25 @@ def writing_stage(
         what: the count that shows how far it is.
         reads: what the stage reads, in words.
     """
-    size, blocks, efforts = size_of(base), -(-config.texts // BATCH), None
-    if size is not None:
-        processes, flops = min(actors or blocks, blocks), size.forward(config.texts * config.max_tokens)
-        efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),)
+    blocks, flops = -(-config.texts // BATCH), size_of(base).forward(config.texts * config.max_tokens)
+    processes = min(actors or blocks, blocks)
+    efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),)
     detail = f"{config.texts} texts of {config.max_tokens} tokens at most"
     return Stage(name, reads, detail, work=(Work(what, config.texts),), efforts=efforts)
 
 
 def measuring_stage(
-    recipe: Recipe, size: ModelSize | None, tokens: int, models: int, others: tuple[Effort, ...] = ()
+    recipe: Recipe, size: ModelSize, tokens: int, models: int, others: tuple[Effort, ...] = ()
 ) -> Stage:
     """The stage in which models are measured on held-out private text.
 
     Args:
         recipe: the recipe.
-        size: of the models; None where it is not known.
+        size: of the models.
         tokens: of a record, at most.
         models: how many there are.
         others: what else the stage computes.
     """
     read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * tokens * FULL
-    efforts = (Effort("encode", size.forward(models * read)), *others) if size else None
+    efforts = (Effort("encode", size.forward(models * read)), *others)
     return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)

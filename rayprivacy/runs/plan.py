@@ -13,7 +13,7 @@ from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.effort import UNKNOWN, Effort
 
 PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
 TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
@@ -45,7 +45,7 @@ class Stage:
         chunked: whether its charges are chunks of one piece of work, such as a training, after each of which a search
             may look at the model and stop. The other charged stages pass the gate all at once.
         work: what is counted while it goes on.
-        efforts: how much it computes, for estimates of time; None where that is not known, empty for next to nothing.
+        efforts: how much it computes, for estimates of time; empty for next to nothing.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Stage:
     charges: tuple[DpEvent, ...] = ()
     chunked: bool = False
     work: tuple[Work, ...] = ()
-    efforts: tuple[Effort, ...] | None = None
+    efforts: tuple[Effort, ...] = (UNKNOWN,)
 
     @property
     def event(self) -> DpEvent:
@@ -183,7 +183,7 @@ class Plan:
 
 
 def training_stage(
-    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] | None = None
+    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] = (UNKNOWN,)
 ) -> Stage:
     """A stage of DP-SGD, charged in chunks of steps.
 

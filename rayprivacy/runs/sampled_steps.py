@@ -30,7 +30,7 @@ from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.calibration import kept
-from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.effort import UNKNOWN, Effort
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
@@ -218,16 +218,10 @@ def guessed_users(training: DpSgdConfig) -> float:
     return training.expected_batch / training.sampling_rate
 
 
-def steps_efforts(size: ModelSize | None, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...] | None:
-    """How much all steps compute, padding included; None where the model's size is not known, or a GPU does it.
-
-    Args:
-        size: of the model that is trained.
-        training: the steps.
-        engine: its workers.
-    """
-    if size is None or engine.gpu:
-        return None
+def steps_efforts(size: ModelSize, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...]:
+    """How much all steps compute, padding included; of a GPU it is not known how fast it is."""
+    if engine.gpu:
+        return (UNKNOWN,)
     tokens = training.expected_batch * training.max_records * training.max_tokens
     return (Effort("train", size.trained(training.steps * tokens), processes=engine.workers),)
 

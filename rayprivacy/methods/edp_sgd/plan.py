@@ -9,8 +9,7 @@ import math
 from rayprivacy.accounting import published
 from rayprivacy.accounting.decay import DecayingNoise
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
-from rayprivacy.models.size import ModelSize
-from rayprivacy.models.tagger_size import tagger_size
+from rayprivacy.models.size import ModelSize, tagger_size
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.effort import Effort
@@ -52,7 +51,7 @@ def plan_run(recipe: EdpSgdRecipe) -> Plan:
     )
 
 
-def _size(recipe: EdpSgdRecipe) -> ModelSize | None:
+def _size(recipe: EdpSgdRecipe) -> ModelSize:
     return tagger_size(recipe.model, heads_alone=recipe.adapter.kind == "full" and recipe.model.trained == "heads")
 
 
@@ -69,7 +68,7 @@ def as_published(mechanism: NoisySteps, delta: float) -> dict[str, float]:
 def _measuring(recipe: EdpSgdRecipe) -> Stage:
     """The untrained tagger, the released one, and the non-private reference, which is trained first."""
     size, tokens, steps = _size(recipe), recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
-    training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),) if size else ()
+    training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),)
     return measuring_stage(recipe, size, tokens, 2 + bool(steps), training)
 
 

@@ -69,7 +69,7 @@ def _pretraining(recipe: SanTextRecipe) -> tuple[Stage, ...]:
     if config is None:
         return ()
     size, words = size_of(recipe.model.base), config.steps * config.batch * config.max_words * FULL
-    efforts = (Effort("train", size.forward(3 * words)),) if size else None
+    efforts = (Effort("train", size.forward(3 * words)),)
     work = (Work(PRETRAINING_STEPS, config.steps),)
     detail = f"{config.steps} steps of {config.batch} texts"
     return (Stage(PRETRAINING, "public text", detail, work=work, efforts=efforts),)
@@ -77,7 +77,7 @@ def _pretraining(recipe: SanTextRecipe) -> tuple[Stage, ...]:
 
 def _measuring(recipe: SanTextRecipe) -> Stage:
     size, attacked = size_of(recipe.model.base), recipe.evaluation.attacked
-    efforts = (Effort("encode", size.forward(attacked)),) if size and attacked else () if not attacked else None
+    efforts = (Effort("encode", size.forward(attacked)),) if attacked else ()
     return Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)
 
 

@@ -145,43 +145,43 @@ def _stages(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> tuple[Stage, ...
             "public text",
             f"{recipe.pseudo.texts} texts",
             work=(Work(SENTENCES, recipe.pseudo.texts),),
-            efforts=efforts.get("pseudo"),
+            efforts=efforts["pseudo"],
         ),
         Stage(
             "public bases and warm start",
             "public text",
             work=(Work(WARM_STEPS, steps.warm_steps),),
-            efforts=efforts.get("bases"),
+            efforts=efforts["bases"],
         ),
         Stage(
             "features of private text",
             "private text",
             work=(Work(PARTS, teachers.parts),),
-            efforts=efforts.get("features"),
+            efforts=efforts["features"],
         ),
         Stage(
             "teachers",
             "private text",
             f"{teachers.count} on shards of {source}",
             work=trained,
-            efforts=efforts.get("teachers"),
+            efforts=efforts["teachers"],
         ),
-        Stage("query selection", "public text, released votes", efforts=efforts.get("selection")),
+        Stage("query selection", "public text, released votes", efforts=efforts["selection"]),
         Stage(
             "votes",
             "teachers",
             "summed, nothing leaves",
             work=(Work(VOTED, mechanism.queries),),
-            efforts=efforts.get("votes"),
+            efforts=efforts["votes"],
         ),
         Stage(GATE, "summed votes", _asked(mechanism), tuple(each.event for each in rounds), efforts=()),
-        Stage("student", "released votes", work=(Work(STUDENT_STEPS, steps.steps),), efforts=efforts.get("student")),
+        Stage("student", "released votes", work=(Work(STUDENT_STEPS, steps.steps),), efforts=efforts["student"]),
         Stage(
             WRITING,
             "the student",
             f"{texts} texts",
             work=(Work(TEXTS_WRITTEN, texts),),
-            efforts=efforts.get("writing"),
+            efforts=efforts["writing"],
         ),
         *match_stages(recipe, recipe.generation.texts, teachers.parts),
     )
@@ -193,7 +193,7 @@ def _measuring(recipe: SeqPateRecipe, mechanism: VoteMechanism) -> Stage:
     """
     without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind == "square"
     models = 3 + bool(without_privacy) + bool(recipe.pretrain)
-    efforts = efforts_of(recipe, mechanism.queries).get("measuring")
+    efforts = efforts_of(recipe, mechanism.queries)["measuring"]
     return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
 
 
