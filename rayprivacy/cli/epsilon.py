@@ -102,7 +102,8 @@ def epsilon_votes(
     std = noise * math.sqrt(2) * shards
     on_votes = f"noise std {std:.4g} on the sum, {std / whole('--teachers', teachers):.4g} on the mean"
     first = asked.headline(cost, noise) if asked.epsilon is None else f"sigma = {noise:.6g} per query"
-    unit, sensitivity, of_users = "user", "sqrt(2)", ()
+    unit, sensitivity = "user", "sqrt(2)"
+    of_users: tuple[str, ...] = ()
     if shards_per_phrase is not None:
         unit, sensitivity = "phrase", f"{shards} * sqrt(2)"
         alone = epsilon_of(math.sqrt(queries) / (noise * shards), delta)

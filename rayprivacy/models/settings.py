@@ -8,6 +8,7 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
 AUTO: Final = "auto"
+DOCUMENT_SEPARATOR: Final = "<|endoftext|>"  # before each text, as in pre-training
 LEAST_TEXTS = 10  # on which a model is pretrained
 
 

@@ -85,11 +85,7 @@ def public_name(base: str) -> str:
 
 
 def read_facts(path: Path) -> RecipeFacts:
-    """Read the public part of a recipe.
-
-    Raises:
-        ConfigError: the file is missing or no recipe, or its method is unknown.
-    """
+    """Read the public part of a recipe."""
     try:
         facts = RecipeFacts.model_validate(yaml.safe_load(read_bytes(path)))
     except (yaml.YAMLError, ValidationError):

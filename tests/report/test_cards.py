@@ -14,15 +14,16 @@ from huggingface_hub import DatasetCard, ModelCard
 from run_directory import ATTACK, AUDIT, EVALUATION, Page, certificate, metrics
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.backbone import DOCUMENT_SEPARATOR
-from rayprivacy.reporting.cards import SEPARATOR, protection, write_cards
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.reporting.cards import protection, write_cards
 from rayprivacy.reporting.claim import statement
 from rayprivacy.reporting.format import markdown
-from rayprivacy.reporting.inputs import Certificate
 from rayprivacy.reporting.page import write_report
 
 SENTINEL = 98765.4321
 BREAKING = "x: [y\n---\n# {'z\": *a &b !c | `<b>"
+OTHER = {name: certificate()[name] for name in ("unit", "relation", "delta")}
+OTHER |= {"account": "second", "kind": "central", "epsilon": 8.0}
 Make = Callable[..., Path]
 
 
@@ -51,7 +52,7 @@ def code(card: str) -> str:
         {"epsilon": 60.0},
         {"kind": "selective", "unit": "phrase"},
         {"exposures": [{"account": "other", "kind": "selective", "release_id": "jft-1"}]},
-        {"other_accounts": [certificate() | {"account": "second", "kind": "central", "epsilon": 8.0}]},
+        {"other_accounts": [OTHER]},
     ],
 )
 def test_page_and_cards_make_the_same_statement(make_run: Make, changes: dict[str, object]) -> None:
@@ -212,7 +213,3 @@ def test_bad_input_is_one_sentence(make_run: Make) -> None:
     (run / "synthetic.parquet").write_text("no Parquet")
     with pytest.raises(ConfigError, match="is no Parquet file"):
         write_cards(run)
-
-
-def test_the_separator_is_the_one_texts_were_learned_behind() -> None:
-    assert SEPARATOR == DOCUMENT_SEPARATOR
