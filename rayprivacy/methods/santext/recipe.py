@@ -63,7 +63,7 @@ class PretrainingConfig(Config):
         learning_rate: AdamW's step size.
         rank: rank of the LoRA matrices.
         layers: how many of the last layers get them; all if absent.
-        seed: public seed of the order of texts and of the masked words.
+        seed: public seed with which these texts are sanitised.
     """
 
     text: Annotated[str, PathKind.PUBLIC]
