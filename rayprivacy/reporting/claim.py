@@ -1,7 +1,7 @@
 """What a certificate says, in sentences: the page, the model card and the data card all take them from here.
 
 The claim is the account's cap, never what was spent so far. While a warning stands nothing is claimed, and what the
-certificate would read is told as such.
+certificate would read is marked so.
 """
 
 from dataclasses import dataclass

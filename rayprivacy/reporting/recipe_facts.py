@@ -65,12 +65,14 @@ class RecipeFacts(Lenient):
     def sentences(self) -> list[str]:
         """Base model and labels, as paragraphs of Markdown."""
         further = ", trained further on public text" if self.pretrain else ""
-        told = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
+        found = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
         if not self.codes.values:
-            return told
-        told.append("A text has these labels; their lists are public, and what is on none is `other`:")
-        told.append("\n".join(f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items()))
-        return told
+            return found
+        found.append("A text has these labels; their lists are public, and what is on none is `other`:")
+        found.append(
+            "\n".join(f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items())
+        )
+        return found
 
 
 def public_name(base: str) -> str:
