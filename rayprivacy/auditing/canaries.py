@@ -34,7 +34,7 @@ class CanaryPlan(Config):
     """What is planted: one secret of each kind at each number of repetitions.
 
     Attributes:
-        kinds: of secrets.
+        kinds: kinds of the secrets.
         repetitions: how many users carry a secret, for each secret of a kind.
         candidates: how many candidates of a kind there are; the planted ones are among them.
     """

@@ -9,25 +9,16 @@ from rayprivacy.cli import audit, clean, epsilon, evaluate, ledger, runs, saniti
 from rayprivacy.core.errors import RayPrivacyError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None)
-app.add_typer(runs.app)
-app.add_typer(sanitize.app)
-app.add_typer(submit.app)
-app.add_typer(tune.app)
-app.add_typer(evaluate.app)
-app.add_typer(audit.app)
-app.add_typer(clean.app)
+for commands in (runs, sanitize, submit, tune, evaluate, audit, clean):
+    app.add_typer(commands.app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(epsilon.app, name="epsilon")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; a wrong input is one sentence, not a traceback.
+    """Run the command line, by default on this process's words, and return the exit code.
 
-    Args:
-        arguments: words after the program's name; `None` stands for those of this process.
-
-    Returns:
-        The exit code.
+    A wrong input is one sentence, not a traceback.
     """
     try:
         app(arguments)

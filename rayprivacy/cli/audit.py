@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from rayprivacy import api
+from rayprivacy.cli.options import show_files
 from rayprivacy.core.tables import WholeTable
 
 app = typer.Typer()
@@ -49,7 +50,7 @@ def _show(found: dict[str, Any], console: Console, root: Path) -> None:
         console.print(f"- {note}", highlight=False)
     style = "bold red" if found["verdict"]["flagged"] else None
     console.print(found["verdict"]["sentence"], highlight=False, style=style)
-    console.print(f"{'audit':<16}{root / 'audit.json'}", highlight=False, soft_wrap=True)
+    show_files([("audit", root / "audit.json")])
 
 
 def _membership(found: dict[str, Any], title: str) -> WholeTable:

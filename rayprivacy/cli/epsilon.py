@@ -8,7 +8,7 @@ import typer
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from rayprivacy.accounting import published
-from rayprivacy.accounting.calibrate import least_sigma_near, sigma_for
+from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.decay import DecayingNoise, NoisePerWorker
 from rayprivacy.accounting.events import leaves
 from rayprivacy.accounting.fields import show
@@ -23,13 +23,11 @@ from rayprivacy.cli.epsilon_answer import (
     Answer,
     AsJson,
     AsPublished,
+    Question,
     Sigma,
     WantedEpsilon,
-    answer_of,
-    headline,
     one_of,
     positive,
-    proper_delta,
     share,
     whole,
 )
@@ -67,10 +65,10 @@ def epsilon_gaussian(
 
     Example: rayprivacy epsilon gaussian --count 100 --sigma 10
     """
-    given = one_of({"--sigma": sigma}, epsilon)
-    noise, cost = _gaussian(whole("--count", count), sigma, epsilon, delta)
+    asked = Question({"--sigma": sigma}, epsilon, delta)
+    noise, cost = _gaussian(asked, whole("--count", count))
     Answer(
-        headline=headline(cost, delta, None if given else f"sigma = {noise:.6g}"),
+        headline=asked.headline(cost, noise),
         epsilon=cost,
         delta=delta,
         noise={"sigma": noise},
@@ -78,7 +76,7 @@ def epsilon_gaussian(
         relation=RELATION,
         unit="what the sensitivity is of",
         assumptions=(f"{count} Gaussian events; {ACCOUNTED}",),
-    ).show(as_json=as_json)
+    ).show(False, as_json)
 
 
 @app.command("seqpate")  # what people ask for by its paper's name: the calculator of its votes
@@ -98,18 +96,20 @@ def epsilon_votes(
 
     Example: rayprivacy epsilon seqpate --queries 1000 --teachers 1000 --epsilon 3
     """
-    if sigma is None and epsilon is None:
-        epsilon = 3.0
-    given = one_of({"--sigma": sigma}, epsilon)
+    asked = Question({"--sigma": sigma}, 3.0 if sigma is None and epsilon is None else epsilon, delta)
     shards = 1 if shards_per_phrase is None else whole("--shards-per-phrase", shards_per_phrase)
-    noise, cost = _gaussian(whole("--queries", queries), sigma, epsilon, delta)
+    noise, cost = _gaussian(asked, whole("--queries", queries))
     std = noise * math.sqrt(2) * shards
     on_votes = f"noise std {std:.4g} on the sum, {std / whole('--teachers', teachers):.4g} on the mean"
-    first = f"{headline(cost, delta, None)}; {on_votes}" if given else f"sigma = {noise:.6g} per query; {on_votes}"
-    unit = "user" if shards_per_phrase is None else "phrase"
-    sensitivity = "sqrt(2)" if shards_per_phrase is None else f"{shards} * sqrt(2)"
+    first = asked.headline(cost, noise) if asked.epsilon is None else f"sigma = {noise:.6g} per query"
+    unit, sensitivity = "user", "sqrt(2)"
+    of_users: tuple[str, ...] = ()
+    if shards_per_phrase is not None:
+        unit, sensitivity = "phrase", f"{shards} * sqrt(2)"
+        alone = epsilon_of(math.sqrt(queries) / (noise * shards), delta)
+        of_users = (f"a phrase in one shard, and a user (who sits in one shard), has epsilon {alone:.6g}",)
     Answer(
-        headline=first,
+        headline=f"{first}; {on_votes}",
         epsilon=cost,
         delta=delta,
         noise={"sigma": noise, "std_of_sum": std},
@@ -118,7 +118,7 @@ def epsilon_votes(
         unit=unit,
         assumptions=(
             f"{queries} Gaussian events, L2 sensitivity {sensitivity}, unit {unit}, no subsampling; {ACCOUNTED}",
-            *_per_user(shards_per_phrase, queries, noise, delta),
+            *of_users,
         ),
         published=(published.votes_as_published("SeqPATE (2022)", queries, noise, delta),),
     ).show(as_published, as_json)
@@ -140,25 +140,21 @@ def epsilon_dpsgd(
 
     Example: rayprivacy epsilon dpsgd --q 0.01 --sigma 1 --steps 1000 --delta 1e-5
     """
-    given = one_of({"--sigma": sigma}, epsilon)
+    asked = Question({"--sigma": sigma}, epsilon, delta)
     if as_published and bands != 1:
         raise ConfigError(f"--as-published with --bands {bands}: no formula was published: leave one out.")
     make = _training(q, steps, records_per_user) if bands == 1 else _banded(q, steps, records_per_user, bands)
-    noise, found = _solve("--sigma", lambda s: _figures(make(s), delta), sigma, epsilon, delta)
+    (noise,), found = asked.solve(lambda s: _figures(delta, make(s)))
     one_record = PoissonSampledDpEvent(q, GaussianDpEvent(noise))
     # In closed form where noise is independent, for any number of steps.
     error = noise * (math.sqrt((steps + 1) / 2) if bands == 1 else prefix_error(prefix_strategy(bands, steps), steps))
-    answer_of(
+    asked.answer(
         found,
-        delta,
         {"sigma": noise},
-        solved=None if given else f"sigma = {noise:.6g}",
-        unit=USER_OR_RECORD if records_per_user == 1 else f"user with up to {records_per_user} records",
-        before=(
-            f"noise of the sum of all gradients so far, root mean square over the steps: {error:.4g} clipping norms",
-        ),
-        after=(f"{SAMPLED if bands == 1 else BANDED.format(bands)}; {FIXED_PLAN}",),
-        published=(published.dpsgd(one_record, steps, delta),) if as_published else (),
+        USER_OR_RECORD if records_per_user == 1 else f"user with up to {records_per_user} records",
+        f"noise of the sum of all gradients so far, root mean square over the steps: {error:.4g} clipping norms",
+        f"{SAMPLED if bands == 1 else BANDED.format(bands)}; {FIXED_PLAN}",
+        (published.dpsgd(one_record, steps, delta),) if as_published else (),
     ).show(as_published, as_json)
 
 
@@ -179,33 +175,18 @@ def epsilon_two_stage(
 
     Example: rayprivacy epsilon two-stage --q1 .02 --sigma1 .9 --steps1 500 --q2 .01 --sigma2 .9 --steps2 1000
     """
-    given = one_of({"--sigma1": sigma1, "--sigma2": sigma2}, epsilon)
-    first = _training(q1, steps1, stage="1")
-    second = _training(q2, steps2, stage="2")
-
-    def both(noise1: float, noise2: float) -> Figures:
-        return figures([*leaves(first(noise1)), *leaves(second(noise2))], delta)
-
-    if given:
-        noises = (positive("--sigma1", sigma1), positive("--sigma2", sigma2))
-        proper_delta(delta)
-        found = both(*noises)
-    else:
-        common, found = _solve("--sigma", lambda s: both(s, s), None, epsilon, delta)
-        noises = (common, common)
-    stages = [next(leaves(first(noises[0]))), next(leaves(second(noises[1])))]
+    asked = Question({"--sigma1": sigma1, "--sigma2": sigma2}, epsilon, delta)
+    makers = (_training(q1, steps1, stage="1"), _training(q2, steps2, stage="2"))
+    noises, found = asked.solve(lambda *s: _figures(delta, *(make(each) for make, each in zip(makers, s, strict=True))))
+    stages = [next(leaves(make(noise))) for make, noise in zip(makers, noises, strict=True)]
     alone = [figures([stage], delta).epsilon for stage in stages]
-    answer_of(
+    asked.answer(
         found,
-        delta,
         {"sigma1": noises[0], "sigma2": noises[1]},
-        solved=None if given else f"sigma1 = sigma2 = {noises[0]:.6g}",
-        unit="user",
-        before=(
-            f"stage 1 alone {alone[0]:.6g}, stage 2 alone {alone[1]:.6g}; both see the same users, so they compose",
-        ),
-        after=(f"{SAMPLED}; {FIXED_PLAN}",),
-        published=published.two_stage(stages, delta) if as_published else (),
+        "user",
+        f"stage 1 alone {alone[0]:.6g}, stage 2 alone {alone[1]:.6g}; both see the same users, so they compose",
+        f"{SAMPLED}; {FIXED_PLAN}",
+        published.two_stage(stages, delta),
     ).show(as_published, as_json)
 
 
@@ -226,29 +207,20 @@ def epsilon_select(
 
     Example: rayprivacy epsilon select --q 0.01 --sigma 1 --steps 1000 --trials 10 --delta 1e-5
     """
-    given = one_of({"--sigma": sigma}, epsilon)
+    asked = Question({"--sigma": sigma}, epsilon, delta)
     if not 1 < trials <= 1e5:
         raise ConfigError(f"--trials is {trials}: give an expected number above 1 and at most 1e5.")
     make = _training(q, steps)
     most = math.ceil(trials)
-
-    def winner(noise: float) -> Figures:
-        return _figures(select_event(make(noise), trials, distribution, shape), delta)
-
-    noise, found = _solve("--sigma", winner, sigma, epsilon, delta)
-    one = _figures(make(noise), delta)
-    every = _figures(pay_for_all(make(noise), most), delta)
-    answer_of(
+    (noise,), found = asked.solve(lambda s: _figures(delta, select_event(make(s), trials, distribution, shape)))
+    one, every = (_figures(delta, event).epsilon for event in (make(noise), pay_for_all(make(noise), most)))
+    asked.answer(
         Figures(found.by),  # that PLD has no figure for a choice holds for all of them
-        delta,
         {"sigma": noise},
-        solved=None if given else f"sigma = {noise:.6g}",
-        unit=USER_OR_RECORD,
-        before=(f"one run alone {one.epsilon:.6g}; paying for all of {most} runs {every.epsilon:.6g}",),
-        after=(
-            f"{SAMPLED}; trials are independent, none is pruned, nothing but the winner leaves, their number included",
-        ),
-        published=(published.select(one.epsilon),) if as_published else (),
+        USER_OR_RECORD,
+        f"one run alone {one:.6g}; paying for all of {most} runs {every:.6g}",
+        f"{SAMPLED}; trials are independent, none is pruned, nothing but the winner leaves, their number included",
+        (published.select(one),),
     ).show(as_published, as_json)
 
 
@@ -280,27 +252,22 @@ def epsilon_edpsgd(
 
     Example: rayprivacy epsilon edpsgd --z0 8 --schedule linear --tau .1 --steps-per-epoch 50 --steps 100 --workers 4
     """
-    given = one_of({"--z0": z0}, epsilon)
+    asked = Question({"--z0": z0}, epsilon, delta)
     share("--q", q)
     positive("--max-scale", max_scale)
     logical = whole("--workers", workers) * whole("--micro-batches", micro_batches)
     falling = _schedule(schedule, tau, steps_per_epoch, decay)
     noise = DecayingNoise(falling, steps, logical, per_worker, q, max_scale)
-    proper_delta(delta)
-    start = positive("--z0", z0) if epsilon is None else noise.least_z0(epsilon, delta)
-    found, effective = noise.figures(start, delta), noise.effective(start)
-    answer_of(
-        found,
-        delta,
-        {"z0": start, "effective": effective, "effective_last": noise.levels(start)[-1][0]},
-        solved=None if given else f"z0 = {start:.6g}",
-        unit="user (or record) in one micro-batch",
-        before=(
-            f"effective multiplier of step 1: z / ({noise.divisor}) = {effective:.6g} with N = {logical}, of the last"
-            f" step {noise.levels(start)[-1][0]:.6g}; a clipped mean changes by up to 2C",
-        ),
-        after=("micro-batches are assigned by a keyed hash into N, and scale factors come from public data",),
-        published=(
+    start = noise.least_z0(epsilon, delta) if epsilon is not None else asked.given()[0]
+    effective, last = noise.effective(start), noise.levels(start)[-1][0]
+    asked.answer(
+        noise.figures(start, delta),
+        {"z0": start, "effective": effective, "effective_last": last},
+        "user (or record) in one micro-batch",
+        f"effective multiplier of step 1: z / ({noise.divisor}) = {effective:.6g} with N = {logical}, of the last"
+        f" step {last:.6g}; a clipped mean changes by up to 2C",
+        "micro-batches are assigned by a keyed hash into N, and scale factors come from public data",
+        (
             published.edpsgd(noise.as_printed(start), delta),
             published.edpsgd_by_zcdp(noise.printed_rho(start), delta),
         )
@@ -352,20 +319,12 @@ def epsilon_santext(
     ).show(as_published, as_json)
 
 
-def _gaussian(count: int, sigma: float | None, epsilon: float | None, delta: float) -> tuple[float, float]:
+def _gaussian(asked: Question, count: int) -> tuple[float, float]:
     """Noise multiplier and epsilon, from either."""
-    proper_delta(delta)
-    if epsilon is not None:
-        return sigma_for(count, Budget(epsilon, delta)), epsilon
-    sigma = positive("--sigma", sigma)
-    return sigma, epsilon_of(math.sqrt(count) / sigma, delta)
-
-
-def _per_user(shards: int | None, queries: int, sigma: float, delta: float) -> tuple[str, ...]:
-    if shards is None:
-        return ()
-    alone = epsilon_of(math.sqrt(queries) / (sigma * shards), delta)
-    return (f"a phrase in one shard, and a user (who sits in one shard), has epsilon {alone:.6g}",)
+    if asked.epsilon is not None:
+        return sigma_for(count, Budget(asked.epsilon, asked.delta)), asked.epsilon
+    (sigma,) = asked.given()
+    return sigma, epsilon_of(math.sqrt(count) / sigma, asked.delta)
 
 
 def _schedule(kind: ScheduleKind, tau: float | None, steps_per_epoch: int, decay: float) -> NoiseSchedule:
@@ -405,18 +364,5 @@ def _banded(q: float, steps: int, records: int, bands: int) -> Callable[[float],
     return lambda sigma: NoisySteps(bands * q, sigma, 1.0, steps, bands=bands).event
 
 
-def _figures(event: DpEvent, delta: float) -> Figures:
-    return figures(list(leaves(event)), delta)
-
-
-def _solve(
-    option: str, cost: Callable[[float], Figures], noise: float | None, epsilon: float | None, delta: float
-) -> tuple[float, Figures]:
-    """The noise that was given by an option or that epsilon needs, with its figures."""
-    proper_delta(delta)
-    found = (
-        positive(option, noise)
-        if epsilon is None
-        else least_sigma_near(lambda s: cost(s).epsilon, epsilon, guess=lambda s: 1 / s)
-    )
-    return found, cost(found)
+def _figures(delta: float, *events: DpEvent) -> Figures:
+    return figures([leaf for event in events for leaf in leaves(event)], delta)

@@ -30,7 +30,7 @@ def evaluate(
         list[str] | None, typer.Option(help="minilm-l6, tfidf, or a base model as in model.base; may be repeated.")
     ] = None,
     base: Annotated[str | None, typer.Option(help="The base model whose perplexity of the texts is measured.")] = None,
-    max_texts: Annotated[int, typer.Option(help="Compare at most so many texts of each file.")] = 5000,
+    max_texts: Annotated[int, typer.Option(help="Most texts of each file that are compared.")] = 5000,
     max_words: Annotated[int | None, typer.Option(help="The bound on words that the synthetic text had.")] = None,
     seed: Annotated[int, typer.Option(help="Of samples, clusters and intervals; public.")] = 0,
 ) -> None:

@@ -12,14 +12,13 @@ from rayprivacy.accounting.plan import read_plan
 from rayprivacy.cli.options import AccountName, Delta, Head, LedgerKey, LedgerUrl
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.files import read_json
-from rayprivacy.core.keys import load_key
+from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.accounts import MEANING, Account
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.export import export_ledger, verify_export
 from rayprivacy.ledger.filters.choose import COMPOSITIONS
 from rayprivacy.ledger.meaning import unit_named, words_named
-from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.status import AccountStatus
 from rayprivacy.ledger.store import Ledger
 
@@ -61,13 +60,12 @@ def ledger_create(
         what = f"--composition is '{composition}'" if order is None else "--order is given"
         raise ConfigError(f"--plan chooses the order of 'rdp', or is registered for 'pld', and {what}: leave one out.")
     events = read_plan(plan) if plan else ()
-    more: More = {"kind": kind, "corpus": corpus, "plan": events}
-    more |= {"order": order} if order is not None else {}
-    more |= {"policy": policy} if policy is not None else {}
-    more |= {"of": of} if of is not None else {}
-    more |= {"protected": protected} if protected is not None else {}
-    book = Ledger.open(ledger, key=load_key(ledger_key) if ledger_key else None)
-    opened = book.create_account(account, unit, relation, Budget(epsilon, delta), composition, **more)
+    terms: dict[str, Any] = {"order": order, "policy": policy, "of": of, "protected": protected}
+    terms = {name: value for name, value in terms.items() if value is not None}
+    book = Ledger.open(ledger, key=_key(ledger_key))
+    opened = book.create_account(
+        account, unit, relation, Budget(epsilon, delta), composition, kind=kind, corpus=corpus, plan=events, **terms
+    )
     own = {name: value for name, value in opened.parameters.items() if name not in MEANING}
     rule = ", ".join([composition, *(f"{name} {value}" for name, value in own.items())])
     typer.echo(f"account {account}: epsilon {epsilon:g} at delta {delta:g}, {opened.protection}, composition {rule}")
@@ -110,7 +108,7 @@ def ledger_show(
         for status in found:
             typer.echo(json.dumps(status.figures))
         return
-    _console().print(_accounts(found))
+    _print(_accounts(found))
     for status in found:
         _echo_meaning(status.account)
         if status.exposures:
@@ -160,8 +158,7 @@ def ledger_verify(
         raise ConfigError("--public-key checks the signature of an export: give it with --export.")
     head = _head(certificate) if certificate else expected_head
     if export is not None:
-        key = load_key(ledger_key) if ledger_key else None
-        report = verify_export(export, key=key, public_key=public_key, expected_head=head)
+        report = verify_export(export, key=_key(ledger_key), public_key=public_key, expected_head=head)
     else:
         report = _existing(str(ledger), ledger_key).verify(head)
     if ledger_key and report.macs == "none":
@@ -195,7 +192,7 @@ def ledger_export(
     """
     book = _existing(ledger, ledger_key)
     with book.snapshot() as connection:
-        typer.echo(export_ledger(connection, out, load_key(ledger_key) if ledger_key else None))
+        typer.echo(export_ledger(connection, out, _key(ledger_key)))
 
 
 def _echo_meaning(account: Account) -> None:
@@ -206,7 +203,11 @@ def _echo_meaning(account: Account) -> None:
 def _existing(url: str, key: Path | None = None) -> Ledger:
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
         raise ConfigError(f"--ledger is {url!r}: there is no such ledger, create one with `rayprivacy ledger create`.")
-    return Ledger.open(url, key=load_key(key) if key else None)
+    return Ledger.open(url, key=_key(key))
+
+
+def _key(path: Path | None) -> Key | None:
+    return load_key(path) if path else None
 
 
 def _head(certificate: Path) -> str:
@@ -216,8 +217,8 @@ def _head(certificate: Path) -> str:
         raise ConfigError(f"--certificate is {certificate}: give the certificate.json of a run.") from None
 
 
-def _console() -> Console:
-    return Console(width=max(Console().width, WIDTH))
+def _print(table: Table) -> None:
+    Console(width=max(Console().width, WIDTH)).print(table)
 
 
 def _accounts(found: list[AccountStatus]) -> Table:
@@ -241,6 +242,6 @@ def _print_charges(book: Ledger, status: AccountStatus, last: int | None) -> Non
         share = status.share_of(line)
         part = "-" if share is None else f"{share:.2%}"
         table.add_row(line.release_id, str(line.rung or "-"), line.state, part, line.reserved_at, line.changed_at)
-    _console().print(table)
+    _print(table)
     if len(shown) < len(lines):
         typer.echo(f"{len(lines) - len(shown)} earlier charges are not shown: add --all.")

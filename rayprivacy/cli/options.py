@@ -1,9 +1,13 @@
-"""Options that several commands take."""
+"""Options that several commands take, and what several of them print."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+from rayprivacy.ledger.certificate import Certificate
 
 RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a YAML file such as those in jobs/.")]
 Overrides = Annotated[list[str] | None, typer.Option("-o", "--override", help="key=value, e.g. privacy.epsilon=8")]
@@ -17,3 +21,18 @@ AccountName = Annotated[str, typer.Option("--account", help="Name of the account
 Head = Annotated[str | None, typer.Option("--expected-head", help="A head seen earlier, e.g. of a certificate.")]
 Delta = Annotated[float, typer.Option(help="delta of the guarantee")]
 ACCOUNTED = "accountant: analytic Gaussian (GDP), relation: add-or-remove"
+
+
+def show_claim(certificate: Certificate, sentence: str = "") -> None:
+    """Print a certificate's warnings, a sentence on its claim, and its figures."""
+    console = Console()
+    for warning in certificate.warnings:
+        console.print(f"WARNING: {warning}", style="bold red")
+    for line in [sentence] * bool(sentence) + [f"{name}: {figure}" for name, figure in certificate.figures.items()]:
+        console.print(line, highlight=False)
+
+
+def show_files(files: Iterable[tuple[str, str | Path]]) -> None:
+    """Print where files are, one in a line."""
+    for label, path in files:
+        typer.echo(f"{label:<16}{path}")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from rayprivacy import api
-from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder
+from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, show_claim, show_files
 from rayprivacy.core.tables import WholeTable
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
@@ -67,32 +67,28 @@ def run(
 
 
 def _summary(out: str, certificate: Certificate, heldout: dict[str, Any], texts: str) -> None:
-    console = Console()
-    for warning in certificate.warnings:
-        console.print(f"WARNING: {warning}", style="bold red")
     request = certificate.run_request
-    console.print(
+    show_claim(
+        certificate,
         f"\n{certificate.kind}: epsilon = {request.epsilon:g}, delta = {request.delta:g}, unit = {certificate.unit} "
         f"({certificate.relation}); account cap: epsilon = {certificate.epsilon:g}",
-        highlight=False,
     )
-    for name, figure in certificate.figures.items():
-        console.print(f"{name}: {figure}", highlight=False)
     if "perplexity" in heldout:
-        bleu, intervals = heldout.get("bleu", {}), heldout.get("perplexity_interval", {})
-        columns = (*(("95%",) if intervals else ()), *(("Bleu-3", "Bleu-4") if bleu else ()))
-        table = WholeTable("model", "held-out perplexity", *columns, title="internal: measured on private text")
-        for name, value in heldout["perplexity"].items():
-            interval = ["{:.1f} to {:.1f}".format(*intervals[name])] if name in intervals else []
-            scores = [bleu.get(name, {}).get(f"bleu{n}", math.nan) for n in (3, 4)] if bleu else []
-            table.add_row(name, f"{value:.1f}", *interval, *(f"{score:.2f}" for score in scores))
-        console.print(table)
-    for label, name in (
-        *((("synthetic text", texts),) if texts else (("model", "model"),)),
-        ("certificate", "certificate.md"),
-        ("report", "report.html"),
-    ):
-        console.print(f"{label:<16}{out.rstrip('/')}/{name}", highlight=False, soft_wrap=True)
+        Console().print(_perplexities(heldout))
+    released = ("synthetic text", texts) if texts else ("model", "model")
+    files = (released, ("certificate", "certificate.md"), ("report", "report.html"))
+    show_files((label, f"{out.rstrip('/')}/{name}") for label, name in files)
+
+
+def _perplexities(heldout: dict[str, Any]) -> WholeTable:
+    bleu, intervals = heldout.get("bleu", {}), heldout.get("perplexity_interval", {})
+    columns = (*(("95%",) if intervals else ()), *(("Bleu-3", "Bleu-4") if bleu else ()))
+    table = WholeTable("model", "held-out perplexity", *columns, title="internal: measured on private text")
+    for name, value in heldout["perplexity"].items():
+        interval = ["{:.1f} to {:.1f}".format(*intervals[name])] if name in intervals else []
+        scores = [bleu.get(name, {}).get(f"bleu{n}", math.nan) for n in (3, 4)] if bleu else []
+        table.add_row(name, f"{value:.1f}", *interval, *(f"{score:.2f}" for score in scores))
+    return table
 
 
 @app.command()

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from rayprivacy import api
+from rayprivacy.cli.options import show_claim, show_files
 from rayprivacy.core.errors import ConfigError
 
 app = typer.Typer()
@@ -26,7 +26,7 @@ def sanitize(
         list[str] | None, typer.Option(help="Column that is copied, unprotected; may be repeated.")
     ] = None,
     max_records: Annotated[int, typer.Option(help="Most records of a user.")] = 8,
-    max_tokens: Annotated[int, typer.Option(help="Texts are cut to so many words.")] = 64,
+    max_tokens: Annotated[int, typer.Option(help="Most words of a text; longer ones are cut.")] = 64,
     words: Annotated[int, typer.Option(help="Most frequent words of English that are told apart.")] = 30_000,
     plus: Annotated[bool, typer.Option("--plus", help="SanText+: protect the less frequent words alone.")] = False,
     account: Annotated[str, typer.Option(help="Account that pays: one private corpus.")] = "sanitize",
@@ -52,13 +52,7 @@ def sanitize(
     }
     if keep is not None:  # it costs what it costs
         data["privacy"]["epsilon"] = float(f"{api.plan(api.load_recipe(data)).epsilon * 1.0001:.5g}")
-    recipe, console = api.load_recipe(data), Console()
-    result = api.run(recipe, out.with_name(f"{out.name}.run"), resume=True)
-    certificate = result.certificate
-    for warning in certificate.warnings:
-        console.print(f"WARNING: {warning}", style="bold red")
-    for name, figure in certificate.figures.items():
-        console.print(f"{name}: {figure}", highlight=False)
+    result = api.run(api.load_recipe(data), out.with_name(f"{out.name}.run"), resume=True)
+    show_claim(result.certificate)
     out.write_bytes((result.path / "sanitized.parquet").read_bytes())
-    for name, path in (("sanitised text", out), ("certificate", result.path / "certificate.md")):
-        console.print(f"{name:<16}{path}", highlight=False, soft_wrap=True)
+    show_files([("sanitised text", out), ("certificate", result.path / "certificate.md")])

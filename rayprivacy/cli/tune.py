@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from rayprivacy import api
-from rayprivacy.cli.options import Overrides
+from rayprivacy.cli.options import Overrides, show_files
 from rayprivacy.core.tables import WholeTable
 
 if TYPE_CHECKING:
@@ -50,9 +50,5 @@ def _show(outcome: "Outcome", out: Path, console: Console) -> None:
         console.print(f"the search ended early: {outcome.exhausted}; what follows is the best so far")
     if outcome.spent is not None:
         console.print(f"the account has spent {outcome.spent:.1%} of its cap", highlight=False)
-    for label, name in (
-        ("best recipe", "best.yaml"),
-        ("all trials", "trials.parquet"),
-        ("frontier", "frontier.png"),
-    ):
-        console.print(f"{label:<16}{out / name}", highlight=False, soft_wrap=True)
+    files = (("best recipe", "best.yaml"), ("all trials", "trials.parquet"), ("frontier", "frontier.png"))
+    show_files((label, out / name) for label, name in files)

@@ -113,7 +113,7 @@ class DpSgdConfig(Config):
         sampling_rate: q, the probability that a user (or record) takes part in a step, by a keyed coin of its own. With
             bands, the mean over steps: b q in every b-th of them, and 0 in the others.
         expected_batch: what the noisy sum is divided by: a public guess at q times the number of users.
-        steps: T.
+        steps: T, the number of steps.
         clipping_norm: C, bound on the L2 norm of one user's (or record's) gradient.
         clipping: `flat` scales what is longer than C; `per_layer` bounds each parameter by C / sqrt(parameters);
             `automatic` scales everything to about C (Bu et al., 2022).

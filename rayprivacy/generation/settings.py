@@ -15,10 +15,10 @@ class SamplingConfig(Config):
     """How text is sampled from a model.
 
     Attributes:
-        texts: how many texts.
+        texts: number of texts.
         max_tokens: new tokens at most; a text that does not end by then is cut there.
         prompt_words: the shortest and longest cut of a public prompt, in words.
-        temperature, top_k, top_p: the usual sampling filters.
+        temperature, top_k, top_p: the usual filters of sampling.
         seed: a public seed; sampling is not a privacy mechanism.
     """
 
@@ -62,7 +62,7 @@ class PseudoConfig(SamplingConfig):
     by what is installed, and the engine that there always was stays out of the release id.
 
     Attributes:
-        engine: what samples.
+        engine: the library that samples.
     """
 
     prompt_words: tuple[int, int] = (4, 4)

@@ -17,11 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.number_format import fast_format
 from rayprivacy.models.quiet import no_progress_bars
-from rayprivacy.models.settings import AUTO, ModelConfig
+from rayprivacy.models.settings import AUTO, DOCUMENT_SEPARATOR, ModelConfig
 from rayprivacy.models.sources import resolve_base
 from rayprivacy.models.tagger_settings import TaggerConfig
-
-DOCUMENT_SEPARATOR = "<|endoftext|>"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
 AUTO: Final = "auto"
+DOCUMENT_SEPARATOR: Final = "<|endoftext|>"  # before each text, as in pre-training
 LEAST_TEXTS = 10  # on which a model is pretrained
 
 
@@ -35,13 +36,13 @@ class PretrainConfig(Config):
             public, and no part of the corpus, is the word of whoever writes the recipe.
         text: the column that holds the text.
         prompts: in place of a source, a public file of prompts, one a line: the base model writes the text itself.
-        texts: how many it writes.
+        texts: number of texts that it writes.
         text_tokens: of each text behind its prompt, at most; `max_tokens` if absent.
         sentences: of each text, where so many end in it; then the text ends with them.
-        steps: of AdamW.
+        steps: number of AdamW's steps.
         batch: rows of a step.
-        max_tokens: of a row. Texts are packed into rows, and longer ones are cut.
-        learning_rate: of AdamW.
+        max_tokens: tokens of a row. Texts are packed into rows, and longer ones are cut.
+        learning_rate: AdamW's step size.
         seed: of what the base model writes, of which texts are held out, and of the order of the others.
     """
 
@@ -86,7 +87,7 @@ class AdapterConfig(Config):
 
     Attributes:
         kind: `lora` matrices beside the linear maps of the layers, or `full`: every weight.
-        rank: of the LoRA matrices.
+        rank: rank of the LoRA matrices.
         layers: for `lora`: how many of the last layers get them; all if absent.
     """
 
@@ -101,7 +102,7 @@ class ParserConfig(Config):
     Attributes:
         source: public utterances with their trees, named as `pretrain.source` is.
         text: the column that holds the utterance.
-        steps: of AdamW.
+        steps: number of AdamW's steps.
         batch: pairs of a step.
         max_tokens: of an utterance, at most; longer ones are cut.
         learning_rate: of AdamW in the first step; it falls linearly towards zero.

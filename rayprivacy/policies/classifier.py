@@ -27,20 +27,12 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class WordScores:
-    """A logistic regression on TF-IDF features of words.
-
-    Attributes:
-        vocabulary: row of each canonical word.
-        idf: float64 [words].
-        weights: float64 [words, domains].
-        bias: float64 [domains].
-        domains: their names.
-    """
+    """A logistic regression on TF-IDF features of words; `vocabulary` has the row of each canonical word."""
 
     vocabulary: dict[str, int]
-    idf: npt.NDArray[np.float64]
-    weights: npt.NDArray[np.float64]
-    bias: npt.NDArray[np.float64]
+    idf: npt.NDArray[np.float64]  # [words]
+    weights: npt.NDArray[np.float64]  # [words, domains]
+    bias: npt.NDArray[np.float64]  # [domains]
     domains: tuple[str, ...]
 
     def probabilities(self, text: str) -> npt.NDArray[np.float64]:
@@ -63,11 +55,7 @@ class WordScores:
 class ClassifierPolicy(Policy):
     """Hides every window of words that is of some domain with more than a threshold's probability.
 
-    Args:
-        scores: the classifier.
-        window: words of a window; a shorter line is one window.
-        threshold: the probability.
-        kept: words that are never hidden, and not looked at.
+    A line of fewer words is one window; words that are kept are in none.
     """
 
     def __init__(self, scores: WordScores, window: int, threshold: float, kept: Iterable[str] = ()) -> None:
@@ -98,31 +86,19 @@ class ClassifierPolicy(Policy):
         return float(self._scores.probabilities(text).max()) > self._threshold
 
     def _windows(self, pieces: Sequence[Piece]) -> Iterator[list[int]]:
-        for line in _lines(pieces):
+        lines: list[list[int]] = [[]]
+        for at, piece in enumerate(pieces):
+            if "\n" in piece.gap:
+                lines.append([])
+            lines[-1].append(at)
+        for line in lines:
             words = [at for at in line if pieces[at].word not in self.kept | {MARK}]
             for first in range(max(1, len(words) - self._window + 1)) if words else ():
                 yield words[first : first + self._window]
 
 
-def _lines(pieces: Sequence[Piece]) -> list[list[int]]:
-    lines: list[list[int]] = [[]]
-    for at, piece in enumerate(pieces):
-        if "\n" in piece.gap:
-            lines.append([])
-        lines[-1].append(at)
-    return lines
-
-
 def train_scores(rows: Sequence[tuple[str, str]], window: int) -> WordScores:
-    """Train on public texts, cut into windows as long as those that will be judged.
-
-    Args:
-        rows: public turns, each with its domain.
-        window: words of a window.
-
-    Raises:
-        ConfigError: there are fewer than two domains, or scikit-learn is not installed.
-    """
+    """Train on public texts with their domains, cut into windows as long as those that will be judged."""
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression
@@ -130,24 +106,22 @@ def train_scores(rows: Sequence[tuple[str, str]], window: int) -> WordScores:
         raise ConfigError(
             "policy.kind is 'classifier', which needs scikit-learn: run pip install 'rayprivacy[eval]'."
         ) from None
-    pairs = [(part, domain) for text, domain in rows for part in _parts(text, window)]
+    pairs = []
+    for text, domain in rows:
+        words = text.split()
+        pairs += [(" ".join(words[first : first + window]), domain) for first in range(0, len(words), window)]
     if len({domain for _, domain in pairs}) < 2:
         raise ConfigError("policy.train has text of fewer than two domains: give a file with several.")
-    words = TfidfVectorizer(analyzer=words_of)
-    features = words.fit_transform([part for part, _ in pairs])
+    vectors = TfidfVectorizer(analyzer=words_of)
+    features = vectors.fit_transform([part for part, _ in pairs])
     fitted = LogisticRegression(C=INVERSE_REGULARISATION, max_iter=1000).fit(features, [domain for _, domain in pairs])
     weights, bias = fitted.coef_.T, fitted.intercept_
     if len(fitted.classes_) == 2:  # scikit-learn keeps the scores of the second of two
         weights, bias = np.hstack([-weights / 2, weights / 2]), np.array([-bias[0] / 2, bias[0] / 2])
     return WordScores(
-        vocabulary={str(word): int(row) for word, row in words.vocabulary_.items()},
-        idf=np.round(words.idf_, _DIGITS),
+        vocabulary={str(word): int(row) for word, row in vectors.vocabulary_.items()},
+        idf=np.round(vectors.idf_, _DIGITS),
         weights=np.round(weights, _DIGITS),
         bias=np.round(bias, _DIGITS),
         domains=tuple(map(str, fitted.classes_)),
     )
-
-
-def _parts(text: str, window: int) -> list[str]:
-    words = text.split()
-    return [" ".join(words[first : first + window]) for first in range(0, len(words), window)]

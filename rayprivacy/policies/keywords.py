@@ -21,15 +21,7 @@ _MARKED = words_of(MARK)
 
 
 class KeywordPolicy(Policy):
-    """Hides the words and phrases of a list.
-
-    Args:
-        phrases: as they are written in the list.
-        kept: words that are never hidden.
-
-    Raises:
-        ConfigError: the list is empty, or a phrase has no word or that of the mark.
-    """
+    """Hides the words and phrases of a list, which may not hold the word of the mark."""
 
     def __init__(self, phrases: Iterable[str], kept: Iterable[str] = ()) -> None:
         found = sorted({words_of(phrase) for phrase in phrases})
@@ -61,20 +53,12 @@ class KeywordPolicy(Policy):
 
 
 def read_keywords(path: str) -> list[str]:
-    """The phrases of a YAML file, those of all domains together.
-
-    Raises:
-        ConfigError: it cannot be read, or holds something else.
-    """
+    """The phrases of a YAML file, those of all domains together."""
     return [phrase for listed in read_lists(path).values() for phrase in listed]
 
 
 def read_lists(path: str) -> dict[str, list[str]]:
-    """The phrases of a YAML file by domain; a file that is one list has one domain without a name.
-
-    Raises:
-        ConfigError: it cannot be read, or holds something else.
-    """
+    """The phrases of a YAML file by domain; a file that is one list has one domain without a name."""
     try:
         found: Any = yaml.safe_load(Path(path).read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

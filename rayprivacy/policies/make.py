@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 def make_policy(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
     """The policy of a recipe; a classifier is trained, once in a process.
 
-    Args:
-        config: the block.
-        kept: words that are never hidden.
-
-    Raises:
-        ConfigError: its file cannot be read, or is not the one that the recipe was resolved with; or the policy hides
-            a word that is to be kept.
+    Refused are a file that is not the one the recipe was resolved with, and words to keep that the policy hides.
     """
     policy = _made(config, kept)
     for words in (*kept, " ".join(kept)):

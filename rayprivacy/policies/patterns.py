@@ -12,16 +12,7 @@ from rayprivacy.sanitize.entities import Detector, detector_of
 
 
 class PatternPolicy(Policy):
-    """Hides the values that a detector finds.
-
-    Args:
-        detector: `patterns` or `presidio`.
-        kinds: of values.
-        kept: words that are never hidden.
-
-    Raises:
-        ConfigError: the detector is not installed.
-    """
+    """Hides the values of some kinds that a detector, `patterns` or `presidio`, finds."""
 
     def __init__(self, detector: str, kinds: Sequence[str], kept: Iterable[str] = ()) -> None:
         self._detector: Detector = detector_of(detector, kinds)

@@ -17,7 +17,7 @@ what: a pattern that was hidden by an overlapping one is found, and so is a wind
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rayprivacy.core.artifacts import digest_json
@@ -64,12 +64,7 @@ class Policy(ABC):
 
     @abstractmethod
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
-        """Which pieces, by their index, are sensitive; marks may be named too.
-
-        Args:
-            pieces: of the row's text, in which earlier hits are marks.
-            row: all of the row.
-        """
+        """Which pieces of a row's text, by their index, are sensitive; earlier hits are marks, and may be named too."""
 
     @abstractmethod
     def hides(self, words: str) -> bool:
@@ -96,7 +91,7 @@ class Policy(ABC):
             found = {at for at in self.hits(pieces, row) if pieces[at].word not in self.kept | {MARK}}
             if not found:
                 return pieces
-            pieces = _merged([_hidden(piece) if at in found else piece for at, piece in enumerate(pieces)])
+            pieces = _merged([replace(piece, word=MARK) if at in found else piece for at, piece in enumerate(pieces)])
 
 
 def pieces_of(text: str) -> list[Piece]:
@@ -108,17 +103,12 @@ def pieces_of(text: str) -> list[Piece]:
     return pieces
 
 
-def _hidden(piece: Piece) -> Piece:
-    return Piece(MARK, piece.start, piece.end, piece.place, piece.gap)
-
-
 def _merged(pieces: list[Piece]) -> list[Piece]:
     """The pieces, with marks that follow one another in a line as one."""
     kept: list[Piece] = []
     for piece in pieces:
         if kept and piece.word == MARK == kept[-1].word and "\n" not in piece.gap:
-            last = kept.pop()
-            piece = Piece(MARK, last.start, piece.end, last.place, last.gap)
+            piece = replace(kept.pop(), end=piece.end)
         kept.append(piece)
     return kept
 

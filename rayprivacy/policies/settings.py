@@ -80,11 +80,7 @@ class PolicyConfig(Config):
 
 
 def digest_of(config: PolicyConfig) -> str:
-    """The digest that names a policy, from the recipe and its public file as it is now; nothing is trained.
-
-    Raises:
-        ConfigError: the file cannot be read, or a package is missing.
-    """
+    """The digest that names a policy, from the recipe and its public file as it is now; nothing is trained."""
     if config.kind == "classifier":
         from rayprivacy.policies.classifier import INVERSE_REGULARISATION
 

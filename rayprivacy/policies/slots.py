@@ -12,12 +12,7 @@ from rayprivacy.policies.policy import Piece, Policy, Row
 
 
 class SlotPolicy(Policy):
-    """Hides all words but those outside slots.
-
-    Args:
-        column: of the labels, one of `corpus.join.words`.
-        kept: words that are never hidden.
-    """
+    """Hides all words but those outside slots; the labels' column is one of `corpus.join.words`."""
 
     def __init__(self, column: str, kept: Iterable[str] = ()) -> None:
         super().__init__(digest_json(["slots-1", column]), kept)

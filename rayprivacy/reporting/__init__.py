@@ -1,1 +1,1 @@
-"""The run told on one page: reads what a finished run left behind, and computes nothing on private data."""
+"""The report of a run on one page: reads what a finished run left behind, and computes nothing on private data."""

@@ -5,6 +5,7 @@ Both are in the form of the Hugging Face hub: YAML between two lines of dashes, 
 `metrics.json` is not read here.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,43 +17,41 @@ import yaml
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import SHARED, write_atomic
 from rayprivacy.core.units import AccountKind
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.models.settings import DOCUMENT_SEPARATOR
 from rayprivacy.reporting import claim
 from rayprivacy.reporting.format import markdown, one_line
-from rayprivacy.reporting.inputs import Certificate, read_model
+from rayprivacy.reporting.inputs import read_model
 from rayprivacy.reporting.recipe_facts import RecipeFacts, read_facts
 
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
-SEPARATOR = "<|endoftext|>"  # stands before each text: DOCUMENT_SEPARATOR of rayprivacy.models.backbone
-DATA = (
-    "import pyarrow.parquet as pq",
-    'texts = pq.read_table("{texts}")["text"].to_pylist()',
-)
-MODEL = (
-    "from transformers import AutoModelForCausalLM, AutoTokenizer",
-    'model = AutoModelForCausalLM.from_pretrained("model")  # this folder',
-    'tokenizer = AutoTokenizer.from_pretrained("model")',
-    f'start = "{SEPARATOR}" if "{SEPARATOR}" in tokenizer.get_vocab() else tokenizer.bos_token',
-    'inputs = tokenizer(start + {prompt!r}, return_tensors="pt", add_special_tokens=False)',
-    "tokens = model.generate(**inputs, do_sample=True, max_new_tokens=40)",
-    "print(tokenizer.decode(tokens[0], skip_special_tokens=True))",
-)
-TAGGER = (
-    "from rayprivacy import Tagger",
-    'tagger = Tagger.load("model")  # this folder',
-    "intent, labels = tagger('play something by the beatles')  # a label for each word",
-    "print(intent)",
-    "print(labels)",
-)
+DATA = """\
+import pyarrow.parquet as pq
+texts = pq.read_table("{texts}")["text"].to_pylist()"""
+MODEL = f"""\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model = AutoModelForCausalLM.from_pretrained("model")  # this folder
+tokenizer = AutoTokenizer.from_pretrained("model")
+start = "{DOCUMENT_SEPARATOR}" if "{DOCUMENT_SEPARATOR}" in tokenizer.get_vocab() else tokenizer.bos_token
+inputs = tokenizer(start + {{prompt!r}}, return_tensors="pt", add_special_tokens=False)
+tokens = model.generate(**inputs, do_sample=True, max_new_tokens=40)
+print(tokenizer.decode(tokens[0], skip_special_tokens=True))"""
+TAGGER = """\
+from rayprivacy import Tagger
+tagger = Tagger.load("model")  # this folder
+intent, labels = tagger('play something by the beatles')  # a label for each word
+print(intent)
+print(labels)"""
 LOADED_ALONE = (
     "A tagger on a BERT, a Llama or a GPT-2 is loaded by transformers alone as well, without its CRF if it has one:"
     ' `AutoModelForTokenClassification.from_pretrained("model")`. Of its outputs, those whose names begin with'
     " `intent:` are read from the mean over all tokens, and the others at one token of each word. Which one that is,"
     " and which tokens stand before and behind a text, is in its `config.json`, under `tagger`."
 )
-USE_OF_TAGGERS = ("To find the intent and the slots of requests like those it learnt from.",)
+USE_OF_TAGGERS = "To find the intent and the slots of requests like those it learnt from."
 USE = (
     "To stand in for private text where that may not be seen: tests, prototypes, training of other models. Not as a"
-    " source of facts, and not to learn anything about a single person.",
+    " source of facts, and not to learn anything about a single person."
 )
 TOGETHER = (
     "These files belong together: {files}, `certificate.json`, `certificate.md` and this card; no guarantee holds"
@@ -67,36 +66,29 @@ KEEP = "Because of the warning above, treat all of them as private."
 
 
 def write_cards(run_dir: Path) -> list[Path]:
-    """Write the cards of a finished run; a run without text, or without a model, gets the other one only.
-
-    Args:
-        run_dir: the run: certificate.json, recipe.yaml, and synthetic.parquet or `model`.
-
-    Returns:
-        The cards.
-
-    Raises:
-        ConfigError: a file is missing or lacks a key; the message names both.
-    """
+    """Write the cards of a finished run and return them; a run without text, or without a model, gets the other one."""
     certificate = read_model(run_dir / "certificate.json", Certificate)
     facts = read_facts(run_dir / "recipe.yaml")
     cards = {}
     texts = run_dir / facts.card.texts
     if facts.card.texts and texts.is_file():
-        cards[run_dir / "README.md"] = dataset_card(certificate, facts, texts)
+        cards[run_dir / "README.md"] = _dataset_card(certificate, facts, texts)
     if (run_dir / "model" / "config.json").is_file():
-        cards[run_dir / "model" / "README.md"] = model_card(certificate, facts)
+        cards[run_dir / "model" / "README.md"] = _model_card(certificate, facts)
     for path, text in cards.items():
         write_atomic(path, text.encode(), SHARED)
     return list(cards)
 
 
-def dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> str:
-    """The card of the synthetic text.
+def protection(certificate: Certificate) -> str:
+    """The statement of protection as Markdown: the same on all cards."""
+    said = claim.statement(certificate)
+    reasons = [f"> - {markdown(reason)}" for reason in said.reasons]
+    lines = [f"> **{markdown(said.headline)}**", *[">"] * bool(reasons), *reasons]
+    return "\n\n".join(["\n".join(lines), *map(markdown, said.notes)])
 
-    Raises:
-        ConfigError: the text is not Parquet.
-    """
+
+def _dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> str:
     try:
         file = pq.read_metadata(texts)
     except pa.ArrowInvalid:
@@ -111,35 +103,19 @@ def dataset_card(certificate: Certificate, facts: RecipeFacts, texts: Path) -> s
         "configs": [{"config_name": "default", "data_files": texts.name}],
     }
     columns = ", ".join(markdown(name) for name in file.schema.to_arrow_schema().names)
-    what = [
-        f"{facts.card.text} {facts.method_sentence}",
-        f"Columns: {columns}. One row is one text.",
-    ]
-    return _card(front, title, certificate, facts, what, [line.replace("{texts}", texts.name) for line in DATA])
+    what = [f"{facts.card.text} {facts.method_sentence}", f"Columns: {columns}. One row is one text."]
+    return _card(front, title, certificate, facts, what, DATA.replace("{texts}", texts.name))
 
 
-def model_card(certificate: Certificate, facts: RecipeFacts) -> str:
-    """The card of the model."""
+def _model_card(certificate: Certificate, facts: RecipeFacts) -> str:
     title = f"Model of release {one_line(certificate.release_id)}"
-    if not facts.card.has_language_model:
-        return _tagger_card(certificate, facts, title)
     front = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": _tags(certificate)}
-    code = [line.replace("{prompt!r}", repr(facts.prompt)) for line in MODEL]
-    return _card(front, title, certificate, facts, [f"A language model, made by {facts.method_sentence}"], code)
-
-
-def _tagger_card(certificate: Certificate, facts: RecipeFacts, title: str) -> str:
-    front = {"library_name": "transformers", "pipeline_tag": "token-classification", "tags": _tags(certificate)[:-2]}
+    if facts.card.has_language_model:
+        code = MODEL.replace("{prompt!r}", repr(facts.prompt))
+        return _card(front, title, certificate, facts, [f"A language model, made by {facts.method_sentence}"], code)
+    front |= {"pipeline_tag": "token-classification", "tags": _tags(certificate)[:-2]}
     what = f"A tagger: it says the intent of a text, and a label for each word. It was made by {facts.method_sentence}"
     return _card(front, title, certificate, facts, [what, LOADED_ALONE], TAGGER, USE_OF_TAGGERS)
-
-
-def protection(certificate: Certificate) -> str:
-    """The statement of protection as Markdown: the same on both cards."""
-    said = claim.statement(certificate)
-    reasons = [f"> - {markdown(reason)}" for reason in said.reasons]
-    lines = [f"> **{markdown(said.headline)}**", *[">"] * bool(reasons), *reasons]
-    return "\n".join(lines) + "\n\n" + _paragraphs(said.notes)
 
 
 def _card(
@@ -148,10 +124,11 @@ def _card(
     certificate: Certificate,
     facts: RecipeFacts,
     what: Sequence[str],
-    code: Sequence[str],
-    use: Sequence[str] = USE,
+    code: str,
+    use: str = USE,
 ) -> str:
     protected, unprotected = map(markdown, claim.limits(certificate))
+    files = [f"`{facts.card.texts}`"] * bool(facts.card.texts) + ["`model/`"] * facts.card.has_model
     parts = [
         f"---\n{yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True)}---",
         f"# {markdown(title)}",
@@ -162,26 +139,18 @@ def _card(
         *what,
         *facts.sentences(),
         "## How to load it",
-        "\n".join(f"    {line}" for line in code),
+        textwrap.indent(code, "    "),
         "## Intended use",
-        *use,
+        use,
         "## Limits",
         protected,
         "\n".join(f"- {markdown(assumption)}" for assumption in certificate.assumptions),
         unprotected,
         "It repeats the biases and mistakes of its base model, whose licence applies as well.",
         "## Files",
-        f"{TOGETHER.format(files=_files(facts))} {KEEP if claim.warnings(certificate) else SHARE}",
+        f"{TOGETHER.format(files=', '.join(files))} {KEEP if claim.warnings(certificate) else SHARE}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _files(facts: RecipeFacts) -> str:
-    return ", ".join([f"`{facts.card.texts}`"] * bool(facts.card.texts) + ["`model/`"] * facts.card.has_model)
-
-
-def _paragraphs(sentences: Sequence[str]) -> str:
-    return "\n\n".join(markdown(sentence) for sentence in sentences)
 
 
 def _tags(certificate: Certificate) -> list[str]:

@@ -1,7 +1,7 @@
 """What a certificate says, in sentences: the page, the model card and the data card all take them from here.
 
 The claim is the account's cap, never what was spent so far. While a warning stands nothing is claimed, and what the
-certificate would read is told as such.
+certificate would read is marked so.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rayprivacy.core.units import AccountKind
+from rayprivacy.ledger.certificate import Certificate, Request, Spent
 from rayprivacy.ledger.certificate_text import caveats, meaning_of, unit_of
 from rayprivacy.reporting.figures import Part, stacked_bar
 from rayprivacy.reporting.format import number
-from rayprivacy.reporting.inputs import Amount, Certificate
 
 NO_MEANING = 50.0
 INTERNAL = "internal: measured on private text, not covered by the certificate"
@@ -21,13 +21,7 @@ DISTRUST = "Warning: do not rely on a guarantee from this run"
 
 @dataclass(frozen=True)
 class Statement:
-    """What is protected, or why nothing is.
-
-    Attributes:
-        headline: the claim; a warning where one stands.
-        reasons: the warnings.
-        notes: what the claim would be where a warning stands, what the cap covers, and what comes on top of it.
-    """
+    """What is protected; where a warning stands, why nothing is, and what the claim would read."""
 
     headline: str
     reasons: tuple[str, ...]
@@ -46,7 +40,7 @@ def statement(certificate: Certificate) -> Statement:
     return Statement(DISTRUST if reasons else claim(c), reasons, (*[would] * bool(reasons), cap, *others))
 
 
-def pair(amount: Amount | Certificate) -> str:
+def pair(amount: Request | Spent | Certificate) -> str:
     """An (epsilon, delta) pair as the page writes it."""
     return f"epsilon = {number(amount.epsilon)}, delta = {number(amount.delta)}"
 

@@ -11,27 +11,20 @@ from pathlib import Path
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
-from rayprivacy.methods.registry import method_named
+from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.reporting import claim
 from rayprivacy.reporting.figures import Point, frontier
-from rayprivacy.reporting.inputs import Certificate, Metrics, Synthetic, read_method, read_model
+from rayprivacy.reporting.inputs import Metrics, Synthetic, read_model
 from rayprivacy.reporting.page import environment
 from rayprivacy.reporting.pictures import comparison_folder, comparison_pictures
+from rayprivacy.reporting.recipe_facts import read_facts
 from rayprivacy.reporting.render import write_pictures
+from rayprivacy.runs.directory import CERTIFICATE, METRICS, RECIPE
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run.
-
-    Attributes:
-        name: of its directory.
-        method: that made it.
-        certificate: what it claims.
-        synthetic: figures of its text; None where it releases none.
-        base, own: perplexity of the base model and of the run's on held-out text; None where it was not measured, or
-            may not be shown.
-    """
+    """One run; `base` and `own` are held-out perplexities, None where they were not measured or may not be shown."""
 
     name: str
     method: str
@@ -43,24 +36,18 @@ class Row:
     @staticmethod
     def read(directory: Path, internal: bool) -> "Row":
         """Read a finished run."""
-        certificate = read_model(directory / "certificate.json", Certificate)
-        metrics, method = read_model(directory / "metrics.json", Metrics), read_method(directory / "recipe.yaml")
-        heldout = metrics.heldout if metrics.heldout and (internal or metrics.heldout.releasable) else None
-        figures = heldout.perplexity if heldout else {}
-        own = figures.get(method_named(method).card.ours)
-        return Row(directory.absolute().name, method, certificate, metrics.synthetic, figures.get("base"), own)
+        certificate, facts = read_model(directory / CERTIFICATE, Certificate), read_facts(directory / RECIPE)
+        metrics = read_model(directory / METRICS, Metrics)
+        shown = metrics if internal else metrics.shareable()
+        figures = shown.heldout.perplexity if shown.heldout else {}
+        own, base = figures.get(facts.card.ours), figures.get("base")
+        return Row(directory.absolute().name, facts.method, certificate, shown.synthetic, base, own)
 
 
 def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool = True) -> Path:
-    """Write one offline page about several runs, and return its path; its figure also as a picture beside it.
+    """Write one offline page about several finished runs, and return its path; its figure also as a picture beside it.
 
-    Args:
-        directories: finished runs, two or more.
-        path: of the page.
-        internal: show figures measured on private text, labelled so.
-
-    Raises:
-        ConfigError: there are fewer than two, or a file of one is missing or lacks a key; the message names both.
+    Figures measured on private text are shown, labelled so, only on an internal page.
     """
     if len(directories) < 2:
         raise ConfigError(f"a comparison of {len(directories)} runs: give two run directories or more.")

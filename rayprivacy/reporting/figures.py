@@ -1,17 +1,19 @@
-"""Figures as inline SVG: the account's budget, how long texts are, and runs between privacy and utility.
+"""Figures as inline SVG: the account's budget, how long texts are, lines of a chart, runs between privacy and utility.
 
 Each figure is a string, coloured by classes of the page's style sheet (so it follows light and dark), with a title and
 a description for those who do not see it. `Markup.format` escapes whatever is filled in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from rayprivacy.reporting.format import percent
-from rayprivacy.reporting.inputs import ChartData, Histogram
+from rayprivacy.reporting.inputs import Histogram
+from rayprivacy.runs.exhibits import Chart
 
 SVG = Markup(
     '<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{kind}-title {kind}-desc"{extra}>'
@@ -20,10 +22,13 @@ SVG = Markup(
 RECT = Markup('<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}">{inner}</rect>')
 TEXT = Markup('<text class="{css}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>')
 LINE = Markup('<line class="grid" x1="{x1}" x2="{x2}" y1="{y:.1f}" y2="{y:.1f}"/>')
-DOT = Markup('<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="5">{inner}</circle>')
+DOT = Markup('<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="5"><title>{tip}</title></circle>')
 PATH = Markup('<polyline class="{}" points="{}"/>')
 TIP = Markup("<title>{}</title>")
 NOTHING = Markup("")
+RIGHT, FLOOR = 480, 206
+MARKS = (0.0, 0.5, 1.0)  # where the grid of a figure has its lines
+LINES = tuple(f"line-{place}" for place in range(6))
 
 
 class Part(NamedTuple):
@@ -43,22 +48,67 @@ class Series(NamedTuple):
     histogram: Histogram
 
 
+class Point(NamedTuple):
+    """One run between privacy and utility: `across` is its epsilon, `up` what it bought."""
+
+    name: str
+    across: float
+    up: float
+
+
 def svg(kind: str, size: tuple[float, float], title: str, desc: str, body: Markup, extra: Markup = NOTHING) -> Markup:
     """Wrap shapes as an accessible figure; `kind` is its class and the stem of its ids."""
     return SVG.format(kind=kind, width=size[0], height=size[1], title=title, desc=desc, body=body, extra=extra)
 
 
+@dataclass(frozen=True)
+class Frame:
+    """The field of a figure with axes, in pixels; places in it are shares from 0 to 1, from the left and the floor."""
+
+    left: int = 46
+    top: int = 26
+
+    def at(self, across: float, up: float) -> tuple[float, float]:
+        """Where a place lies."""
+        return self.left + across * (RIGHT - self.left), FLOOR - up * (FLOOR - self.top)
+
+    def grid(self, marks: Sequence[str], across: str, up: str = "") -> Markup:
+        """The grid's lines with their marks, from the floor up, and what the axes are called."""
+        body = NOTHING
+        for share, mark in zip(MARKS, marks, strict=True):
+            y = self.at(0, share)[1]
+            body += LINE.format(x1=self.left, x2=RIGHT, y=y)
+            body += TEXT.format(css="tick", x=self.left - 6, y=y + 4, anchor="end", text=mark)
+        if up:
+            body += TEXT.format(css="tick", x=self.left, y=self.top - 4, anchor="start", text=up)
+        return body + tick((self.left + RIGHT) / 2, across, FLOOR + 38)
+
+
+def tick(x: float, text: str, y: float = FLOOR + 18) -> Markup:
+    """A word below the floor."""
+    return TEXT.format(css="tick", x=x, y=y, anchor="middle", text=text)
+
+
+def path(css: str, places: Sequence[tuple[float, float]]) -> Markup:
+    """A line through some places."""
+    return PATH.format(css, " ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+
+
+def framed(kind: str, title: str, desc: Sequence[str], body: Markup, room: int = 24) -> Markup:
+    """A figure in a frame, with some pixels of room to the right of it."""
+    return svg(kind, (RIGHT + room, FLOOR + 46), title, "; ".join(desc), body)
+
+
 def stacked_bar(kind: str, title: str, parts: Sequence[Part]) -> Markup:
     """One horizontal bar split in proportion to the parts; the legend belongs beside it, as text."""
     total = sum(part.value for part in parts) or 1.0
+    tips = [f"{part.name}: {part.shown}" for part in parts]
     body, x = NOTHING, 0.0
-    for part in parts:
+    for part, tip in zip(parts, tips, strict=True):
         width = 1000 * part.value / total
-        tip = TIP.format(f"{part.name}: {part.shown}")
-        body += RECT.format(css=part.css, x=x, y=0, w=width, h=30, inner=tip)
+        body += RECT.format(css=part.css, x=x, y=0, w=width, h=30, inner=TIP.format(tip))
         x += width
-    desc = "; ".join(f"{part.name}: {part.shown}" for part in parts)
-    return svg(kind, (1000, 30), title, desc, body, Markup(' preserveAspectRatio="none"'))
+    return svg(kind, (1000, 30), title, "; ".join(tips), body, Markup(' preserveAspectRatio="none"'))
 
 
 def bin_names(edges: Sequence[int]) -> list[str]:
@@ -73,107 +123,64 @@ def bin_names(edges: Sequence[int]) -> list[str]:
 
 def length_histogram(series: Sequence[Series]) -> Markup:
     """Grouped bars, the share of texts per bin; every series has the bins of the first."""
-    names = bin_names(series[0].histogram.edges)
+    frame, names = Frame(), bin_names(series[0].histogram.edges)
     shares = [[count / max(sum(s.histogram.counts), 1) for count in s.histogram.counts] for s in series]
     top = max(0.1, *(share for row in shares for share in row))
-    left, right, floor, height = 46, 480, 206, 180
-    step = (right - left) / len(names)
-    body = NOTHING
-    for mark in (0.0, 0.5, 1.0):
-        y = floor - height * mark
-        body += LINE.format(x1=left, x2=right, y=y)
-        body += TEXT.format(css="tick", x=left - 6, y=y + 4, anchor="end", text=f"{100 * top * mark:.0f}%")
+    step = 1 / len(names)
+    body = frame.grid([f"{100 * top * mark:.0f}%" for mark in MARKS], "words per text")
     for index, name in enumerate(names):
-        body += TEXT.format(css="tick", x=left + step * (index + 0.5), y=floor + 18, anchor="middle", text=name)
-    body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text="words per text")
-    width = 0.78 * step / len(series)
+        body += tick(frame.at(step * (index + 0.5), 0)[0], name)
+    bar = 0.78 * step / len(series)
+    width = bar * (RIGHT - frame.left)
     for place, (one, row) in enumerate(zip(series, shares, strict=True)):
         for index, (name, share) in enumerate(zip(names, row, strict=False)):
-            x = left + step * (index + 0.11) + place * width
+            x, y = frame.at(step * (index + 0.11) + place * bar, share / top)
             tip = TIP.format(f"{one.name}, {name} words: {percent(share)}")
-            body += RECT.format(
-                css=one.css, x=x, y=floor - height * share / top, w=width, h=height * share / top, inner=tip
-            )
-    desc = "; ".join(f"{s.name}: {_in_words(names, row)}" for s, row in zip(series, shares, strict=True))
-    return svg("lengths", (right + 4, floor + 46), "Share of texts by number of words", desc, body)
+            body += RECT.format(css=one.css, x=x, y=y, w=width, h=FLOOR - y, inner=tip)
+    desc = [f"{s.name}: {_in_words(names, row)}" for s, row in zip(series, shares, strict=True)]
+    return framed("lengths", "Share of texts by number of words", desc, body, room=4)
 
 
 def _in_words(names: Sequence[str], row: Sequence[float]) -> str:
     return ", ".join(f"{name} words {percent(share)}" for name, share in zip(names, row, strict=False))
 
 
-class Point(NamedTuple):
-    """One run between privacy and utility: `across` is its epsilon, `up` what it bought."""
-
-    name: str
-    across: float
-    up: float
-
-
 def frontier(points: Sequence[Point], across: str, up: str) -> Markup:
     """Runs as dots, further left is more private and lower is better; those that no other run beats are joined."""
-    left, right, floor, top = 56, 480, 206, 16
-    spans = [_span([point.across for point in points]), _span([point.up for point in points])]
-
-    def place(point: Point) -> tuple[float, float]:
-        x, y = (
-            (value - low) / (high - low) for value, (low, high) in zip((point.across, point.up), spans, strict=True)
-        )
-        return left + x * (right - left), floor - y * (floor - top)
-
-    body = NOTHING
-    for mark in (0.0, 0.5, 1.0):
-        y = floor - mark * (floor - top)
-        value = spans[1][0] + mark * (spans[1][1] - spans[1][0])
-        body += LINE.format(x1=left, x2=right, y=y)
-        body += TEXT.format(css="tick", x=left - 6, y=y + 4, anchor="end", text=f"{value:.4g}")
-        x, value = left + mark * (right - left), spans[0][0] + mark * (spans[0][1] - spans[0][0])
-        body += TEXT.format(css="tick", x=x, y=floor + 18, anchor="middle", text=f"{value:.3g}")
-    body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text=across)
-    body += TEXT.format(css="tick", x=left, y=top - 4, anchor="start", text=up)
-    best = unbeaten(points)
-    body += PATH.format("best", " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, best)))
+    place, body = _plane([(point.across, point.up) for point in points], across, up)
+    best, desc = unbeaten(points), []
+    body += path("best", [place(point.across, point.up) for point in best])
     for point in points:
-        x, y = place(point)
-        tip = TIP.format(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}")
-        body += DOT.format(css="dot best" if point in best else "dot", x=x, y=y, inner=tip)
-    desc = "; ".join(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}" for point in points)
-    return svg("frontier", (right + 24, floor + 46), f"{up[0].upper()}{up[1:]} against {across}", desc, body)
+        x, y = place(point.across, point.up)
+        desc.append(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}")
+        body += DOT.format(css="dot best" if point in best else "dot", x=x, y=y, tip=desc[-1])
+    return framed("frontier", f"{up[0].upper()}{up[1:]} against {across}", desc, body)
 
 
-LINES = ("line-0", "line-1", "line-2", "line-3", "line-4", "line-5")
-
-
-def line_chart(chart: ChartData) -> Markup:
+def line_chart(chart: Chart) -> Markup:
     """The lines of a chart over one axis, which runs as the values do."""
-    left, right, floor, top = 56, 480, 206, 16
-    points = [point for line in chart.series.values() for point in line]
-    spans = [_span([point[axis] for point in points]) for axis in (0, 1)]
-
-    def place(point: tuple[float, float]) -> tuple[float, float]:
-        x, y = ((value - low) / (high - low) for value, (low, high) in zip(point, spans, strict=True))
-        return left + x * (right - left), floor - y * (floor - top)
-
-    body = NOTHING
-    for mark in (0.0, 0.5, 1.0):
-        y, (low, high) = floor - mark * (floor - top), spans[1]
-        body += LINE.format(x1=left, x2=right, y=y)
-        body += TEXT.format(css="tick", x=left - 6, y=y + 4, anchor="end", text=f"{low + mark * (high - low):.3g}")
-        x, (low, high) = left + mark * (right - left), spans[0]
-        body += TEXT.format(css="tick", x=x, y=floor + 18, anchor="middle", text=f"{low + mark * (high - low):.3g}")
-    body += TEXT.format(css="tick", x=(left + right) / 2, y=floor + 38, anchor="middle", text=chart.across)
-    body += TEXT.format(css="tick", x=left, y=top - 4, anchor="start", text=chart.up)
+    place, body = _plane([point for line in chart.series.values() for point in line], chart.across, chart.up)
     for css, line in zip(LINES, chart.series.values(), strict=False):
-        body += PATH.format(css, " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, line)))
-    desc = "; ".join(
-        f"{name}: " + ", ".join(f"{x:.3g} {y:.3g}" for x, y in line) for name, line in chart.series.items()
-    )
-    return svg(chart.name, (right + 24, floor + 46), chart.title, desc, body)
+        body += path(css, [place(x, y) for x, y in line])
+    desc = [f"{name}: " + ", ".join(f"{x:.3g} {y:.3g}" for x, y in line) for name, line in chart.series.items()]
+    return framed(chart.name, chart.title, desc, body)
 
 
-def chart_legend(chart: ChartData) -> list[tuple[str, str]]:
+def chart_legend(chart: Chart) -> list[tuple[str, str]]:
     """The colour and the name of every line."""
     return list(zip(LINES, chart.series, strict=False))
+
+
+def _plane(
+    points: Sequence[tuple[float, float]], across: str, up: str
+) -> tuple[Callable[[float, float], tuple[float, float]], Markup]:
+    """Where values lie between two axes that run as the points do, and the axes."""
+    frame = Frame(left=56, top=16)
+    (x0, x1), (y0, y1) = (_span([point[axis] for point in points]) for axis in (0, 1))
+    body = frame.grid([f"{y0 + mark * (y1 - y0):.4g}" for mark in MARKS], across, up)
+    for mark in MARKS:
+        body += tick(frame.at(mark, 0)[0], f"{x0 + mark * (x1 - x0):.3g}")
+    return lambda x, y: frame.at((x - x0) / (x1 - x0), (y - y0) / (y1 - y0)), body
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:

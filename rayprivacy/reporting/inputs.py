@@ -1,103 +1,26 @@
-"""The files a report may read, and nothing else: certificate, metrics, recipe, and the released text.
+"""The files a report may read, and nothing else: certificate, metrics, recipe, released text, audit and evaluation.
 
-The models below are the whole of what can reach the page. Figures must be numbers, so a stray line of private text in
-`metrics.json` is refused, not printed; keys this version does not know are ignored.
+The certificate is read as `ledger.certificate.Certificate`. The models below are the whole of what else can reach the
+page. Figures must be numbers, so a stray line of private text in `metrics.json` is refused, not printed; unknown keys
+are ignored.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TypeVar
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.mirror.uris import blotted
-from rayprivacy.core.units import AccountKind
+from rayprivacy.runs.exhibits import Chart, Table
 
-M = TypeVar("M", bound="Lenient")
-
-
-def _flat(value: Any) -> Any:
-    return "; ".join(f"{key}: {part}" for key, part in value.items()) if isinstance(value, dict) else value
-
-
-Name = Annotated[str, BeforeValidator(_flat)]
+M = TypeVar("M", bound=BaseModel)
 
 
 class Lenient(BaseModel):
-    """Frozen, and deaf to keys it does not know."""
+    """Immutable; unknown keys are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class Amount(Lenient):
-    """An (epsilon, delta) pair; `label` says what kind of figure it is."""
-
-    epsilon: float
-    delta: float
-    label: str = ""
-
-
-class Event(Lenient):
-    """One accounting event; a mechanism without a Gaussian multiplier or sampling leaves those fields out."""
-
-    kind: str
-    count: int
-    sigma_eff: float | None = None
-    q: float | None = None
-
-
-class Stage(Lenient):
-    """A stage of the run and its predicted epsilon, if it has one."""
-
-    name: str
-    epsilon: float | None = None
-
-
-class OtherAccount(Lenient):
-    """Another account of the same corpus, whose guarantee and this one add up."""
-
-    account: str
-    kind: str
-    unit: str
-    relation: str
-    epsilon: float
-    delta: float
-
-
-class Exposure(Lenient):
-    """A run of the same corpus that counts as non-private for this account."""
-
-    account: str
-    kind: str
-    release_id: str
-
-
-class Certificate(Lenient):
-    """What the ledger vouches for; `epsilon` and `delta` are the cap of the account, which is the claim."""
-
-    release_id: str
-    corpus_digest: str
-    account: Name
-    kind: AccountKind = AccountKind.CENTRAL
-    unit: str
-    relation: str
-    epsilon: float
-    delta: float
-    composition: Name
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    accountant: Name
-    events: list[Event]
-    spent_diagnostic: Amount
-    run_request: Amount
-    exposures: list[Exposure] = Field(default_factory=list)
-    other_accounts: list[OtherAccount] = Field(default_factory=list)
-    assumptions: list[str]
-    ledger_head: str
-    warnings: list[str]
-    figures: dict[str, str] = Field(default_factory=dict)
-    versions: dict[str, str] = Field(default_factory=dict)
-    stages: list[Stage] = Field(default_factory=list)
 
 
 class Histogram(Lenient):
@@ -140,31 +63,11 @@ class Heldout(Lenient):
     cut_share: float | None = None
 
 
-class ChartData(Lenient):
-    """A chart that the method of the run adds; internal unless the file says otherwise."""
-
-    name: str
-    title: str
-    across: str
-    up: str
-    series: dict[str, list[tuple[float, float]]]
-    internal: bool = True
-
-
-class TableData(Lenient):
-    """A table that the method of the run adds; internal unless the file says otherwise."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    internal: bool = True
-
-
 class Exhibits(Lenient):
-    """Charts and tables that the method of the run adds."""
+    """Charts and tables that the method of the run adds; each is internal unless the file says otherwise."""
 
-    charts: list[ChartData] = Field(default_factory=list)
-    tables: list[TableData] = Field(default_factory=list)
+    charts: list[Chart] = Field(default_factory=list)
+    tables: list[Table] = Field(default_factory=list)
 
     def shareable(self) -> "Exhibits":
         """Those of them that are not internal."""
@@ -180,54 +83,101 @@ class Metrics(Lenient):
     timings_s: dict[str, float] = Field(default_factory=dict)
     exhibits: Exhibits = Field(default_factory=Exhibits)
 
+    def shareable(self) -> "Metrics":
+        """What of it may be shared: nothing measured on private text, and no timings."""
+        heldout = self.heldout if self.heldout and self.heldout.releasable else None
+        return Metrics(synthetic=self.synthetic, heldout=heldout, exhibits=self.exhibits.shareable())
+
+
+class OperatingPoint(Lenient):
+    """One point of an attack's ROC: its hits at a rate of false alarms, and what the certificate admits, or None."""
+
+    false_alarm_rate: float
+    hit_rate: float
+    interval: tuple[float, float]
+    admitted_by_claim: float | None
+
+
+class Attack(Lenient):
+    """One attack on membership."""
+
+    auc: float
+    auc_interval: tuple[float, float]
+    points: list[OperatingPoint]
+
+
+class CanaryFigure(Lenient):
+    """One planted secret."""
+
+    kind: str
+    users: int
+    candidates: int
+    rank: float
+    exposure: float
+    verbatim: bool
+
+
+class Verdict(Lenient):
+    """Whether something came out that the certificate does not admit."""
+
+    flagged: bool
+    sentence: str
+
+
+class Audit(Lenient):
+    """The content of audit.json."""
+
+    membership: dict[str, Attack]
+    canaries: list[CanaryFigure]
+    verdict: Verdict
+    notes: dict[str, str] = Field(default_factory=dict)
+
+
+class Figure(Lenient):
+    """A row of evaluation.json."""
+
+    group: str
+    name: str
+    better: str
+    synthetic: float | None
+    reference: float | None
+    synthetic_interval: tuple[float, float] | None = None
+
+
+class Evaluation(Lenient):
+    """The content of evaluation.json."""
+
+    rows: list[Figure]
+    notes: list[str] = Field(default_factory=list)
+
 
 def read_bytes(path: Path) -> bytes:
-    """Read a file of the run directory.
-
-    Raises:
-        ConfigError: the file is not there.
-    """
+    """Read a file of the run directory."""
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: give the directory of a finished run.")
     return path.read_bytes()
 
 
 def read_recipe(path: Path) -> str:
-    """The recipe as text, with the password of any URL blotted out.
-
-    Raises:
-        ConfigError: the file is not there.
-    """
+    """The recipe as text, with the password of any URL blotted out."""
     return blotted(read_bytes(path).decode(errors="replace"))
 
 
-def read_method(path: Path) -> str:
-    """The method that a recipe names.
-
-    Raises:
-        ConfigError: the file is not there, or names none.
-    """
-    try:
-        return str(yaml.safe_load(read_bytes(path))["method"])
-    except (yaml.YAMLError, KeyError, TypeError):
-        pass
-    raise ConfigError(f"{path} names no method: let the run write it again.")
-
-
 def read_model(path: Path, model: type[M]) -> M:
-    """Read and check a JSON file.
-
-    Raises:
-        ConfigError: the file is missing or not JSON, or a key is missing or mistyped; values are never quoted.
-    """
+    """Read and check a JSON file; an error names the file and the key, and never quotes a value."""
     data = read_bytes(path)
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "json_invalid":
         raise ConfigError(f"{path} is not valid JSON: let the run write it again.")
     if first["type"] == "missing":
         raise ConfigError(f"{path} has no key '{key}': let the run write it again.")
     raise ConfigError(f"{path} has a wrong value at '{key}': {first['msg'].lower()}.")
+
+
+def read_if_there(path: Path, model: type[M]) -> M | None:
+    """The same; None where there is no such file."""
+    return read_model(path, model) if path.is_file() else None

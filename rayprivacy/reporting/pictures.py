@@ -1,7 +1,7 @@
-"""Which figures of a page become files, and which of them are internal.
+"""The figures of a page: which there are, which of them are internal, and where their files go.
 
-A run keeps them in `plots`; a comparison in a folder beside the page that is named after it, because several pages may
-lie in one folder.
+A run keeps the files in `plots`; a comparison in a folder beside the page that is named after it, because several pages
+may lie in one folder.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,11 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from rayprivacy.reporting import attack_figures, claim, data_flow
-from rayprivacy.reporting.attack_figures import Audit
+from rayprivacy.ledger.certificate import Certificate
+from rayprivacy.reporting import attack_figures, claim
+from rayprivacy.reporting.data_flow import ACROSS, flow
 from rayprivacy.reporting.figures import Point, Series, chart_legend, length_histogram, line_chart, unbeaten
-from rayprivacy.reporting.inputs import Certificate, Heldout, Metrics, Synthetic
+from rayprivacy.reporting.inputs import Audit, Heldout, Metrics, Synthetic
 from rayprivacy.reporting.render import Picture
 from rayprivacy.runs.method import Card
 
@@ -20,16 +21,9 @@ PLOTS = "plots"
 
 
 def run_pictures(certificate: Certificate, metrics: Metrics, card: Card, audit: Audit | None) -> list[Picture]:
-    """The figures of one run.
-
-    Args:
-        certificate: of the run.
-        metrics: of the run; without `heldout` for a page to share.
-        card: of its method.
-        audit: what attacks found; None where there was no audit, and for a page to share.
-    """
+    """The figures of one run; of a page to share, `audit` is None and `metrics` only what is shareable."""
     parts = [(part.css, f"{part.name}: epsilon {part.shown}") for part in claim.account_parts(certificate)]
-    pictures = [Picture("flow", data_flow.flow_across(card)), Picture("account", claim.account_bar(certificate), parts)]
+    pictures = [Picture("flow", flow(card, ACROSS)), Picture("account", claim.account_bar(certificate), parts)]
     if metrics.synthetic:
         pictures += _of_text(metrics.synthetic, metrics.heldout)
     for chart in metrics.exhibits.charts:
@@ -47,9 +41,14 @@ def _of_text(synthetic: Synthetic, heldout: Heldout | None) -> list[Picture]:
     own = [Series("bar-synthetic", "synthetic", synthetic.words.histogram)]
     pictures = [_lengths(own, not synthetic.releasable)]
     if heldout and heldout.lengths:
-        both = [*own, Series("bar-heldout", "held-out", heldout.lengths.histogram)]
+        name = "held-out" if heldout.releasable else "held-out (internal)"
+        both = [*own, Series("bar-heldout", name, heldout.lengths.histogram)]
         pictures.append(_lengths(both, not (heldout.releasable and synthetic.releasable), "lengths-heldout"))
     return pictures
+
+
+def _lengths(series: Sequence[Series], internal: bool, name: str = "lengths") -> Picture:
+    return Picture(name, length_histogram(series), [(one.css, one.name) for one in series], internal)
 
 
 def comparison_pictures(frontier: Markup | None, points: Sequence[Point]) -> list[Picture]:
@@ -71,7 +70,3 @@ def comparison_folder(page: Path) -> Path:
     'runs/comparison-plots'
     """
     return page.with_name(f"{page.stem}-{PLOTS}")
-
-
-def _lengths(series: Sequence[Series], internal: bool, name: str = "lengths") -> Picture:
-    return Picture(name, length_histogram(series), [(one.css, one.name) for one in series], internal)

@@ -65,12 +65,14 @@ class RecipeFacts(Lenient):
     def sentences(self) -> list[str]:
         """Base model and labels, as paragraphs of Markdown."""
         further = ", trained further on public text" if self.pretrain else ""
-        told = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
+        found = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
         if not self.codes.values:
-            return told
-        told.append("A text has these labels; their lists are public, and what is on none is `other`:")
-        told.append("\n".join(f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items()))
-        return told
+            return found
+        found.append("A text has these labels; their lists are public, and what is on none is `other`:")
+        found.append(
+            "\n".join(f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items())
+        )
+        return found
 
 
 def public_name(base: str) -> str:
@@ -85,11 +87,7 @@ def public_name(base: str) -> str:
 
 
 def read_facts(path: Path) -> RecipeFacts:
-    """Read the public part of a recipe.
-
-    Raises:
-        ConfigError: the file is missing or no recipe, or its method is unknown.
-    """
+    """Read the public part of a recipe."""
     try:
         facts = RecipeFacts.model_validate(yaml.safe_load(read_bytes(path)))
     except (yaml.YAMLError, ValidationError):

@@ -45,13 +45,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure to be written as a file.
+    """A figure of the page, as SVG, and its legend: class of a colour (or none) and text.
 
-    Attributes:
-        name: of the file; what was measured on private text gets `internal-` in front.
-        figure: the SVG of the page.
-        legend: class of a colour (or none) and text.
-        internal: whether it shows what was measured on private text.
+    `internal` says that it shows what was measured on private text; its file is then named `internal-...`.
     """
 
     name: str
@@ -59,21 +55,11 @@ class Picture:
     legend: Sequence[tuple[str, str]] = ()
     internal: bool = False
 
-    @property
-    def file_name(self) -> str:
-        """Name of the PNG."""
-        return f"{'internal-' * self.internal}{self.name}.png"
-
 
 def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
-    """Write figures as PNG; where they cannot be drawn, one sentence in the log says so.
+    """Write figures as PNG, internal ones readable by their owner only.
 
-    Args:
-        folder: made where it is missing.
-        pictures: the figures; internal ones are readable by their owner only.
-
-    Returns:
-        The files; none where the renderer or a font is missing.
+    Without the renderer, or a font, there are none, and one sentence in the log says so.
     """
     missing = _missing() if pictures else ""
     if missing:
@@ -83,7 +69,7 @@ def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
         folder.mkdir(exist_ok=True)
     paths = []
     for picture in pictures:
-        path = folder / picture.file_name
+        path = folder / f"{'internal-' * picture.internal}{picture.name}.png"
         write_atomic(path, _described(_png(standalone(picture)), picture), OWNER_ONLY if picture.internal else SHARED)
         paths.append(path)
     return paths

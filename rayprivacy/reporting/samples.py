@@ -17,11 +17,7 @@ LONGEST = 600
 
 
 def draw_samples(path: Path) -> list[str]:
-    """Up to 20 texts drawn with a fixed seed, in file order, each cut at 600 characters.
-
-    Raises:
-        ConfigError: the file is missing, not Parquet, or has no column 'text'.
-    """
+    """Up to 20 texts drawn with a fixed seed, in file order, each cut at 600 characters."""
     try:
         count = pq.read_metadata(path).num_rows
         places = sorted(random.Random(SEED).sample(range(count), min(SAMPLES, count)))

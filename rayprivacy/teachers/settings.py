@@ -26,7 +26,8 @@ class TeachersConfig(Config):
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
         rank: size of what a teacher trains; by default 128 for `square`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
-        epochs: how often a teacher sees each of its examples, and max_steps the public bound on its AdamW steps.
+        epochs: how often a teacher sees each of its examples.
+        max_steps: public bound on its AdamW steps.
         batch, learning_rate: examples per step, and step size (by default one that suits the kind).
         stack: shards in one part file. It is named in the release id, and decides no bit of what is released.
     """

@@ -23,7 +23,8 @@ from rayprivacy.core.units import AccountKind, Budget, PrivacyUnit
 from rayprivacy.methods.domain_private.plan import plan_run
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.reporting.attack_figures import read_audit, roc, roc_legend
+from rayprivacy.reporting.attack_figures import roc, roc_legend
+from rayprivacy.reporting.inputs import Audit, read_model
 
 NOISY = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5
 BODY = {"epsilon": 3.0, "delta": 1e-6, "unit": "user", "events": NOISY}
@@ -73,8 +74,7 @@ def test_a_selective_claim_is_no_bound_and_flags_nothing(audit: Callable[..., An
     assert "does not bound membership, so the figures are measurements" in found["verdict"]["sentence"]
     assert found["verdict"]["sentence"].endswith(found["notes"]["claim"])
     assert "admitted" not in found["notes"]
-    drawn = read_audit(tmp_path)
-    assert drawn is not None
+    drawn = read_model(tmp_path / "audit.json", Audit)
     assert 'class="best"' not in roc(drawn)
     assert 'class="chance"' in roc(drawn)
     assert roc_legend(drawn)[-1][1] == "no line: the claim does not bound membership; dashed: guessing"
@@ -89,8 +89,7 @@ def test_the_central_account_that_pays_for_all_steps_is_the_bound(audit: Callabl
     assert "what epsilon 2.5 at delta 1e-05 of account 'users' admits" in found["verdict"]["sentence"]
     assert set(found["notes"]) == {*NOTES, "claim"}
     assert all("'users'" in found["notes"][name] for name in ("claim", "admitted", "canaries"))
-    drawn = read_audit(tmp_path)
-    assert drawn is not None
+    drawn = read_model(tmp_path / "audit.json", Audit)
     assert 'class="best"' in roc(drawn)
     generous = audit(kind="selective", **CENTRAL | {"other_accounts": [USERS | {"epsilon": 40.0}]})
     assert not generous["verdict"]["flagged"]

@@ -16,11 +16,10 @@ from rayprivacy.cli import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.audit.replay import replay
-from rayprivacy.ledger.certificate import build_certificate
+from rayprivacy.ledger.certificate import Certificate, build_certificate
 from rayprivacy.ledger.certificate_text import to_markdown
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.reporting.claim import claim
-from rayprivacy.reporting.inputs import Certificate
 
 USER, ADD, CAP = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(50.0, 1e-6)
 METRIC, SELECTIVE = AccountKind.METRIC_LOCAL, AccountKind.SELECTIVE

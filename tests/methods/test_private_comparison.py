@@ -28,7 +28,7 @@ from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.generator.card import CARD
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.reporting.attack_figures import read_evaluation
+from rayprivacy.reporting.inputs import Evaluation, read_model
 from rayprivacy.runs.comparison import NO_CLASSIFIER, SKIPPED, STAGE, compare_with_private
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drawn import drawn_rows
@@ -151,7 +151,7 @@ def test_a_run_is_compared_with_samples_of_its_own_texts(finished: Finished, tin
     assert shown.split()[:4] == STAGE.split()
     assert len(shown.split()) == 6, "more than the stage and its seconds was printed"
     assert not [name for name in finished.rows if name in shown]
-    assert read_evaluation(finished.root) is not None
+    assert read_model(finished.root / "evaluation.json", Evaluation).rows
 
 
 def test_a_killed_comparison_is_repeated_and_ends_in_the_same_figures(finished: Finished) -> None:

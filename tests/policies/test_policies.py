@@ -31,27 +31,9 @@ PUBLIC = [
 KEYWORDS = KeywordPolicy(["seat", "zip code", "plan", "code red"], KEPT)
 PATTERNS = PatternPolicy("patterns", KINDS, KEPT)
 CLASSIFIER = ClassifierPolicy(train_scores(PUBLIC, 3), window=3, threshold=0.8, kept=KEPT)
-WORDS = [
-    "a",
-    "Seat,",
-    "disseat",
-    "zip",
-    "code",
-    "ZIP-code.",
-    "red",
-    "plan",
-    "USR:",
-    "12345",
-    "flight",
-    "jan",
-    "5",
-    "555",
-    "1234",
-    "4567",
-    "x@y.org",
-    "internet",
-]
-WORDS.append(MARK)
+WORDS = (
+    f"a Seat, disseat zip code ZIP-code. red plan USR: 12345 flight jan 5 555 1234 4567 x@y.org internet {MARK}".split()
+)
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=9).map(" ".join), min_size=1, max_size=4).map(
     "\n".join
 )

@@ -47,31 +47,38 @@ EVALUATION = {
     "notes": ["fewer than 30 users: intervals are rough"],
 }
 
+SPENT = {"epsilon": 2.2, "delta": 1e-6, "epsilon_rdp": None, "epsilon_zcdp": None}
+
 
 def certificate() -> dict[str, Any]:
     return {
-        "schema_version": 1,
+        "schema_version": 2,
         "release_id": "seqpate-2f8c11",
         "corpus_digest": HEX * 2,
         "account": "chitchat-users",
+        "kind": "central",
         "unit": "user",
         "relation": "add-or-remove",
         "epsilon": 3.0,
         "delta": 1e-6,
         "composition": "gdp",
+        "parameters": {},
         "accountant": {"claim": "analytic Gaussian (GDP filter)", "diagnostic": "dp-accounting 0.6.0"},
         "events": [
             {"kind": "gaussian", "sigma_eff": 121.4213562, "q": None, "count": 12000, "sensitivity": "L2, one user"},
-            {"kind": "sampled_gaussian", "sigma_eff": 1.1, "q": 0.01, "count": 500},
+            {"kind": "sampled_gaussian", "sigma_eff": 1.1, "q": 0.01, "count": 500, "sensitivity": "L2, one user"},
         ],
-        "spent_diagnostic": {"epsilon": 2.2, "delta": 1e-6, "label": "diagnostic, not the claim"},
+        "spent_diagnostic": SPENT,
         "run_request": {"epsilon": 1.5, "delta": 1e-6},
+        "exposures": [],
+        "other_accounts": [],
         "assumptions": [
             "Each user sits in exactly one shard, chosen by a keyed hash of the user id.",
             "Prompts, candidates and the base model are public; the corpus had no part in their choice.",
             "User ids in the corpus are right: one person with two ids is protected as two users.",
         ],
         "ledger_head": HEX[::-1] * 2,
+        "ledger_keyed": True,
         "warnings": [],
         "versions": {"rayprivacy": "0.1.0", "dp-accounting": "0.6.0", "torch": "2.13.0"},
         "stages": [{"name": "teachers", "epsilon": None}, {"name": "student", "epsilon": 1.5}],

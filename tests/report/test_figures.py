@@ -1,18 +1,17 @@
 """Figures are in proportion, and the account's parts add up to the cap."""
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_directory import certificate
+from run_directory import SPENT, certificate
 
+from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_named, method_names
 from rayprivacy.reporting.claim import account_parts
-from rayprivacy.reporting.data_flow import flow_across, flow_down
+from rayprivacy.reporting.data_flow import ACROSS, DOWN, Way, flow
 from rayprivacy.reporting.figures import Part, Series, length_histogram, stacked_bar
-from rayprivacy.reporting.inputs import Certificate, Histogram
-from rayprivacy.runs.method import Card
+from rayprivacy.reporting.inputs import Histogram
 
 
 def parts(**changes: Any) -> list[float]:
@@ -27,7 +26,7 @@ def test_the_parts_of_the_account_add_up_to_the_cap(
     request_epsilon: float, spent: float, expected: list[float]
 ) -> None:
     request = {"epsilon": request_epsilon, "delta": 1e-6}
-    found = parts(run_request=request, spent_diagnostic={"epsilon": spent, "delta": 1e-6})
+    found = parts(run_request=request, spent_diagnostic=SPENT | {"epsilon": spent})
     assert found == pytest.approx(expected)
     assert sum(found) == pytest.approx(3.0)
 
@@ -52,11 +51,11 @@ def test_histogram_of_nothing_is_drawn_flat() -> None:
 
 
 @pytest.mark.parametrize("method", method_names())
-@pytest.mark.parametrize("draw", [flow_across, flow_down])
-def test_the_gate_stands_between_private_and_released(draw: Callable[[Card], str], method: str) -> None:
+@pytest.mark.parametrize("way", [ACROSS, DOWN])
+def test_the_gate_stands_between_private_and_released(way: Way, method: str) -> None:
     card = method_named(method).card
     before, after = ([name for name, _ in part] for part in (card.private, card.released))
-    stops, drawn = ["PRIVATE", *before, "GATE", "RELEASED", *after], draw(card)
+    stops, drawn = ["PRIVATE", *before, "GATE", "RELEASED", *after], flow(card, way)
     body = drawn.split("</desc>")[1]
     places = [re.search(rf">[^<]*{stop}<", body) for stop in stops]
     assert all(places)

@@ -11,13 +11,13 @@ import pytest
 from PIL import Image
 from run_directory import ATTACK, AUDIT, certificate, metrics
 
+from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting import render
-from rayprivacy.reporting.attack_figures import Audit
 from rayprivacy.reporting.claim import INTERNAL, account_bar, account_parts
 from rayprivacy.reporting.compare import write_comparison
 from rayprivacy.reporting.figures import Part, stacked_bar
-from rayprivacy.reporting.inputs import Certificate, Metrics
+from rayprivacy.reporting.inputs import Audit, Metrics
 from rayprivacy.reporting.page import write_report
 from rayprivacy.reporting.pictures import run_pictures
 from rayprivacy.reporting.render import Picture, light_style, standalone, write_pictures

@@ -49,8 +49,8 @@ class CentralConfig(Config):
 
     Attributes:
         account: its name; it is opened with this budget, and with the ledger, corpus and composition of `privacy`.
-        epsilon: its cap.
-        delta: None takes that of `privacy`.
+        epsilon: cap of this account.
+        delta: delta of this account; None takes that of `privacy`.
     """
 
     account: str = Field(min_length=1)

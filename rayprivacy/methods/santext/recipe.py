@@ -57,13 +57,13 @@ class PretrainingConfig(Config):
 
     Attributes:
         text: a public Parquet file with the column `text`, or lines of text.
-        steps: of AdamW.
+        steps: number of AdamW's steps.
         batch: texts of a step.
         max_words: public texts are cut to so many words.
-        learning_rate: of AdamW.
-        rank: of the LoRA matrices.
+        learning_rate: AdamW's step size.
+        rank: rank of the LoRA matrices.
         layers: how many of the last layers get them; all if absent.
-        seed: of the public coins.
+        seed: public seed with which these texts are sanitised.
     """
 
     text: Annotated[str, PathKind.PUBLIC]

@@ -96,7 +96,12 @@ class TeacherResources(ResourcesConfig, Resources):
 
 
 class SeqPateRecipe(PretrainedRecipe, MatchedRecipe):
-    """A resolved recipe of SeqPATE."""
+    """A resolved recipe of SeqPATE.
+
+    Attributes:
+        prompts: a public file of prompts, one a line, with which pseudo-sentences and texts begin; the built-in ones if
+            absent.
+    """
 
     method: Literal["seqpate"] = "seqpate"
     privacy: VotesPrivacyConfig = VotesPrivacyConfig()

@@ -18,7 +18,7 @@ class StudentConfig(Config):
     Attributes:
         kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all).
         layers: for `lora`: how many of the last layers; all if absent.
-        rank: for `lora`.
+        rank: for `lora`: rank of its matrices.
         rank_in, rank_out: for `head`: size of its matrix.
         warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes; a resolved recipe has the
             number of steps that suits the kind, where it gives none.
