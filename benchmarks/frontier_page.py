@@ -104,8 +104,8 @@ def samples(rows: Rows) -> str:
     """A page with the samples of one run of each group."""
     parts = [
         "# Samples of the frontier",
-        "Texts of each row of [the frontier](../../docs/frontier.md), drawn at random from what its first run released. The"
-        " corpora are public data sets in the part of private ones. Rows at `inf` have next to no noise, and could"
+        "Texts of each row of [the frontier](../../docs/frontier.md), drawn at random from what its first run released."
+        " The corpora are public data sets in the part of private ones. Rows at `inf` have next to no noise, and could"
         " not be released from real ones.",
     ]
     for (corpus, method, lever, epsilon), found in groups(rows).items():

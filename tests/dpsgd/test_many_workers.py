@@ -1,6 +1,7 @@
 """A generator's training on 64 part files: eight workers sample whom one samples, and train the model that one trains.
 
-The sums of float32 are added in another order, so that the weights agree to a tolerance, which benchmarks/results/scaling.md states.
+The sums of float32 are added in another order, so that the weights agree to a tolerance, which
+benchmarks/results/scaling.md states.
 """
 
 from pathlib import Path
