@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,6 @@ from rayprivacy.models.number_format import fast_format
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO, ModelConfig
 from rayprivacy.models.sources import resolve_base
-from rayprivacy.models.tagger_settings import TaggerConfig
 
 DOCUMENT_SEPARATOR = "<|endoftext|>"
 
@@ -132,10 +132,12 @@ def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Ba
     Raises:
         ConfigError: the base does not exist or has no end-of-text token.
     """
-    if isinstance(config, TaggerConfig):
-        from rayprivacy.models.tagger import load_tagger  # which is a backbone too
+    loaded: Backbone = import_module(config.LOADER).load(config, device)
+    return loaded
 
-        return load_tagger(config)
+
+def load(config: ModelConfig, device: torch.device | str) -> Backbone:
+    """Load a causal language model; see `load_backbone`."""
     dtype = fast_format() if config.dtype == AUTO else config.dtype
     try:
         source = resolve_base(config.base)

