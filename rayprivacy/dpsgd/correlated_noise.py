@@ -23,9 +23,7 @@ _AT_ONCE = 1 << 16  # coordinates: what is worked on stays in the processor's ca
 class CorrelatedNoise:
     """Row after row of C^-1 z for one training run; prints as sealed and refuses to be pickled.
 
-    Args:
-        noise: z.
-        strategy: c_0, ..., c_(b-1); (1.0,) leaves z as it is.
+    z is `noise`, and `strategy` is c_0, ..., c_(b-1); (1.0,) leaves z as it is.
     """
 
     __slots__ = ("_noise", "_past", "_strategy")
@@ -38,9 +36,6 @@ class CorrelatedNoise:
         """Coordinates [start, start + count) of the noise of a flattened parameter: float32 [count], on the CPU.
 
         Read it, and change nothing in it: the noise of later steps is made of it.
-
-        Raises:
-            ReleaseError: step, start or count is negative.
         """
         if self._strategy == (1.0,):
             return self._noise.normal(step, name, start, count)

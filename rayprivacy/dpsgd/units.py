@@ -69,15 +69,7 @@ class Reading:
     documents: Callable[[Sequence[Row], Backbone, int], list[Document]] | None = None
 
     def check(self, steps: int, free: frozenset[int] = frozenset()) -> None:
-        """Require that each step reads a version that there is, and a redacted one exactly where that is charged.
-
-        Args:
-            steps: how many there are.
-            free: those that are not charged for full text.
-
-        Raises:
-            ReleaseError: a step reads another one.
-        """
+        """Require that each step reads a version that there is, and a redacted one exactly in the steps `free`."""
         for step in range(steps):
             version = self.version_of(step)
             if not 0 <= version < self.versions:
@@ -117,11 +109,6 @@ def shares_of_rank(parts: int, number: int, world: int) -> list[Share]:
     [Share(part=1, slice=0, slices=1)]
     >>> [len(shares_of_rank(2, number, 3)) for number in range(3)]
     [2, 1, 1]
-
-    Args:
-        parts: how many parts there are.
-        number: the rank, from 0.
-        world: how many ranks there are.
     """
     slices = -(-world // parts)
     return [Share(part, cut, slices) for cut in range(slices) for part in range(parts)][number::world]
@@ -135,12 +122,7 @@ def read_units(shards: Path, parts: Iterable[int], backbone: Backbone, key: Key,
 def each_unit(shards: Path, shares: Iterable[Share], backbone: Backbone, key: Key, reading: Reading) -> Iterator[Unit]:
     """The same one after the other: of the rows, one file of the corpus at a time is in memory.
 
-    Args:
-        shards: folder of the sharded corpus.
-        shares: what is read of its parts.
-        backbone: whose tokenizer it is.
-        key: the run's secret, of which tags are made.
-        reading: how rows become documents.
+    The key is the run's secret, of which tags are made.
     """
     for share in shares:
         for table in part_tables(shards, share.part):

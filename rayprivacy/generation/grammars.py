@@ -39,25 +39,14 @@ class Matcher(Protocol):
 def matcher_of(grammar: Grammar, documents: Documents, vocabulary: int) -> Matcher:
     """The grammar by the package that is installed.
 
-    Args:
-        grammar: the rules.
-        documents: of the model, whose tokenizer is asked.
-        vocabulary: how many tokens the model scores, of which its tokenizer may have fewer.
+    `vocabulary` is the number of tokens that the model scores, of which its tokenizer may have fewer.
     """
     kind = XgrammarMatcher if _installed("xgrammar") else LlguidanceMatcher
     return kind(grammar, documents, vocabulary)
 
 
 def check_grammar(grammar: Grammar, key: str) -> None:
-    """Refuse rules that cannot be read, or that no installed package reads.
-
-    Args:
-        grammar: the rules.
-        key: of the recipe, for errors.
-
-    Raises:
-        ConfigError: neither package is installed, or the rules are wrong.
-    """
+    """Refuse rules of a key of the recipe that cannot be read, or that no installed package reads."""
     if _installed("xgrammar"):
         fault = _xgrammar_fault(grammar)
     elif _installed("llguidance"):

@@ -121,16 +121,9 @@ def load_documents(folder: Path) -> Documents:
 
 
 def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Backbone:
-    """Load the base of a recipe, a causal language model or a tagger.
+    """Load the base of a recipe: a causal language model on the device, or a tagger, always on the CPU.
 
-    `dtype: auto`, which no run has left, is what this machine computes fast in.
-
-    Args:
-        config: names the base.
-        device: where a language model computes; a tagger stays on the CPU.
-
-    Raises:
-        ConfigError: the base does not exist or has no end-of-text token.
+    `dtype: auto`, which no run has left, is the format that this machine computes fast in.
     """
     loaded: Backbone = import_module(config.LOADER).load(config, device)
     return loaded

@@ -109,16 +109,10 @@ def encode(
     whole: bool = False,
     threads: int = 1,
 ) -> Encoded:
-    """Pack the documents of one group and run the trunk over them.
+    """Pack the documents (token ids) of one group into at most `max_rows` rows, and run the trunk over them.
 
-    Args:
-        backbone: the public model.
-        documents: token ids.
-        row_tokens: length of every row.
-        max_rows: public bound on the rows of one group.
-        trunk: which module gives the states; by default the whole trunk, hence final states.
-        whole: run the trunk on whole rows, empty positions and all; states may differ in their last bits.
-        threads: calls of the trunk at once; no bit depends on it.
+    The bound is public. By default the whole trunk runs, so that states are final. With `whole` it runs on empty
+    positions too, and states may differ in their last bits. No bit depends on the number of threads.
     """
     return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, whole=whole, threads=threads)
 

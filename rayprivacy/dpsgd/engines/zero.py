@@ -40,17 +40,7 @@ _ANY_TOKEN = 0
 class ZeroEngine:
     """See `engine.Engine`; takes the model over, and starts from the weights of rank 0.
 
-    Args:
-        model: on the device where it is to be trained.
-        gradients: clipped gradients of the model.
-        noise: of each step.
-        schedule: optimizer and learning rate.
-        losses: one loss for each row.
-        stage: 0 to 3.
-        offload: keep the optimizer's part in the memory of the host.
-
-    Raises:
-        ConfigError: DeepSpeed is not installed, no process group is initialised, or stage 0 is to be offloaded.
+    The model is on the device where it is trained. `offload` keeps the optimizer's part in the memory of the host.
     """
 
     def __init__(
