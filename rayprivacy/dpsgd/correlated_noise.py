@@ -41,9 +41,11 @@ class CorrelatedNoise:
             return self._noise.normal(step, name, start, count)
         past = self._past.setdefault((name, start, count), _Past(max(1, len(self._strategy) - 1)))
         if step < past.steps:  # a saved state was loaded
-            past.forget()
+            past.values.clear()
+            past.steps = 0
         for each in range(past.steps, step + 1):
-            past.add(_row(self._noise.normal(each, name, start, count), past.values, self._strategy))
+            past.values.append(_row(self._noise.normal(each, name, start, count), past.values, self._strategy))
+            past.steps += 1
         return past.values[-1]
 
     def __repr__(self) -> str:
@@ -58,14 +60,6 @@ class _Past:
 
     def __init__(self, most: int) -> None:
         self.values: deque[Tensor] = deque(maxlen=most)
-        self.steps = 0
-
-    def add(self, row: Tensor) -> None:
-        self.values.append(row)
-        self.steps += 1
-
-    def forget(self) -> None:
-        self.values.clear()
         self.steps = 0
 
 

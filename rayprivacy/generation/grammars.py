@@ -58,7 +58,9 @@ def check_grammar(grammar: Grammar, key: str) -> None:
         )
     if fault:
         written = "JSON Schema" if grammar.kind == "json" else "EBNF with a rule 'root'"
-        raise ConfigError(f"{key} holds rules that cannot be used ({_shown(fault)}): give {written}.")
+        # One line of a package's message, without the time and the place in its own source.
+        shown = " ".join(_OWN_PLACE.sub("", fault).split())[:200].rstrip(" .")
+        raise ConfigError(f"{key} holds rules that cannot be used ({shown}): give {written}.")
 
 
 class XgrammarMatcher:
@@ -189,11 +191,6 @@ def _llguidance_fault(grammar: Grammar) -> str:
     except Exception as error:  # noqa: BLE001 - it raises the base class for wrong rules, which are public
         return str(error)
     return str(importlib.import_module("llguidance").LLMatcher.validate_grammar(checked))
-
-
-def _shown(fault: str) -> str:
-    """One line of a package's message, without the time and the place in its own source."""
-    return " ".join(_OWN_PLACE.sub("", fault).split())[:200].rstrip(" .")
 
 
 def _llguidance_grammar(grammar: Grammar) -> str:

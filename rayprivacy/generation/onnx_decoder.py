@@ -93,13 +93,11 @@ class OnnxDecoder:
         self._told(0)
         with ThreadPoolExecutor(self._threads) as threads:
             for prefixes, drawn in zip(batches, threads.map(self.continued, batches, configs), strict=True):
-                found += [self._document(*pair, config.max_tokens) for pair in zip(prefixes, drawn, strict=True)]
+                for prefix, new in zip(prefixes, drawn, strict=True):
+                    ended = len(new) < config.max_tokens  # by itself
+                    found.append([*prefix, *new, *([self._end] if ended else [])])
                 self._told(len(found))
         return found
-
-    def _document(self, prefix: list[int], new: list[int], most: int) -> list[int]:
-        """A text that is shorter than it may be has ended by itself."""
-        return [*prefix, *new, *([self._end] if len(new) < most else [])]
 
     def continued(self, prefixes: list[list[int]], config: SamplingConfig) -> list[list[int]]:
         """What is drawn after each prefix of one batch, without the token that ended it."""

@@ -26,7 +26,7 @@ _FORMATS = {"whole": 1, "filled": 2}
 
 @dataclass(frozen=True)
 class Piece:
-    """Some groups of a part, by their names: about every so many-th of them.
+    """Some groups of a part, by their names: about one in `pieces` of them.
 
     Attributes:
         number: which piece, from 0.
@@ -99,11 +99,12 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = W
     `piece` says which of its groups; what a group becomes does not depend on it.
     Deterministic up to the number of threads, and harmless to repeat: what is stored already is not computed again.
     """
-    trunk = trunk_of(spec, backbone)
+    config, trunk = spec.teachers, trunk_of(spec, backbone)
     held: dict[str, Encoded] = {}
     positions = 0
     for name, texts in _missing(spec, part, piece):
-        encoded = _encode(texts, spec.teachers, backbone, trunk)
+        documents = [backbone.document(text, config.max_tokens) for text in texts]
+        encoded = encode(backbone, documents, config.row_tokens, config.max_rows, trunk, whole=config.whole)
         if positions + encoded.ids.numel() > CHUNK_POSITIONS:
             spec.store.write(held)
             held = {}
@@ -129,8 +130,3 @@ def _groups(spec: GroupSpec, shards: range) -> Iterator[list[list[list[str]]]]:
     # A shard may go on in the next file, a user does not.
     tables = part_tables(spec.shards, part, shards) if by_user else [read_part(spec.shards, part, shards)]
     return (groups_of(table, spec.unit, shards) for table in tables)
-
-
-def _encode(texts: list[str], config: TeachersConfig, backbone: Backbone, trunk: Any) -> Encoded:
-    documents = [backbone.document(text, config.max_tokens) for text in texts]
-    return encode(backbone, documents, config.row_tokens, config.max_rows, trunk, whole=config.whole)

@@ -1,15 +1,20 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
-RANKS = {"square": 128, "lora": 8}
-LEARNING_RATES = {"square": 2e-2, "lora": 3e-3}
+
+class _Defaults(NamedTuple):
+    rank: int
+    learning_rate: float
+
+
+_DEFAULTS = {"square": _Defaults(128, 2e-2), "lora": _Defaults(8, 3e-3)}  # of each kind
 
 
 class TeachersConfig(Config):
@@ -74,12 +79,12 @@ class TeachersConfig(Config):
     @property
     def width(self) -> int:
         """The rank, or the default one of the kind."""
-        return self.rank or RANKS[self.kind]
+        return self.rank or _DEFAULTS[self.kind].rank
 
     @property
     def step_size(self) -> float:
         """The learning rate, or the default one of the kind."""
-        return self.learning_rate or LEARNING_RATES[self.kind]
+        return self.learning_rate or _DEFAULTS[self.kind].learning_rate
 
     @property
     def parts(self) -> int:

@@ -77,8 +77,4 @@ def never_skip(zero: Any, stage: int) -> None:
             raise ConfigError(
                 f"this version of DeepSpeed has no '{name}': install deepspeed 0.19.8, or leave resources.zero out."
             )
-        setattr(zero, name, _no_norm if stage == 3 else False)
-
-
-def _no_norm() -> list[torch.Tensor]:
-    return [torch.zeros(())]
+        setattr(zero, name, (lambda: [torch.zeros(())]) if stage == 3 else False)

@@ -17,6 +17,7 @@ bfloat16: let `losses` use autocast.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class ZeroEngine:
             self._backward(self._clipped(batches[0]))
             return
         sums = add_up(self._clipped(batch) for batch in batches)
-        self._backward({parameter: _handing_over(sums, parameter) for parameter in list(sums)})
+        self._backward({parameter: partial(sums.pop, parameter) for parameter in list(sums)})
 
     def _reduce_each(self, batches: Sequence[Batch | MicroBatch]) -> None:
         passes = max(1, collectives.largest(len(batches), self._device))
@@ -111,13 +112,11 @@ class ZeroEngine:
             live = number < len(batches)
             batch = batches[number] if live else dummy_batch(_ANY_TOKEN)
             assert isinstance(batch, Batch), "stage 3 takes no micro-batches"
-            lazy = self._clipped(self._as_long_as_others(batch), live)
+            # The head is used as often as on the rank with the most targets.
+            padded = replace(batch, least_targets=collectives.largest(batch.targets, self._device))
+            lazy = self._clipped(padded, live)
             self._engine.set_gradient_accumulation_boundary(number == passes - 1)
             self._backward(lazy)
-
-    def _as_long_as_others(self, batch: Batch) -> Batch:
-        """The batch, for which the head is used as often as on the rank with the most targets; collective."""
-        return replace(batch, least_targets=collectives.largest(batch.targets, self._device))
 
     def _clipped(self, batch: Batch | MicroBatch, live: bool = True) -> Lazy:
         return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
@@ -160,7 +159,3 @@ class ZeroEngine:
             return parameter.detach().cpu().clone()
         with self._deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().cpu().clone()
-
-
-def _handing_over(sums: dict[nn.Parameter, Tensor], parameter: nn.Parameter) -> Callable[[], Tensor]:
-    return lambda: sums.pop(parameter)
