@@ -85,7 +85,7 @@ class OnnxDecoder:
         self._cache: dict[str, list[Any]] = shapes
 
     def sample(self, prompts: list[str], config: SamplingConfig, batch: int = BATCH) -> list[list[int]]:
-        """Sample one continuation of every prompt; documents as of `decode.sample`."""
+        """Sample one continuation of every prompt; documents as `decode.sample` returns them."""
         prefixes = [self._prefix(prompt) for prompt in prompts]
         batches = [prefixes[at : at + batch] for at in range(0, len(prefixes), batch)]
         configs = [config.model_copy(update={"seed": config.seed + number}) for number in range(len(batches))]
@@ -120,7 +120,7 @@ class OnnxDecoder:
         return self._logits(text)
 
     def _begun(self, prefixes: list[list[int]], more: int) -> _Texts:
-        """Texts that were not read yet, with room for so many tokens more."""
+        """Texts that were not read yet, with room for `more` tokens behind the longest."""
         lengths = np.array([len(prefix) for prefix in prefixes])
         texts, width = len(prefixes), int(lengths.max())
         tokens = np.zeros((texts, width), np.int64)

@@ -2,7 +2,7 @@
 
 A chunk is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
 the last bit, leave two whole chunks and never one chunk with the other's line. The line is authenticated with the run's
-key: rows of one group are never taken for those of another. A line that does not read is no line, and a damaged chunk
+key: rows of one group are never taken for those of another. Unreadable lines are ignored, and a damaged chunk
 is deleted when it is found, so that the next run computes its groups anew.
 
 Up to version 0.5 every chunk had a marker file of its own in place of a line; `tidy` turns such markers into lines.

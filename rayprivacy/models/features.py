@@ -20,7 +20,7 @@ from rayprivacy.models.packing import PAD, Row, pack
 from rayprivacy.models.side_by_side import side_by_side
 
 CALLS = (8, 4, 2, 1)
-_STEP = 8  # a call has a multiple of so many positions
+_STEP = 8  # the positions of a call are a multiple of it
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def encode_rows(
     whole: bool = False,
     threads: int = 1,
 ) -> Encoded:
-    """Run the trunk over rows that are packed; other arguments as of `encode`.
+    """Run the trunk over packed rows, as `encode` does.
 
     Rows of several groups share calls here, so that the states of one may depend on another's in their last bits. Only
     what is never released, like an evaluation, may do that to private text.

@@ -27,7 +27,7 @@ class TeachersConfig(Config):
         max_tokens: tokens kept of one record.
         row_tokens: length of a packed row.
         calls: `filled`: the trunk is run on a row up to its last token, which takes about a third less time; `whole`:
-            on all of it, as up to version 0.3.0, whose releases are found again with it.
+            on the whole row (what 0.3.0 did).
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
         rank: size of what a teacher trains; by default 128 for `square`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
@@ -111,7 +111,7 @@ class ResourcesConfig(Config):
         actors: teacher actors; 0 means as many as the cluster has room for.
         cpus_per_actor: CPUs each actor reserves.
         gpus_per_actor: the share of a GPU that each actor reserves and computes on, like 0.25; 0 means CPUs alone.
-        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that nobody waits long for the
+        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that the end waits little for the
             slowest one.
         query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
