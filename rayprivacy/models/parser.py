@@ -54,7 +54,7 @@ def kept_parser(
     pairs: Sequence[Pair],
     config: ParserConfig,
     tree_tokens: int,
-    told: Told,
+    progress: Told,
     parent: Path,
     release: str,
     how: str,
@@ -67,14 +67,14 @@ def kept_parser(
     name = digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
     if not folder.is_dir():
-        model, losses = fitted_parser(backbone, pairs, config, tree_tokens, told)
+        model, losses = fitted_parser(backbone, pairs, config, tree_tokens, progress)
         write_json(folder.with_suffix(".json"), losses)
         save_model(model, backbone.tokenizer, folder, release, how)
     return folder
 
 
 def fitted_parser(
-    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, told: Told
+    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: Told
 ) -> tuple[Any, dict[str, float]]:
     """A parser in the base's number format, and its loss on held-out pairs before and after.
 
@@ -86,7 +86,7 @@ def fitted_parser(
     model = trainable(backbone, config.adapter)
     objective = Objective(_loss(backbone.end), _predicted, AT_ONCE)
     batches = _batches(others, config)
-    figures = fit(model, objective, batches, held, config.learning_rate, told, "parser", guarded_steps=config.steps)
+    figures = fit(model, objective, batches, held, config.learning_rate, progress, "parser", guarded_steps=config.steps)
     return merged(model, backbone), figures
 
 

@@ -3,7 +3,8 @@
 One handle is one process: Ray restarts nothing here. An actor that cannot be reached is killed before its work is
 handed to others, so that nothing it still computes is ever read. New actors get work once they have answered a first
 call; hence an actor that a shrunken cluster has no room for delays no other. Which actor gets which piece, and which
-pieces of stragglers are done again, is decided by `handout`. The limit on losses is public and counts dead actors; it never looks at data.
+pieces of stragglers are done again, is decided by `handout`. The limit on losses is public and counts dead actors; it
+never looks at data.
 """
 
 from collections.abc import Callable, Iterable, Iterator

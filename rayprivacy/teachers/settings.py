@@ -111,8 +111,8 @@ class ResourcesConfig(Config):
         actors: teacher actors; 0 means as many as the cluster has room for.
         cpus_per_actor: CPUs each actor reserves.
         gpus_per_actor: the share of a GPU that each actor reserves and computes on, like 0.25; 0 means CPUs alone.
-        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that the end waits little for the
-            slowest one.
+        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that the slowest one is
+            not waited for long.
         query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
     """
