@@ -254,6 +254,29 @@ def before(kind: str) -> dict[str, Any]:
     return {name: p.detach().numpy() for name, p in tiny_model(kind).named_parameters() if p.requires_grad}
 
 
+def moved(kind: str, after: dict[str, Any]) -> dict[str, Any]:
+    """The gradient sums that an update has taken, from the parameters after one step of SGD."""
+    return {name: (start.astype(float) - after[name]) * BATCH / RATE for name, start in before(kind).items()}
+
+
+def error(kind: str, after: dict[str, Any], truth: dict[str, Any]) -> float:
+    """Relative L2 error of an update."""
+    found = moved(kind, after)
+    assert set(after) == set(truth)
+    wrong, length = (
+        np.sqrt(sum((each**2).sum() for each in parts))
+        for parts in ([found[name] - truth[name] for name in truth], truth.values())
+    )
+    return float(wrong / max(length, 1e-9))
+
+
+def apart(after: dict[str, Any], expected: dict[str, Any], kind: str = "gpt2") -> float:
+    """How far two runs lie apart, as a share of the way that the second one has gone."""
+    start = before(kind)
+    gap, way = (sum(((expected[name] - other[name]) ** 2).sum() for name in start) for other in (after, start))
+    return float(np.sqrt(gap / way))
+
+
 def fragments(case: Case) -> list[tuple[str, int, int]]:
     """What this rank's optimizer owns."""
     return [(held.name, held.start, held.count) for held in made(case).fragments()]
