@@ -39,7 +39,7 @@ class PretrainConfig(Config):
         prompts: in place of a source, a public file of prompts, one a line: the base model writes the text itself.
         texts: how many it writes.
         text_tokens: of each text behind its prompt, at most; `max_tokens` if absent.
-        sentences: of each text at most; it ends with the last of them.
+        sentences: of each text, where so many end in it; then the text ends with them.
         steps: of AdamW.
         batch: rows of a step.
         max_tokens: of a row. Texts are packed into rows, and longer ones are cut.

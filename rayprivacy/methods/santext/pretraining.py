@@ -50,11 +50,7 @@ class Example:
 def pretrained(
     backbone: Backbone, found: Planned, config: PretrainingConfig, told: Told
 ) -> tuple[Any, dict[str, float]]:
-    """The model, and its loss on held-out public text before and after, in nats for each word.
-
-    Raises:
-        ConfigError: the text cannot be read, or is too short, or training diverges.
-    """
+    """The model, and its loss on held-out public text before and after, in nats for each word."""
     every = examples(backbone, found, public_texts(Path(config.text)), config)
     held = max(1, int(HELD_OUT * len(every)))
     if len(every) - held < config.batch:
