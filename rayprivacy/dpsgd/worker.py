@@ -193,18 +193,14 @@ def build(job: Job, rank: Rank) -> Training:
         )
     # Ray gives a worker one thread unless told otherwise.
     torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // rank.neighbours))
-    backbone, paying = load_backbone(job.model), None
+    backbone = load_backbone(job.model)
+    sampler = _sampler(job, rank, key, backbone)
+    engine = _engine(job, key, backbone, partial(_note_tried, job, rank))
+    paying = None
     if rank.number == 0:
         client = LedgerClient(job.ledger, checkpoints.ledger_head(state))
         paying = Paying(client, StepGate(client, job.release))
-    return Training(
-        sampler=_sampler(job, rank, key, backbone),
-        engine=_engine(job, key, backbone, partial(_note_tried, job, rank)),
-        pad=backbone.end,
-        state=state,
-        done=done,
-        paying=paying,
-    )
+    return Training(engine, sampler, backbone.end, state, done, paying)
 
 
 def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampler:
