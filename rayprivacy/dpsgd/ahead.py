@@ -9,14 +9,12 @@ T = TypeVar("T")
 
 
 def ahead(steps: Sequence[int], make: Callable[[int], T]) -> Iterator[tuple[int, T]]:
-    """Each step with what is made for it, in order; in one more thread the next one is under way.
+    """Each step with what `make` returns for it, in order; one more thread makes the next one meanwhile.
 
     >>> list(ahead(range(3), lambda step: step * step))
     [(0, 0), (1, 1), (2, 4)]
 
-    Args:
-        steps: which.
-        make: is called once for each step, in their order; what it raises is raised at that step.
+    `make` is called once for each step, in their order; its error is raised at that step.
     """
     with ThreadPoolExecutor(1, "ahead") as thread:
         coming = [thread.submit(make, step) for step in steps[:1]]

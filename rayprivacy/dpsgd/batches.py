@@ -47,9 +47,6 @@ class Document:
         first_target: positions before it are context (start token, control code) and carry no loss. The first token of
             all follows on nothing and never carries loss.
         redacted: whether it is a redacted copy, which a step without noise may read.
-
-    Raises:
-        ConfigError: no position carries loss, so that the mean over them would not exist.
     """
 
     ids: npt.NDArray[np.int32]

@@ -15,10 +15,9 @@ FACTS = "facts.json"
 
 
 def latest(folder: Path, inputs: str) -> tuple[int, Path | None]:
-    """How many steps the newest saved state has, and where it is; (0, None) before the first.
+    """The number of steps of the newest saved state, and its folder; (0, None) before the first.
 
-    Raises:
-        ReleaseError: the state was computed from other inputs.
+    A state that was computed from other inputs is refused.
     """
     found = sorted(path for path in folder.glob("step-*") if (path / FACTS).is_file())
     if not found:
@@ -39,11 +38,7 @@ def scratch(folder: Path) -> Path:
 def publish(folder: Path, steps: int, head: str, inputs: str) -> None:
     """Make the state in `scratch` the newest one, in one rename, and delete older ones; for one rank.
 
-    Args:
-        folder: of the states.
-        steps: how many are done.
-        head: of the ledger.
-        inputs: keyed digest of what the state was computed from.
+    `head` is of the ledger, `inputs` the keyed digest of the inputs that the state was computed from.
     """
     write_json(folder / ".saving" / FACTS, {"steps": steps, "ledger_head": head, "inputs": inputs})
     target = folder / f"step-{steps:08d}"

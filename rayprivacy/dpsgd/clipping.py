@@ -48,9 +48,6 @@ class Clipping:
         kind: see the module.
         low_precision: activations or weights are in less than float32.
         scales: alpha_k of each parameter, in the order of `ClippedGradients.parameters`; none leaves all alike.
-
-    Raises:
-        ConfigError: a scale is not positive and finite, C is not positive and finite, or the kind is unknown.
     """
 
     norm: float

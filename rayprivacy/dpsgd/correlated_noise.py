@@ -23,9 +23,7 @@ _AT_ONCE = 1 << 16  # coordinates: what is worked on stays in the processor's ca
 class CorrelatedNoise:
     """Row after row of C^-1 z for one training run; prints as sealed and refuses to be pickled.
 
-    Args:
-        noise: z.
-        strategy: c_0, ..., c_(b-1); (1.0,) leaves z as it is.
+    z is `noise`, and `strategy` is c_0, ..., c_(b-1); (1.0,) leaves z as it is.
     """
 
     __slots__ = ("_noise", "_past", "_strategy")
@@ -38,17 +36,16 @@ class CorrelatedNoise:
         """Coordinates [start, start + count) of the noise of a flattened parameter: float32 [count], on the CPU.
 
         Read it, and change nothing in it: the noise of later steps is made of it.
-
-        Raises:
-            ReleaseError: step, start or count is negative.
         """
         if self._strategy == (1.0,):
             return self._noise.normal(step, name, start, count)
         past = self._past.setdefault((name, start, count), _Past(max(1, len(self._strategy) - 1)))
         if step < past.steps:  # a saved state was loaded
-            past.forget()
+            past.values.clear()
+            past.steps = 0
         for each in range(past.steps, step + 1):
-            past.add(_row(self._noise.normal(each, name, start, count), past.values, self._strategy))
+            past.values.append(_row(self._noise.normal(each, name, start, count), past.values, self._strategy))
+            past.steps += 1
         return past.values[-1]
 
     def __repr__(self) -> str:
@@ -63,14 +60,6 @@ class _Past:
 
     def __init__(self, most: int) -> None:
         self.values: deque[Tensor] = deque(maxlen=most)
-        self.steps = 0
-
-    def add(self, row: Tensor) -> None:
-        self.values.append(row)
-        self.steps += 1
-
-    def forget(self) -> None:
-        self.values.clear()
         self.steps = 0
 
 

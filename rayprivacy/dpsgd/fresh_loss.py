@@ -21,11 +21,7 @@ _SEED = 0  # public, and the same for every batch: where a batch stands among th
 
 
 class FreshLoss:
-    """Losses of batches, each by a copy of its own.
-
-    Args:
-        losses: forward pass of a batch, one loss for each row; anything that Ray can pickle.
-    """
+    """Losses of batches, each by a copy of its own of the function, which is anything that Ray can pickle."""
 
     def __init__(self, losses: Callable[[Any, Batch], Tensor]) -> None:
         self._pickle = cloudpickle.dumps(losses)
@@ -42,12 +38,7 @@ class FreshLoss:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Let torch draw under a public seed, and go on where it was afterwards.
-
-    Args:
-        seed: public.
-        device: where it draws, beside the CPU.
-    """
+    """Let torch draw under a public seed, on the CPU and the device, and go on where it was afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -29,14 +29,9 @@ class ClippedGradients(Protocol):
     def __call__(self, losses: Callable[[], Any], rows_per_unit: int, live: bool = True) -> Lazy:
         """Sums over the units of one batch of clipped gradients, float32 or float64, in the parameters' full shapes.
 
-        Args:
-            losses: runs the forward pass, and returns one loss per row [rows]; a unit's rows are consecutive. For
-                micro-batches see `MicroBatchGradients`.
-            rows_per_unit: rows of each unit.
-            live: False for a dummy batch, which runs for the sake of collectives and contributes zeros.
-
-        Raises:
-            ConfigError: the losses are not one per row, or the model mixes or loses the rows.
+        `losses` runs the forward pass and returns one loss per row [rows]; a unit's rows are consecutive (for
+        micro-batches see `MicroBatchGradients`). With `live` false the batch is a dummy, which runs for the sake of
+        collectives and contributes zeros.
         """
 
 
@@ -51,11 +46,7 @@ class BookKeeping:
     """Clipped gradients from one backward pass; see `models.norms`."""
 
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
-        """Prepare a model whose trainable parameters are set.
-
-        Raises:
-            ConfigError: a module with trainable parameters has no rule; the message names the kinds.
-        """
+        """Prepare a model whose trainable parameters are set; refused where a module of one has no rule."""
         self._tape, self._clipping = Recorder(model), clipping
         self.parameters = self._tape.parameters
 

@@ -61,21 +61,10 @@ def check_independence(
 ) -> str:
     """Compute units in several companies, compare all bits, and compare one gradient with torch's own.
 
-    Args:
-        model: with `requires_grad` set, in the mode in which it will train.
-        losses: forward pass of a batch, one loss for each row.
-        tokens: length of the longest documents.
-        batch_tokens: of a physical batch.
-        gradients: what will clip the units of this model; by default book-keeping.
-        clipping: how it does.
-        records: of a unit at most; units of two are tried where there are such.
-
-    Returns:
-        What was tried, as a sentence for certificates.
-
-    Raises:
-        ConfigError: the gradient differs, would differ from time to time, or is not that of the loss; or a module
-            cannot be clipped, or routes rows to experts.
+    The model has `requires_grad` set and is in the mode in which it will train. `tokens` is the length of the longest
+    documents, `batch_tokens` of a physical batch, and `records` of a unit at most; units of two are tried where there
+    are such. Returns what was tried, as a sentence for certificates. Refused is a gradient that differs, would differ
+    from time to time, or is not that of the loss; and a module that cannot be clipped, or routes rows to experts.
     """
     _check_experts(model, batch_tokens)
     trial = _UnitTrial(model, losses, gradients or BookKeeping(model, clipping))
@@ -99,9 +88,6 @@ def check_micro_batches(
     """Compute the clipped mean of a micro-batch first of all, after others and after itself, and compare all bits.
 
     Arguments and result are those of `check_independence`.
-
-    Raises:
-        ConfigError: it differs.
     """
     draw = _PublicRows(model)
     rows = draw.rows(6, range(2, max(2, min(tokens, batch_tokens)) + 1))
@@ -132,8 +118,7 @@ def check_micro_batches(
 def check_memory(model: Any) -> None:
     """Refuse a model that remembers what it has read from one batch to the next.
 
-    Raises:
-        ConfigError: its positions are turned by frequencies that follow the longest text so far (dynamic RoPE).
+    Such are those whose positions are turned by frequencies that follow the longest text so far (dynamic RoPE).
     """
     if any("dynamic" in str(getattr(module, "rope_type", "")) for module in model.modules()):
         raise ConfigError(

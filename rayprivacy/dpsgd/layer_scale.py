@@ -28,27 +28,14 @@ _STEPS, _RATE = 11, 2e-3  # on public text; the first is not counted
 
 
 def scales_of_weights(model: Any) -> dict[str, float]:
-    """A scale for each trainable parameter, from its norm.
-
-    Raises:
-        ConfigError: all weights are 0, or one is not finite.
-    """
+    """A scale for each trainable parameter, from its norm."""
     return _relative({name: float(each.detach().norm()) for name, each in trainable_parameters(model).items()})
 
 
 def scales_of_gradients(
     model: Any, batches: Sequence[Batch], losses: Callable[[Any, Batch], Tensor]
 ) -> dict[str, float]:
-    """A scale for each trainable parameter, from its gradient on public text; the model stays as it is.
-
-    Args:
-        model: with `requires_grad` set.
-        batches: of public text.
-        losses: forward pass of a batch, one loss for each row.
-
-    Raises:
-        ConfigError: all gradients are 0, or one is not finite.
-    """
+    """A scale for each trainable parameter, from its gradient on public text; the model stays as it is."""
     model = copy.deepcopy(model)
     named = trainable_parameters(model)
     optimizer, squares = torch.optim.Adam(named.values(), lr=_RATE), dict.fromkeys(named, 0.0)

@@ -26,12 +26,9 @@ RowLoss = Callable[[Any, Batch], torch.Tensor]
 
 
 def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.Tensor:
-    """Losses in nats, float32 [rows].
+    """Losses in nats, float32 [rows], of a causal language model; `low_precision` computes under bfloat16 autocast.
 
-    Args:
-        model: a causal language model of Hugging Face, or a PEFT model of one.
-        batch: rows padded on the right, which a causal model never looks at from the left.
-        low_precision: compute under bfloat16 autocast; the loss itself stays in float32.
+    Rows are padded on the right, which a causal model never looks at from the left. The loss itself stays in float32.
     """
     device = next(model.parameters()).device
     ids, weights = batch.ids.to(device), batch.weights.to(device)
@@ -47,19 +44,11 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
 
 
 def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = False) -> torch.Tensor:
-    """Losses by the user's own function, float32 [rows].
+    """Losses by the user's own function, float32 [rows], of rows padded on the right.
 
+    The function is given the batch on the model's device, and computes under bfloat16 autocast with `low_precision`.
     Rows of padding have loss 0, whatever the function returns for them: their number depends on how many units were
     sampled, and each would add a gradient of its own to the sum.
-
-    Args:
-        model: a causal language model of Hugging Face, or a PEFT model of one.
-        batch: rows padded on the right.
-        loss: the function; it is given the batch on the model's device.
-        low_precision: compute under bfloat16 autocast.
-
-    Raises:
-        ConfigError: the losses are not one per row.
     """
     device = next(model.parameters()).device
     own = Batch(batch.ids.to(device), batch.weights.to(device), batch.rows_per_unit)

@@ -49,13 +49,9 @@ class MicroBatch:
 def micro_batches(
     groups: Sequence[list[list[Document]]], max_tokens: int, pad: int, decay: float = 0.0
 ) -> list[MicroBatch]:
-    """The micro-batches of a step that are not empty.
+    """The micro-batches of a step that are not empty, from the units of each, lists of documents.
 
-    Args:
-        groups: the units of each, a unit being a list of documents.
-        max_tokens: of a piece, padding included.
-        pad: token that pieces are filled with.
-        decay: of the weights of tokens, as in `batches`.
+    A piece holds at most `max_tokens`, padding included.
     """
     return [MicroBatch(tuple(packed(units, max_tokens, pad, decay)), len(units)) for units in groups]
 
@@ -67,14 +63,9 @@ def mean_losses(model: Any, batch: MicroBatch, losses: Callable[[Any, Batch], Te
 
 
 class MicroBatchGradients:
-    """Clipped gradients of micro-batches, from plain autograd: any module will do (see `ClippedGradients`).
+    """Clipped gradients of micro-batches, from plain autograd: any module will do that keeps no statistics.
 
-    Args:
-        model: whose trainable parameters are set.
-        clipping: bounds the gradient of one micro-batch.
-
-    Raises:
-        ConfigError: a module keeps statistics of what it reads (batch normalisation).
+    See `ClippedGradients`; `clipping` bounds the gradient of one micro-batch.
     """
 
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
@@ -88,12 +79,10 @@ class MicroBatchGradients:
         self._clipping = clipping
 
     def __call__(self, losses: Callable[[], Iterator[Tensor]], rows_per_unit: int, live: bool = True) -> Lazy:
-        """The clipped gradient of one micro-batch.
+        """The clipped gradient of one micro-batch; zeros where it is not live.
 
-        Args:
-            losses: what each piece of it adds to its loss, as scalars; the next is computed when the last is done with.
-            rows_per_unit: of the micro-batch; not looked at.
-            live: False contributes zeros.
+        `losses` are what each piece of it adds to its loss, as scalars; the next is computed when the last is done
+        with.
         """
         sums: list[Tensor | None] = [None] * len(self.parameters)
         for loss in losses():

@@ -26,8 +26,7 @@ class OpacusGradients:
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
         """Hang Opacus' hooks on a model whose trainable parameters are set, for good.
 
-        Raises:
-            ConfigError: weights are tied, or a layer has buffers (batch normalisation).
+        Tied weights and layers with buffers (batch normalisation) are refused.
         """
         tied = _tied(model)
         if tied:

@@ -26,9 +26,6 @@ class Schedule:
         config: kind and length of the warm-up, and the learning rate.
         steps: T, all steps of the run.
 
-    Raises:
-        ConfigError: there is no learning rate, or the warm-up is as long as the run.
-
     >>> schedule = Schedule(OptimizerConfig(learning_rate=1.0, warmup_steps=1), steps=5)
     >>> [schedule.rate(step) for step in range(5)]
     [0.5, 1.0, 0.75, 0.5, 0.25]

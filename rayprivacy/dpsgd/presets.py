@@ -48,7 +48,7 @@ class PresetTraining(DpSgdConfig):
 
 
 def _sizes(name: str, batch: float, users: int | None, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling rate and expected batch: what the recipe gives of the two, and the other one for so many users."""
+    """Sampling rate and expected batch. The recipe gives one; the other follows from the guessed number of users."""
     given = {key: own[key] for key in _SIZES if key in own}
     if len(given) == len(_SIZES) or not all(isinstance(value, int | float) for value in given.values()):
         return given

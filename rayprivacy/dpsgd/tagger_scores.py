@@ -32,15 +32,7 @@ def losses(model: Any, tags: Tags, documents: Sequence[Document]) -> Array:
 def sorted_scores(model: Any, tags: Tags, documents: Sequence[Document]) -> Array:
     """Logarithms of the highest probabilities of intents, then of word labels in the mean over words; highest first.
 
-    A CRF has no part in them.
-
-    Args:
-        model: a tagger.
-        tags: what it can say.
-        documents: of a tagger.
-
-    Returns:
-        [documents, scores].
+    The shape is [documents, scores]. A CRF has no part in them.
     """
     found, intents = [], len(tags.all_intents)
     for batch in in_order(documents, next(model.parameters()).device):

@@ -30,12 +30,7 @@ class UnitFile(TaggedUnits):
     """Units that are read from disk one by one, as they are asked for; safe to read from several threads."""
 
     def __init__(self, folder: Path, units: Iterable[Unit]) -> None:
-        """Write the units.
-
-        Args:
-            folder: where the file lies, unnamed; made for its owner if it is not there.
-            units: taken one after the other, all with the same number of versions.
-        """
+        """Write the units, all with the same number of versions, to an unnamed file in a folder for its owner."""
         # Buffered writes go through the object, reads through its descriptor.
         self._file = tempfile.TemporaryFile(dir=private_directory(folder), buffering=_BUFFER)  # noqa: SIM115
         tags, self._starts = bytearray(), array("q", [0])

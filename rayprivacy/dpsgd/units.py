@@ -69,15 +69,7 @@ class Reading:
     documents: Callable[[Sequence[Row], Backbone, int], list[Document]] | None = None
 
     def check(self, steps: int, free: frozenset[int] = frozenset()) -> None:
-        """Require that each step reads a version that there is, and a redacted one exactly where that is charged.
-
-        Args:
-            steps: how many there are.
-            free: those that are not charged for full text.
-
-        Raises:
-            ReleaseError: a step reads another one.
-        """
+        """Require that each step reads a version that there is, and a redacted one exactly in the steps `free`."""
         for step in range(steps):
             version = self.version_of(step)
             if not 0 <= version < self.versions:
@@ -117,11 +109,6 @@ def shares_of_rank(parts: int, number: int, world: int) -> list[Share]:
     [Share(part=1, slice=0, slices=1)]
     >>> [len(shares_of_rank(2, number, 3)) for number in range(3)]
     [2, 1, 1]
-
-    Args:
-        parts: how many parts there are.
-        number: the rank, from 0.
-        world: how many ranks there are.
     """
     slices = -(-world // parts)
     return [Share(part, cut, slices) for cut in range(slices) for part in range(parts)][number::world]
@@ -135,12 +122,7 @@ def read_units(shards: Path, parts: Iterable[int], backbone: Backbone, key: Key,
 def each_unit(shards: Path, shares: Iterable[Share], backbone: Backbone, key: Key, reading: Reading) -> Iterator[Unit]:
     """The same one after the other: of the rows, one file of the corpus at a time is in memory.
 
-    Args:
-        shards: folder of the sharded corpus.
-        shares: what is read of its parts.
-        backbone: whose tokenizer it is.
-        key: the run's secret, of which tags are made.
-        reading: how rows become documents.
+    The key is the run's secret, of which tags are made.
     """
     for share in shares:
         for table in part_tables(shards, share.part):
@@ -163,15 +145,12 @@ def _grouped(table: pa.Table, key: Key, reading: Reading) -> Iterator[tuple[byte
     """Tag and rows of each unit of a table that is sorted by user."""
     rows: Iterator[Row] = (row for batch in table.to_batches(_AT_ONCE) for row in batch.to_pylist())
     if reading.unit is PrivacyUnit.RECORD:
-        yield from ((_record_tag(key, row, reading.labels), [row]) for row in rows)
+        for row in rows:  # a label may be null, which is not the empty string
+            labels = (repr(row[name]) for name in reading.labels)
+            yield unit_tag(key, "record", row["user"], row["text"], *labels), [row]
         return
     for user, own in groupby(rows, key=lambda row: str(row["user"])):
         yield unit_tag(key, "user", user), list(own)
-
-
-def _record_tag(key: Key, row: Row, labels: tuple[str, ...]) -> bytes:
-    # A label may be null, which is not the empty string.
-    return unit_tag(key, "record", row["user"], row["text"], *(repr(row[name]) for name in labels))
 
 
 def documents_of(rows: Sequence[Row], backbone: Backbone, reading: Reading, version: int = 0) -> list[Document]:
@@ -182,12 +161,8 @@ def documents_of(rows: Sequence[Row], backbone: Backbone, reading: Reading, vers
     codes = {context: backbone.prefix(context, reading.max_context) for context in set(contexts)}
     texts = [reading.text(row, version) for row in rows]
     tokens = backbone.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
-    return [
-        _document(codes[context], ids, reading.max_tokens, backbone.end, version in reading.redacted)
-        for context, ids in zip(contexts, tokens, strict=True)
-    ]
-
-
-def _document(code: list[int], text: list[int], most: int, end: int, redacted: bool) -> Document:
-    closing = [end] if len(text) <= most else []
-    return Document(np.array([*code, *text[:most], *closing], dtype=np.int32), len(code), redacted)
+    most, documents = reading.max_tokens, []
+    for code, text in zip(map(codes.__getitem__, contexts), tokens, strict=True):
+        ids = [*code, *text[:most], *([backbone.end] if len(text) <= most else [])]
+        documents.append(Document(np.array(ids, dtype=np.int32), len(code), version in reading.redacted))
+    return documents

@@ -194,14 +194,13 @@ def build(job: Job, rank: Rank) -> Training:
     # Ray gives a worker one thread unless told otherwise.
     torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // rank.neighbours))
     backbone = load_backbone(job.model)
-    return Training(
-        sampler=_sampler(job, rank, key, backbone),
-        engine=_engine(job, key, backbone, partial(_note_tried, job, rank)),
-        pad=backbone.end,
-        state=state,
-        done=done,
-        paying=_paying(job, state) if rank.number == 0 else None,
-    )
+    sampler = _sampler(job, rank, key, backbone)
+    engine = _engine(job, key, backbone, partial(_note_tried, job, rank))
+    paying = None
+    if rank.number == 0:
+        client = LedgerClient(job.ledger, checkpoints.ledger_head(state))
+        paying = Paying(client, StepGate(client, job.release))
+    return Training(engine, sampler, backbone.end, state, done, paying)
 
 
 def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampler:
@@ -249,11 +248,6 @@ def _note_tried(job: Job, rank: Rank, sentence: str) -> None:
         write_atomic(job.tried, sentence.encode())
 
 
-def _paying(job: Job, state: Path | None) -> Paying:
-    client = LedgerClient(job.ledger, checkpoints.ledger_head(state))
-    return Paying(client, StepGate(client, job.release))
-
-
 class _Worker:
     def __init__(self, job: Job, training: Training) -> None:
         self._job = job
@@ -265,15 +259,20 @@ class _Worker:
         self._tell(done)  # from here on time is that of steps
         first = release.rung_of(done)  # a chunk that was saved may not have been committed
         for rung in range(first, self._job.last + 1):
-            self._pay(partial(_begin, rung))
-            steps = release.steps(rung)
-            for step, batches in ahead(steps[max(0, done - steps.start) :], self._batches):
-                self._step(step, batches)
-                if (step + 1) % release.chunk == 0 or step + 1 == steps.stop:
-                    self._save(step + 1)
-            self._pay(partial(_end, rung, self._model_digest(kept=rung == self._job.last)))
-            if self._job.reported:
-                ray.train.report({STEPS: steps.stop})
+            self._run(rung, done)
+
+    def _run(self, rung: int, done: int) -> None:
+        release = self._job.release
+        steps = release.steps(rung)
+        self._pay(lambda paying: paying.gate.begin(rung))
+        for step, batches in ahead(steps[max(0, done - steps.start) :], self._batches):
+            self._step(step, batches)
+            if (step + 1) % release.chunk == 0 or step + 1 == steps.stop:
+                self._save(step + 1)
+        digest = self._model_digest(kept=rung == self._job.last)
+        self._pay(lambda paying: paying.gate.end(rung, digest))
+        if self._job.reported:
+            ray.train.report({STEPS: steps.stop})
 
     def _step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         training = self._training
@@ -301,7 +300,8 @@ class _Worker:
         collectives.wait()
         self._training.engine.save(checkpoints.scratch(states))
         collectives.wait()
-        self._pay(partial(_publish, self._job, steps))
+        inputs = self._job.release.inputs
+        self._pay(lambda paying: checkpoints.publish(states, steps, paying.client.head(), inputs))
 
     def _model_digest(self, kept: bool) -> str:
         """The digest of the weights as they are, on rank 0, which writes them if they are to be kept; collective."""
@@ -317,18 +317,6 @@ class _Worker:
         """Do something on rank 0 only, while the others wait."""
         paying = self._training.paying
         _together(self._job, partial(act, paying) if paying else lambda: None)
-
-
-def _begin(rung: int, paying: Paying) -> None:
-    paying.gate.begin(rung)
-
-
-def _end(rung: int, model_digest: str, paying: Paying) -> None:
-    paying.gate.end(rung, model_digest)
-
-
-def _publish(job: Job, steps: int, paying: Paying) -> None:
-    checkpoints.publish(job.states, steps, paying.client.head(), job.release.inputs)
 
 
 def _together(job: Job, act: Callable[[], T]) -> T:

@@ -81,7 +81,7 @@ class Codes:
                     f"codes.values has a list for '{label}', which is none of corpus.labels: add it there."
                 )
         self.columns = tuple(labels)
-        self._values = [_with_other(config.values[label]) for label in labels]
+        self._values = [tuple(dict.fromkeys((*config.values[label], OTHER))) for label in labels]
         self.cells = math.prod(map(len, self._values))
         check_cells(self.cells)
 
@@ -166,7 +166,3 @@ class CodedPrompts(Sequence[tuple[int, str]]):
         if isinstance(index, slice):
             return [(cell, self._texts[cell]) for cell in self._cells[index]]
         return self._cells[index], self._texts[self._cells[index]]
-
-
-def _with_other(values: tuple[str, ...]) -> tuple[str, ...]:
-    return values if OTHER in values else (*values, OTHER)

@@ -54,7 +54,7 @@ def greedy(
     max_tokens: int,
     masks: Callable[[], Any] | None = None,
 ) -> list[list[int]]:
-    """The most likely continuation of every prompt, token by token; arguments and answer as of `sample`."""
+    """The most likely continuation of every prompt, token by token; documents as `sample` returns them."""
     prefixes = [documents.prefix(prompt) for prompt in prompts]
     return _continue(model, documents, prefixes, max_tokens, 0, {"do_sample": False}, BATCH, masks=masks)
 

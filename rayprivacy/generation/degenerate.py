@@ -42,7 +42,8 @@ def is_degenerate(text: str) -> Reason | None:
         return "empty"
     if not _LETTER.search(text):
         return "no letters"
-    if _longest_run(words) > LONGEST_RUN or any(len(word) >= _SHORTEST_STUCK and _STUCK.search(word) for word in words):
+    longest = max(sum(1 for _ in run) for _, run in groupby(words))
+    if longest > LONGEST_RUN or any(len(word) >= _SHORTEST_STUCK and _STUCK.search(word) for word in words):
         return "loop"
     return "repeats" if _repeats(words) else None
 
@@ -54,10 +55,6 @@ def holds_structure(text: str, names: Collection[str]) -> bool:
     (True, False)
     """
     return bool(names) and any(found in names for found in _OPENED.findall(text))
-
-
-def _longest_run(words: list[str]) -> int:
-    return max(sum(1 for _ in run) for _, run in groupby(words))
 
 
 def _repeats(words: list[str]) -> bool:

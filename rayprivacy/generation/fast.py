@@ -35,7 +35,7 @@ _PROBE = "The weather was"
 def sampler_of(
     engine: str, model: Any, documents: Documents, workspace: Path, told: Told = nobody
 ) -> Iterator[Sampler]:
-    """What samples from a model by an engine, `told` how many texts are written; other arguments as of `convert`."""
+    """A sampler from a model by an engine; `told` is called with the number of texts written."""
     if engine != ONNX:
         yield partial(sample, model, documents, told=told)
         return

@@ -39,25 +39,14 @@ class Matcher(Protocol):
 def matcher_of(grammar: Grammar, documents: Documents, vocabulary: int) -> Matcher:
     """The grammar by the package that is installed.
 
-    Args:
-        grammar: the rules.
-        documents: of the model, whose tokenizer is asked.
-        vocabulary: how many tokens the model scores, of which its tokenizer may have fewer.
+    `vocabulary` is the number of tokens that the model scores, of which its tokenizer may have fewer.
     """
     kind = XgrammarMatcher if _installed("xgrammar") else LlguidanceMatcher
     return kind(grammar, documents, vocabulary)
 
 
 def check_grammar(grammar: Grammar, key: str) -> None:
-    """Refuse rules that cannot be read, or that no installed package reads.
-
-    Args:
-        grammar: the rules.
-        key: of the recipe, for errors.
-
-    Raises:
-        ConfigError: neither package is installed, or the rules are wrong.
-    """
+    """Refuse rules of a key of the recipe that cannot be read, or that no installed package reads."""
     if _installed("xgrammar"):
         fault = _xgrammar_fault(grammar)
     elif _installed("llguidance"):
@@ -69,7 +58,9 @@ def check_grammar(grammar: Grammar, key: str) -> None:
         )
     if fault:
         written = "JSON Schema" if grammar.kind == "json" else "EBNF with a rule 'root'"
-        raise ConfigError(f"{key} holds rules that cannot be used ({_shown(fault)}): give {written}.")
+        # One line of a package's message, without the time and the place in its own source.
+        shown = " ".join(_OWN_PLACE.sub("", fault).split())[:200].rstrip(" .")
+        raise ConfigError(f"{key} holds rules that cannot be used ({shown}): give {written}.")
 
 
 class XgrammarMatcher:
@@ -200,11 +191,6 @@ def _llguidance_fault(grammar: Grammar) -> str:
     except Exception as error:  # noqa: BLE001 - it raises the base class for wrong rules, which are public
         return str(error)
     return str(importlib.import_module("llguidance").LLMatcher.validate_grammar(checked))
-
-
-def _shown(fault: str) -> str:
-    """One line of a package's message, without the time and the place in its own source."""
-    return " ".join(_OWN_PLACE.sub("", fault).split())[:200].rstrip(" .")
 
 
 def _llguidance_grammar(grammar: Grammar) -> str:

@@ -85,7 +85,7 @@ class OnnxDecoder:
         self._cache: dict[str, list[Any]] = shapes
 
     def sample(self, prompts: list[str], config: SamplingConfig, batch: int = BATCH) -> list[list[int]]:
-        """Sample one continuation of every prompt; documents as of `decode.sample`."""
+        """Sample one continuation of every prompt; documents as `decode.sample` returns them."""
         prefixes = [self._prefix(prompt) for prompt in prompts]
         batches = [prefixes[at : at + batch] for at in range(0, len(prefixes), batch)]
         configs = [config.model_copy(update={"seed": config.seed + number}) for number in range(len(batches))]
@@ -93,13 +93,11 @@ class OnnxDecoder:
         self._told(0)
         with ThreadPoolExecutor(self._threads) as threads:
             for prefixes, drawn in zip(batches, threads.map(self.continued, batches, configs), strict=True):
-                found += [self._document(*pair, config.max_tokens) for pair in zip(prefixes, drawn, strict=True)]
+                for prefix, new in zip(prefixes, drawn, strict=True):
+                    ended = len(new) < config.max_tokens  # by itself
+                    found.append([*prefix, *new, *([self._end] if ended else [])])
                 self._told(len(found))
         return found
-
-    def _document(self, prefix: list[int], new: list[int], most: int) -> list[int]:
-        """A text that is shorter than it may be has ended by itself."""
-        return [*prefix, *new, *([self._end] if len(new) < most else [])]
 
     def continued(self, prefixes: list[list[int]], config: SamplingConfig) -> list[list[int]]:
         """What is drawn after each prefix of one batch, without the token that ended it."""
@@ -122,7 +120,7 @@ class OnnxDecoder:
         return self._logits(text)
 
     def _begun(self, prefixes: list[list[int]], more: int) -> _Texts:
-        """Texts that were not read yet, with room for so many tokens more."""
+        """Texts that were not read yet, with room for `more` tokens behind the longest."""
         lengths = np.array([len(prefix) for prefix in prefixes])
         texts, width = len(prefixes), int(lengths.max())
         tokens = np.zeros((texts, width), np.int64)

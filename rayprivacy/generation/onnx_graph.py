@@ -94,7 +94,11 @@ class _Graph:
         """All nodes of a model, from `TOKENS` to `LOGITS`."""
         inner, width = model.model, model.config.hidden_size
         epsilon = model.config.rms_norm_eps
-        turned = self._turned(inner, model.config.max_position_embeddings)
+        # Cosines and sines of every place, as the model computes them, in float32.
+        places = torch.arange(model.config.max_position_embeddings)[None]
+        cosines, sines = inner.rotary_emb(torch.zeros(1, dtype=torch.float32), places)
+        half = cosines.shape[-1] // 2
+        turned = [self._weight("cosines", cosines[0, :, :half]), self._weight("sines", sines[0, :, :half])]
         states = self._node("Gather", [self._weight("embedding", inner.embed_tokens.weight), TOKENS], "embedded")
         normed = self._node(
             "SimplifiedLayerNormalization",
@@ -112,12 +116,6 @@ class _Graph:
         flat = self._node("Reshape", [normed, self._constant("flat", np.array([-1, width], np.int64))], "flat_states")
         chosen = self._node("Gather", [flat, PLACES], "chosen")
         self._node("MatMul", [chosen, self._weight("head", model.lm_head.weight.T)], LOGITS)
-
-    def _turned(self, inner: Any, most: int) -> list[str]:
-        """Cosines and sines of every place, as the model computes them, in float32."""
-        cosines, sines = inner.rotary_emb(torch.zeros(1, dtype=torch.float32), torch.arange(most)[None])
-        half = cosines.shape[-1] // 2
-        return [self._weight("cosines", cosines[0, :, :half]), self._weight("sines", sines[0, :, :half])]
 
     def _attended(self, at: str, attention: Any, states: str, number: int, turned: list[str]) -> str:
         config, names = attention.config, [f"key.{number}", f"value.{number}"]

@@ -51,10 +51,8 @@ class Parser:
         masks = self._matcher.masks if self._matcher else None
         (ids,) = greedy(self.backbone.model, self.backbone, [prompt], self.tree_tokens, masks)
         tree = self.backbone.text_after(prompt, ids)
-        return tree if self._accepts(tree) else UNREAD
-
-    def _accepts(self, tree: str) -> bool:
-        return self._matcher.accepts(tree) if self._matcher else names(tree) is not None
+        accepted = self._matcher.accepts(tree) if self._matcher else names(tree) is not None
+        return tree if accepted else UNREAD
 
     @cached_property
     def _matcher(self) -> Matcher | None:

@@ -19,12 +19,9 @@ PART_BLOCKS = 64
 
 
 class Parts:
-    """The parts of one file.
+    """The parts of one file `out`, which has a text for each prompt.
 
-    Args:
-        out: the file.
-        source: digest of what decides its texts; without one no part outlives its run.
-        prompts: how many prompts there are.
+    `source` is the digest of what decides its texts; without one no part outlives its run.
 
     Attributes:
         count: how many parts there are.

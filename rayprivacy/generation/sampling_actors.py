@@ -51,7 +51,10 @@ class SamplingActor:
 
 def sampled(task: WritingTask, prompts: Prompts, actors: int, blocks: Sequence[int]) -> Iterator[pa.Table]:
     """Tables of cell, text and reason of some blocks of prompts, in their order."""
-    samplers = [_start(task) for _ in range(min(actors, len(blocks)))]
+    actor: Any = ray.remote(SamplingActor).options(
+        num_cpus=task.threads, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
+    )
+    samplers = [actor.remote(task) for _ in range(min(actors, len(blocks)))]
     try:
         yield from _in_order(_finished(samplers, prompts, blocks))
     except RayError as error:
@@ -59,16 +62,6 @@ def sampled(task: WritingTask, prompts: Prompts, actors: int, blocks: Sequence[i
     finally:
         for sampler in samplers:
             ray.kill(sampler)
-
-
-def _start(task: WritingTask) -> Any:
-    sampler = ray.remote(SamplingActor).options(
-        num_cpus=task.threads,
-        scheduling_strategy="SPREAD",
-        max_restarts=-1,
-        max_task_retries=-1,
-    )
-    return sampler.remote(task)
 
 
 def _finished(samplers: Sequence[Any], prompts: Prompts, blocks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:

@@ -72,38 +72,30 @@ class UnstructuredWriter:
 
     def __call__(self, prompts: list[str], config: SamplingConfig) -> list[tuple[str, str | None]]:
         """The texts, each with the reason to drop it, or none."""
-        return [(text, self._dropped(text)) for text in self.freely(prompts, config)]
-
-    def _dropped(self, text: str) -> str | None:
-        return is_degenerate(text) or (STRUCTURE if holds_structure(text, self.names) else None)
+        return [
+            (text, is_degenerate(text) or (STRUCTURE if holds_structure(text, self.names) else None))
+            for text in self.freely(prompts, config)
+        ]
 
 
 def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
     """What writes the texts of the task's blocks."""
-    freely = (_converted if task.engine == ONNX else _transformers)(task)
-    return _structured(task, task.structure, freely) if task.structure else UnstructuredWriter(freely, task.names)
-
-
-def _structured(task: WritingTask, structure: Structure, freely: Continue) -> StructuredWriter:
+    if task.engine == ONNX:
+        documents = load_documents(task.model_dir)
+        freely = _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task.begun)
+    else:
+        freely = _by_transformers(task)
+    if task.structure is None:
+        return UnstructuredWriter(freely, task.names)
     vocabulary = int(AutoConfig.from_pretrained(task.model_dir).vocab_size)
     documents = load_documents(task.model_dir)
-    return StructuredWriter(structure, documents, vocabulary, freely, partial(_under_masks, task))
+    return StructuredWriter(task.structure, documents, vocabulary, freely, partial(_by_transformers, task))
 
 
-def _under_masks(task: WritingTask, matcher: Matcher) -> Continue:
+def _by_transformers(task: WritingTask, matcher: Matcher | None = None) -> Continue:
     backbone = _loaded(task.model_dir)
-    sampler = partial(sample, backbone.model, backbone, masks=matcher.masks)
-    return _texts(backbone, sampler, task.begun)
-
-
-def _transformers(task: WritingTask) -> Continue:
-    backbone = _loaded(task.model_dir)
-    return _texts(backbone, partial(sample, backbone.model, backbone), task.begun)
-
-
-def _converted(task: WritingTask) -> Continue:
-    documents = load_documents(task.model_dir)
-    return _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task.begun)
+    masks = matcher.masks if matcher else None
+    return _texts(backbone, partial(sample, backbone.model, backbone, masks=masks), task.begun)
 
 
 def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:

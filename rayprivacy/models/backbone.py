@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,6 @@ from rayprivacy.models.number_format import fast_format
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO, DOCUMENT_SEPARATOR, ModelConfig
 from rayprivacy.models.sources import resolve_base
-from rayprivacy.models.tagger_settings import TaggerConfig
 
 
 @dataclass(frozen=True)
@@ -119,21 +119,16 @@ def load_documents(folder: Path) -> Documents:
 
 
 def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Backbone:
-    """Load the base of a recipe, a causal language model or a tagger.
+    """Load the base of a recipe: a causal language model on the device, or a tagger, always on the CPU.
 
-    `dtype: auto`, which no run has left, is what this machine computes fast in.
-
-    Args:
-        config: names the base.
-        device: where a language model computes; a tagger stays on the CPU.
-
-    Raises:
-        ConfigError: the base does not exist or has no end-of-text token.
+    `dtype: auto`, which no run has left, is the format that this machine computes fast in.
     """
-    if isinstance(config, TaggerConfig):
-        from rayprivacy.models.tagger import load_tagger  # which is a backbone too
+    loaded: Backbone = import_module(config.LOADER).load(config, device)
+    return loaded
 
-        return load_tagger(config)
+
+def load(config: ModelConfig, device: torch.device | str) -> Backbone:
+    """Load a causal language model; see `load_backbone`."""
     dtype = fast_format() if config.dtype == AUTO else config.dtype
     try:
         source = resolve_base(config.base)

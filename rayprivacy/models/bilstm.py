@@ -66,14 +66,9 @@ class BiLstmForTokenClassification(PreTrainedModel):
         return self.words
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> TokenClassifierOutput:
-        """What the heads say at every place.
+        """Outputs of the heads at every place, float32 [rows, width, labels]; at a byte they are those of its word.
 
-        Args:
-            input_ids: words, each with its bytes behind it, int64 [rows, width]; a row begins with a word.
-            attention_mask: whether there is a token, bool [rows, width].
-
-        Returns:
-            `logits`, float32 [rows, width, labels]; at a byte they are those of its word.
+        `input_ids` are int64 [rows, width]: words, each with its bytes behind it; a row begins with a word.
         """
         is_word = (input_ids >= BYTES) & attention_mask
         number = is_word.cumsum(1) - 1  # of the word that a place belongs to

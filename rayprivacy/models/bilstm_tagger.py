@@ -19,11 +19,7 @@ WORDS = 50_000  # the most frequent of 400,000
 
 
 def new_bilstm(config: TaggerConfig) -> Backbone:
-    """A bi-LSTM with random weights of a public seed and the vectors of the most frequent words.
-
-    Raises:
-        ConfigError: GloVe is not installed.
-    """
+    """A bi-LSTM with random weights of a public seed and the vectors of the most frequent words."""
     words, vectors = glove(f"model.base is '{BILSTM}', which reads GloVe vectors")
     tokenizer = WordTokenizer(words[:WORDS])
     shape = BiLstmConfig(vocab_size=len(tokenizer))
@@ -36,11 +32,7 @@ def new_bilstm(config: TaggerConfig) -> Backbone:
 
 
 def saved_bilstm(config: TaggerConfig) -> Backbone:
-    """One that was saved.
-
-    Raises:
-        ConfigError: the folder is damaged, or the tagger says something else.
-    """
+    """A bi-LSTM that was saved; refused where it was saved with other intents or slots."""
     if saved_tagger(Path(config.base)).tags != config.tags:
         raise ConfigError(f"model.base is {config.base!r}, a bi-LSTM with other intents or slots: give its own.")
     try:

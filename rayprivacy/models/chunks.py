@@ -2,7 +2,7 @@
 
 A chunk is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
 the last bit, leave two whole chunks and never one chunk with the other's line. The line is authenticated with the run's
-key: rows of one group are never taken for those of another. A line that does not read is no line, and a damaged chunk
+key: rows of one group are never taken for those of another. Unreadable lines are ignored, and a damaged chunk
 is deleted when it is found, so that the next run computes its groups anew.
 
 Up to version 0.5 every chunk had a marker file of its own in place of a line; `tidy` turns such markers into lines.
@@ -41,12 +41,7 @@ class Place(NamedTuple):
 
 
 class Chunks:
-    """The chunk files of one folder as one process knows them.
-
-    Args:
-        folder: where they are.
-        key: authenticates lines.
-    """
+    """The chunk files of one folder as one process knows them; the key authenticates their lines."""
 
     def __init__(self, folder: Path, key: Key) -> None:
         self._folder = folder
@@ -102,11 +97,7 @@ class Chunks:
         self._journal.add(chunk, {**body, "seal": self._seal(chunk, body)})
 
     def read(self, places: Sequence[Place]) -> list[Encoded]:
-        """The groups at these places, in order; each chunk is opened once.
-
-        Raises:
-            ShardError: a chunk is damaged or gone; it is deleted.
-        """
+        """The groups at these places, in order; each chunk is opened once, and a damaged one is deleted and refused."""
         by_chunk: dict[str, set[Place]] = defaultdict(set)
         for place in places:
             by_chunk[place.chunk].add(place)
@@ -155,11 +146,7 @@ class Chunks:
 
 
 def delete_chunks(folder: Path) -> int:
-    """Delete a store's folder; returns the bytes freed.
-
-    Raises:
-        ShardError: something else lies in it; nothing is deleted.
-    """
+    """Delete a store's folder, unless something else lies in it; returns the bytes freed."""
     names = _listed(folder)
     if not all(_OWN.fullmatch(name) or TABLE.fullmatch(name) for name in names):
         raise ShardError(f"{folder} is to be deleted and holds files that are not cached features: move them away.")

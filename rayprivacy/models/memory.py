@@ -5,10 +5,9 @@ import gc
 
 
 def trim_memory(*, collect: bool = False) -> None:
-    """Hand freed pages back; nothing happens where the C library has no `malloc_trim` (it is one of Linux).
+    """Hand freed pages back, where the C library has `malloc_trim` (it is one of Linux).
 
-    Args:
-        collect: first free what only cycles of objects hold, as models do.
+    `collect` first frees what only cycles of objects hold, as models do.
     """
     if collect:
         gc.collect()

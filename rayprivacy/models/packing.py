@@ -45,12 +45,9 @@ class Row:
 
 
 def pack(documents: list[list[int]], row_tokens: int, max_rows: int) -> list[Row]:
-    """First-fit packing in the given order into at most `max_rows` rows; what does not fit is left out.
+    """First-fit packing of documents (token ids), in the given order, into at most `max_rows` rows.
 
-    Args:
-        documents: token ids; longer ones are cut to `row_tokens`.
-        row_tokens: length of every row.
-        max_rows: public bound on the rows of one shard.
+    The bound is public. Documents longer than a row are cut, and those that do not fit are left out.
     """
     rows: list[list[list[int]]] = []
     for document in documents:

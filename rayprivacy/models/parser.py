@@ -7,7 +7,6 @@ off it by `generation.parsing`.
 """
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,14 @@ import torch
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.counting import Told
-from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_json
 from rayprivacy.models.backbone import Backbone, Documents
-from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.models.public_training import Objective, endlessly, fit, held_out
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ParserConfig
 from rayprivacy.models.trainable import merged, trainable
 
-HELD_OUT, HELD_PAIRS = 0.1, 32  # a tenth of the pairs, at most so many: their loss is measured
+HELD_PAIRS = 32  # at most: their loss is measured
 AT_ONCE = 8  # pairs in one call of the model
 _SORTED = 8  # batches among which pairs are sorted by length, so that little of a batch is filling
 Pair = tuple[str, str]
@@ -41,16 +39,14 @@ class _Example:
 
 
 def asked(utterance: str, documents: Documents, most: int) -> str:
-    r"""The prompt for the tree of an utterance, of which at most so many tokens are read."""
+    r"""The prompt for the tree of an utterance; tokens beyond the first `most` are not read."""
     ids = documents.tokenizer.encode(utterance, add_special_tokens=False, verbose=False)
     return f"parse {utterance if len(ids) <= most else documents.text(ids[:most])}\n"
 
 
 def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
     """Pairs that are held out, and the others, in an order that a public seed draws."""
-    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
-    held = max(1, min(HELD_PAIRS, int(HELD_OUT * len(pairs))))
-    return [pairs[place] for place in order[:held]], [pairs[place] for place in order[held:]]
+    return held_out(pairs, seed, HELD_PAIRS)
 
 
 def kept_parser(
@@ -58,46 +54,31 @@ def kept_parser(
     pairs: Sequence[Pair],
     config: ParserConfig,
     tree_tokens: int,
-    told: Told,
+    progress: Told,
     parent: Path,
     release: str,
     how: str,
 ) -> Path:
-    """The folder of a parser, trained or found trained; beside it, with the suffix .json, lie its losses.
+    """The folder of a parser, trained or found trained under a name made of all that decides its weights.
 
-    Args:
-        backbone, pairs, config, tree_tokens, told: as of `fitted_parser`.
-        parent: where the folder is, under a name made of all that decides the weights.
-        release: for the card: the release that it comes from.
-        how: for the card: a sentence on how it was trained.
-
-    Raises:
-        ConfigError: training diverges.
+    Beside it, with the suffix .json, lie its losses. `release` and `how` are for its card, as in `save_model`.
     """
     settings = config.model_dump(mode="json", exclude={"source", "text"})
     name = digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
     if not folder.is_dir():
-        model, losses = fitted_parser(backbone, pairs, config, tree_tokens, told)
+        model, losses = fitted_parser(backbone, pairs, config, tree_tokens, progress)
         write_json(folder.with_suffix(".json"), losses)
         save_model(model, backbone.tokenizer, folder, release, how)
     return folder
 
 
 def fitted_parser(
-    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, told: Told
+    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: Told
 ) -> tuple[Any, dict[str, float]]:
     """A parser in the base's number format, and its loss on held-out pairs before and after.
 
-    Args:
-        backbone: the base.
-        pairs: utterances, each with its tree; at least two.
-        config: how it is trained.
-        tree_tokens: of a tree at most; longer ones are cut, and do not end with the end token.
-        told: told how many steps are done.
-
-    Raises:
-        ConfigError: training diverges.
+    Trees of more than `tree_tokens` are cut, and do not end with the end token.
     """
     held, others = (
         [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
@@ -105,9 +86,7 @@ def fitted_parser(
     model = trainable(backbone, config.adapter)
     objective = Objective(_loss(backbone.end), _predicted, AT_ONCE)
     batches = _batches(others, config)
-    figures = fit(model, objective, batches, held, config.learning_rate, told, guarded_steps=config.steps)
-    if not math.isfinite(figures["loss_after"]):
-        raise ConfigError(f"parser.learning_rate is {config.learning_rate:g}, and training diverges: lower it.")
+    figures = fit(model, objective, batches, held, config.learning_rate, progress, "parser", guarded_steps=config.steps)
     return merged(model, backbone), figures
 
 
@@ -120,11 +99,10 @@ def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: 
 def _batches(examples: Sequence[_Example], config: ParserConfig) -> Iterator[list[_Example]]:
     """The examples of each step: all of them once before any is read again, those of like length together."""
     dice, size = np.random.default_rng(config.seed), config.batch
-    places = (place for _ in itertools.count() for place in dice.permutation(len(examples)))
+    drawn = endlessly(examples, dice)
     left = config.steps
     while left:
-        taken = [examples[place] for place in itertools.islice(places, min(left, _SORTED) * size)]
-        taken.sort(key=lambda example: len(example.ids))
+        taken = sorted(itertools.islice(drawn, min(left, _SORTED) * size), key=lambda example: len(example.ids))
         batches = [taken[start : start + size] for start in range(0, len(taken), size)]
         yield from (batches[place] for place in dice.permutation(len(batches)))
         left -= len(batches)

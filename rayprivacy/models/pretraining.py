@@ -8,7 +8,6 @@ base's number format at the end; products are computed in that format. Equal inp
 """
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,45 +19,34 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import attention_bias
 from rayprivacy.models.packing import PAD, Row, pack
-from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.models.public_training import Objective, endlessly, fit, held_out
 from rayprivacy.models.settings import AdapterConfig, PretrainConfig
 from rayprivacy.models.trainable import merged, trainable
 
 CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
-_HELD_OUT = 0.1  # of the texts
 PublicText = str | list[int]
 _GROUP = 64  # documents that are packed together: time grows with the number of rows that each is offered to
 
 
 def pretrained(
-    backbone: Backbone, texts: Sequence[PublicText], config: PretrainConfig, held_rows: int, told: Told
+    backbone: Backbone, texts: Sequence[PublicText], config: PretrainConfig, held_rows: int, progress: Told
 ) -> tuple[Any, dict[str, float]]:
     """The model after training, in the base's number format; and its loss on held-out text before and after.
 
-    Args:
-        backbone: the base.
-        texts: public, at least two; as text, or as token ids `start, ..., end`, without `end` where a text goes on.
-        config: how it is trained.
-        held_rows: rows of held-out text, at most.
-        told: told how many steps are done.
-
-    Raises:
-        ConfigError: the base takes shorter rows only, or training diverges.
+    The texts, at least two, are public: text, or token ids `start, ..., end`, without `end` where a text goes on. The
+    loss is measured on at most `held_rows` rows.
     """
     most = getattr(backbone.model.config, "max_position_embeddings", None)
     if most is not None and config.max_tokens > most:
         raise ConfigError(f"pretrain.max_tokens is {config.max_tokens}, and the base model takes {most}: lower it.")
-    order = np.random.default_rng(config.seed).permutation(len(texts))
-    held = max(1, int(_HELD_OUT * len(texts)))
-    held_out = _rows(backbone, (texts[place] for place in order[:held]), config.max_tokens)
-    others = _rows(backbone, (texts[place] for place in order[held:]), config.max_tokens)
+    held, others = (_rows(backbone, part, config.max_tokens) for part in held_out(texts, config.seed))
     rows = list(itertools.islice(others, config.steps * config.batch))
     model = trainable(backbone, AdapterConfig(kind="full"))
     objective = Objective(_loss_in(backbone.model.dtype), _predicted, max(1, CALL_TOKENS // config.max_tokens))
-    first = list(itertools.islice(held_out, held_rows))
-    figures = fit(model, objective, _batches(rows, config), first, config.learning_rate, told)
-    if not math.isfinite(figures["loss_after"]):
-        raise ConfigError(f"pretrain.learning_rate is {config.learning_rate:g}, and training diverges: lower it.")
+    drawn = endlessly(rows, np.random.default_rng(config.seed))
+    batches = (list(itertools.islice(drawn, config.batch)) for _ in range(config.steps))
+    first = list(itertools.islice(held, held_rows))
+    figures = fit(model, objective, batches, first, config.learning_rate, progress, "pretrain")
     return merged(model, backbone), figures
 
 
@@ -69,13 +57,6 @@ def _rows(backbone: Backbone, texts: Iterable[PublicText], row_tokens: int) -> I
     )
     while group := list(itertools.islice(documents, _GROUP)):
         yield from pack(group, row_tokens, len(group))
-
-
-def _batches(rows: Sequence[Row], config: PretrainConfig) -> Iterator[list[Row]]:
-    """The rows of each step: all of them once before any is read again."""
-    dice = np.random.default_rng(config.seed)
-    places = (place for _ in itertools.count() for place in dice.permutation(len(rows)))
-    return ([rows[place] for place in itertools.islice(places, config.batch)] for _ in range(config.steps))
 
 
 def _predicts(segment: torch.Tensor) -> torch.Tensor:

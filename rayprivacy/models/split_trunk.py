@@ -16,11 +16,7 @@ ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")  # embedding, layers, nor
 
 
 def depth(backbone: Backbone) -> int:
-    """How many decoder layers the base has.
-
-    Raises:
-        ConfigError: the base cannot be cut.
-    """
+    """How many decoder layers the base has; refused where it cannot be cut."""
     config = backbone.model.config
     if config.model_type not in ARCHITECTURES:
         raise ConfigError(
@@ -32,11 +28,7 @@ def depth(backbone: Backbone) -> int:
 
 
 def cut_below(backbone: Backbone, layers: int | None) -> int:
-    """The cut with the last `layers` decoder layers above it; with all of them if None.
-
-    Raises:
-        ConfigError: the base cannot be cut, or has fewer layers.
-    """
+    """The cut with the last `layers` decoder layers above it; with all of them if None."""
     whole = depth(backbone)
     if layers is not None and not 1 <= layers <= whole:
         raise ConfigError(
@@ -46,11 +38,7 @@ def cut_below(backbone: Backbone, layers: int | None) -> int:
 
 
 def lower_trunk(backbone: Backbone, layers: int) -> torch.nn.Module:
-    """The embedding and the first `layers` decoder layers, without the final norm; called like the whole trunk.
-
-    Raises:
-        ConfigError: the base cannot be cut.
-    """
+    """The embedding and the first `layers` decoder layers, without the final norm; called like the whole trunk."""
     trunk = _part(backbone, slice(0, _checked(backbone, layers)))
     trunk.norm = torch.nn.Identity()
     return trunk
@@ -61,9 +49,6 @@ def upper_trunk(backbone: Backbone, layers: int) -> torch.nn.Module:
 
     Called like the whole trunk, with `inputs_embeds`, the lower trunk's states [rows, row_tokens, width], in place of
     `input_ids`.
-
-    Raises:
-        ConfigError: the base cannot be cut.
     """
     trunk = _part(backbone, slice(_checked(backbone, layers), None))
     trunk.embed_tokens = torch.nn.Identity()

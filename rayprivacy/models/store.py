@@ -41,22 +41,14 @@ class FeatureStore:
         return _open(self.folder, self.key_path.absolute())
 
     def prepare(self) -> None:
-        """Make the folder, for the owner only, without what a killed run left half-written.
-
-        Raises:
-            KeyFileError: the key file is missing or too open.
-        """
+        """Make the folder, for the owner only, without what a killed run left half-written."""
         if not self.root.exists():  # one that is there may be shared, and its mode is somebody's choice
             private_directory(self.root)
         private_directory(self.folder)
         self._chunks.tidy()
 
     def name(self, documents: Sequence[str]) -> str:
-        """Keyed digest of a group's texts, 64 hex digits.
-
-        Raises:
-            KeyFileError: the key file is missing or too open.
-        """
+        """Keyed digest of a group's texts, 64 hex digits."""
         return _key(self.key_path.absolute()).digest("features", self.recipe, *documents)
 
     def missing(self, names: Sequence[str]) -> list[str]:
@@ -72,12 +64,7 @@ class FeatureStore:
             self._chunks.write(groups)
 
     def read(self, names: Sequence[str]) -> list[Encoded]:
-        """The groups, in order, memory-mapped.
-
-        Raises:
-            ShardError: a group is missing, or its file is damaged; a damaged file is deleted, so that the next run
-                computes its groups anew.
-        """
+        """The groups, in order, memory-mapped; a damaged file is deleted, and the next run computes its groups."""
         chunks = self._chunks
         if None in chunks.find(names):
             chunks.scan()
@@ -87,11 +74,7 @@ class FeatureStore:
         return chunks.read(places)
 
     def clear(self) -> None:
-        """Delete everything, other formats included.
-
-        Raises:
-            ShardError: the folder holds something that is no store's.
-        """
+        """Delete everything, other formats included; refused where the folder holds something that is no store's."""
         delete_chunks(self.folder)
 
 

@@ -37,12 +37,13 @@ NUMBERS = 2**31  # that a token with its label may take
 ENCODER = "bert"
 
 
-def load_tagger(config: TaggerConfig) -> Backbone:
-    """Load the base of a recipe as an untrained tagger, or a saved tagger as it is.
+def load(config: TaggerConfig, device: torch.device | str) -> Backbone:
+    """Load the base of a recipe; whatever the device, on the CPU."""
+    return load_tagger(config)
 
-    Raises:
-        ConfigError: the base does not exist, is of another family, has fewer layers, or takes fewer labels.
-    """
+
+def load_tagger(config: TaggerConfig) -> Backbone:
+    """Load the base of a recipe as an untrained tagger, or a saved tagger as it is."""
     if config.base == BILSTM:
         return new_bilstm(config)
     if model_type_of(config.base) == MODEL_TYPE:
@@ -104,11 +105,7 @@ def most_tokens(model: Any) -> int:
 
 
 def check_length(model: Any, max_tokens: int) -> None:
-    """Require that a text of so many tokens is not too long.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Refuse texts of more tokens than the model has positions for."""
     most = most_tokens(model)
     if max_tokens > most:
         raise ConfigError(f"training.max_tokens is {max_tokens} and model.base takes {most}: give at most {most}.")

@@ -1,14 +1,15 @@
 """The `model` block of a tagger: the public base, how much of it is used, and the public lists of what it says."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.paths import PathKind
+from rayprivacy.models.sentence_weights import MINILM
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.tags import OTHER, OUTSIDE, Tags
 
-MINILM, BILSTM = "minilm-l6", "bilstm"
+BILSTM = "bilstm"
 
 
 class TaggerConfig(ModelConfig):
@@ -24,6 +25,7 @@ class TaggerConfig(ModelConfig):
         slots: the public list of slots, without `B-` and `I-`.
     """
 
+    LOADER: ClassVar[str] = "rayprivacy.models.tagger"
     base: Annotated[str, PathKind.PUBLIC_MODEL] = MINILM
     layers: int | None = Field(default=None, ge=1)
     trained: Literal["all", "layers", "heads"] = "all"

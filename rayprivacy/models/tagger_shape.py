@@ -12,13 +12,7 @@ CAUSAL = ("llama", "gpt2")
 
 
 def describe(config: TaggerConfig, shape: Any, marks: tuple[int, int]) -> None:
-    """Write it into a configuration of Hugging Face.
-
-    Args:
-        config: of the tagger.
-        shape: the configuration.
-        marks: the tokens before and behind a text.
-    """
+    """Write it into a configuration of Hugging Face; the marks are the tokens before and behind a text."""
     names = config.tags.names
     shape.num_hidden_layers = config.layers or shape.num_hidden_layers
     shape.id2label, shape.label2id = dict(enumerate(names)), {name: at for at, name in enumerate(names)}
@@ -33,11 +27,7 @@ def describe(config: TaggerConfig, shape: Any, marks: tuple[int, int]) -> None:
 
 
 def saved_tagger(folder: Path) -> TaggerConfig:
-    """How a saved tagger is loaded again: with the lists, and the number format, that it was saved with.
-
-    Raises:
-        ConfigError: the folder holds no tagger.
-    """
+    """How a saved tagger is loaded again: with the lists, and the number format, that it was saved with."""
     config = _saved(folder)
     try:
         names = config["id2label"]

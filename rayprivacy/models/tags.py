@@ -64,7 +64,7 @@ class Tags:
         return self._intents.get(str(name), 0)
 
     def words(self, labels: str | None, count: int) -> list[int]:
-        """The numbers of the labels of so many words, from one string with blanks; what is missing is `O`."""
+        """The numbers of the labels of `count` words, from one string with blanks; missing ones are `O`."""
         given = (labels or "").split()[:count]
         known = [self._words.get(label, self.outside) for label in given]
         return known + [self.outside] * (count - len(known))

@@ -22,11 +22,8 @@ def next_token_loss(
 ) -> torch.Tensor:
     """Summed cross-entropy, in nats, over the positions of `rows` that predict one of their own document.
 
-    Args:
-        states: final states, [rows, row_tokens, width]; the gradient goes to them, never to the head.
-        rows: their tokens and segments; the states in them are not looked at.
-        head: output head, float32 [vocabulary, width].
-        keep: some of these positions, bool [rows, row_tokens - 1]; all of them if absent.
+    The gradient goes to the final states [rows, row_tokens, width], never to the head, float32 [vocabulary, width]; the
+    states in `rows` are not looked at. `keep`, bool [rows, row_tokens - 1], takes some of these positions.
     """
     keep = rows.predicts if keep is None else keep
     return summed_cross_entropy(states[:, :-1][keep].float(), rows.ids[:, 1:][keep], head)
@@ -35,13 +32,9 @@ def next_token_loss(
 def summed_cross_entropy(
     states: torch.Tensor, targets: torch.Tensor, head: torch.Tensor, threads: int = 1
 ) -> torch.Tensor:
-    """Summed cross-entropy, in nats.
+    """Summed cross-entropy, in nats, of states, float32 [positions, width], for the next tokens, int64 [positions].
 
-    Args:
-        states: float32 [positions, width]; the gradient goes to them, never to the head.
-        targets: the token after each, int64 [positions].
-        head: output head, float32 [vocabulary, width].
-        threads: how many work at it.
+    The gradient goes to the states, never to the head, float32 [vocabulary, width].
     """
     return cast(torch.Tensor, _CrossEntropy.apply(states, targets, head, threads))  # type: ignore[no-untyped-call]
 

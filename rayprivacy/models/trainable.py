@@ -27,11 +27,7 @@ START_SEED = 0  # public: every run starts from the same matrices
 
 
 def trainable(backbone: Backbone, config: AdapterConfig) -> Any:
-    """A copy of the base whose trainable parameters, float32, are those the adapter says.
-
-    Raises:
-        ConfigError: the base has fewer layers, or takes no LoRA.
-    """
+    """A copy of the base whose trainable parameters, float32, are those the adapter says."""
     model = copy.deepcopy(backbone.model)
     model.config.use_cache = False
     _without_dropout(model)
@@ -84,9 +80,6 @@ def checkpointed(model: Any) -> Any:
     """The model, keeping only the inputs of its layers: it computes the rest again when gradients are taken.
 
     transformers would do so in training mode alone, which wakes up whatever else models do in that mode.
-
-    Raises:
-        ConfigError: the model has no layers that can be computed again.
     """
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:

@@ -36,11 +36,7 @@ def calls(rows: Encoded) -> Iterator[torch.Tensor]:
 def at_cut(backbone: Backbone, cut: int, rows: Encoded, threads: int = 1) -> Encoded:
     """The same rows with the base's states at the cut, bfloat16, in place of the states they come with.
 
-    Args:
-        backbone: the public base.
-        cut: how many of its layers are run.
-        rows: the text.
-        threads: calls of the trunk at once; no bit depends on it.
+    No bit depends on the number of threads.
     """
     parts = side_by_side(partial(_cut_states, lower_trunk(backbone, cut), rows), calls(rows), threads)
     return join(parts, rows.ids.shape[1], backbone.width)

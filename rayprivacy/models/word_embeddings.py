@@ -16,12 +16,6 @@ def word_embeddings(base: str) -> tuple[list[str], npt.NDArray[np.float32]]:
     """Words and vectors [words, width], in the order of the model's tokens.
 
     A word is a token with the space before it, or a mark of punctuation; pieces of words are left out.
-
-    Args:
-        base: as `model.base` of a recipe.
-
-    Raises:
-        ConfigError: there is no such model.
     """
     backbone = load_backbone(ModelConfig(base=base, dtype="float32"))
     tokenizer: Any = backbone.tokenizer

@@ -18,8 +18,7 @@ _FILE = "words.txt"
 class WordTokenizer:
     """Numbers of words and bytes; called as fast tokenizers of Hugging Face are, for one text.
 
-    Args:
-        words: the public list, in lower case; a word is looked up in lower case.
+    The public list of words is in lower case, and so is a word looked up.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -29,11 +28,7 @@ class WordTokenizer:
         return FIRST_WORD + len(self.words)
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[Any]]:
-        """`input_ids`, and in `offset_mapping` the place of each in the text, whose words have single blanks between.
-
-        Args:
-            text: one text.
-        """
+        """`input_ids`, and in `offset_mapping` the place of each in the text, whose words are single blanks apart."""
         ids, places, begin = [], [], 0
         for word in text.split():
             letters = word.encode(errors="replace")[:MOST_BYTES]

@@ -5,11 +5,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.policies.keywords import KeywordPolicy, read_keywords
-from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import Policy
-from rayprivacy.policies.settings import PolicyConfig, digest_of
-from rayprivacy.policies.slots import SlotPolicy
+from rayprivacy.policies.settings import PolicyConfig, digest_of, without_training
 
 if TYPE_CHECKING:
     from rayprivacy.policies.classifier import WordScores
@@ -60,12 +57,3 @@ def _public_rows(config: PolicyConfig) -> list[tuple[str, str]]:
     except ConfigError as error:
         message = str(error).replace(".source is", ".train is")
     raise ConfigError(message)
-
-
-def without_training(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
-    """The policy of a recipe whose kind is none that is trained."""
-    if config.kind == "keywords":
-        return KeywordPolicy(read_keywords(str(config.file)), kept)
-    if config.kind == "slots":
-        return SlotPolicy(str(config.column), kept)
-    return PatternPolicy(config.detector, config.kinds, kept)

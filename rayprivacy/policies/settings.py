@@ -1,7 +1,8 @@
 """What a recipe says about a policy, and the digest that names it."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
@@ -10,6 +11,9 @@ from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
 from rayprivacy.sanitize.settings import KINDS
+
+if TYPE_CHECKING:
+    from rayprivacy.policies.policy import Policy
 
 _OF_KIND = {
     "patterns": ("detector", "kinds"),
@@ -86,9 +90,22 @@ def digest_of(config: PolicyConfig) -> str:
 
         shape = [config.text, config.label, config.window, config.threshold, INVERSE_REGULARISATION]
         return digest_json(["classifier-file-1", _file_digest(str(config.train)), *shape])
-    from rayprivacy.policies.make import without_training
-
     return without_training(config).digest
+
+
+def without_training(config: PolicyConfig, kept: Sequence[str] = ()) -> "Policy":
+    """The policy of a recipe whose kind is none that is trained."""
+    if config.kind == "keywords":
+        from rayprivacy.policies.keywords import KeywordPolicy, read_keywords
+
+        return KeywordPolicy(read_keywords(str(config.file)), kept)
+    if config.kind == "slots":
+        from rayprivacy.policies.slots import SlotPolicy
+
+        return SlotPolicy(str(config.column), kept)
+    from rayprivacy.policies.patterns import PatternPolicy
+
+    return PatternPolicy(config.detector, config.kinds, kept)
 
 
 def _file_digest(path: str) -> str:

@@ -2,8 +2,9 @@
 
 One handle is one process: Ray restarts nothing here. An actor that cannot be reached is killed before its work is
 handed to others, so that nothing it still computes is ever read. New actors get work once they have answered a first
-call; hence an actor that a shrunken cluster has no room for delays no other. What is handed to whom, and what is stolen
-from stragglers, is `handout`. The limit on losses is public and counts dead actors; it never looks at data.
+call; hence an actor that a shrunken cluster has no room for delays no other. Which actor gets which piece, and which
+pieces of stragglers are done again, is decided by `handout`. The limit on losses is public and counts dead actors; it
+never looks at data.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -49,12 +50,7 @@ class ActorPool:
     """A fixed number of places, each filled with an actor."""
 
     def __init__(self, start: Callable[[], Any], places: int) -> None:
-        """Fill the places.
-
-        Args:
-            start: starts an actor with a method `ready`.
-            places: the number of actors.
-        """
+        """Fill the places."""
         self._start = start
         self.workers = [self._new() for _ in range(places)]
         self._losses = 0
@@ -78,17 +74,11 @@ class ActorPool:
     def work(
         self, step: str, method: str, pieces: Iterable[Any], *shared: Any, kept: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Hand out pieces to idle actors; yields (piece, result) as they come.
+        """Hand out pieces to idle actors; yields (piece, result) as they come, each piece at least once.
 
-        Args:
-            step: what is being done, for messages.
-            method: of the actors, called with a piece and what is shared.
-            pieces: the work; each is done at least once.
-            shared: further arguments.
-            kept: whether results live in the actor, so that pieces done by an actor that dies meanwhile are done again.
-
-        Raises:
-            RayPrivacyError: an actor failed, in one sentence of ours; or too many died.
+        `method` of an actor is called with a piece and what is shared; `step` names the work in messages. With `kept`
+        results live in the actor, so that the pieces of one that dies meanwhile are done again. An error of our code,
+        or too many dead actors, stop it in one sentence of ours.
         """
         handout = Handout(pieces, steals=not kept)
         while handout.left:
@@ -132,11 +122,7 @@ class ActorPool:
         self.workers[self.workers.index(worker)] = self._new()
 
     def count_loss(self, step: str) -> None:
-        """Count a loss.
-
-        Raises:
-            ReleaseError: the limit on losses is reached.
-        """
+        """Count a loss."""
         self._losses += 1
         if self._losses > LOSSES * len(self.workers):
             raise ReleaseError(
@@ -159,11 +145,7 @@ class ActorPool:
 
 
 def _result(step: str, call: Any) -> Any:
-    """The result of a call, or `_LOST`.
-
-    Raises:
-        RayPrivacyError: our code failed in the actor; in one sentence of ours.
-    """
+    """The result of a call, or `_LOST`; an error of our code in the actor becomes one sentence of ours."""
     try:
         return ray.get(call)
     except RayError as error:

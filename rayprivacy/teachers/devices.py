@@ -13,11 +13,7 @@ from rayprivacy.models.repeatable import repeatable
 def prepared_device(*, gpu: bool) -> torch.device:
     """The device of this process, which from now on computes the same bits again.
 
-    Args:
-        gpu: whether this process was given a share of a GPU.
-
-    Raises:
-        ClusterError: torch finds no GPU here.
+    A process that was given a share of a GPU is refused where torch finds none.
     """
     # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
     torch.set_num_threads(1)

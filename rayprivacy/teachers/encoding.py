@@ -26,7 +26,7 @@ _FORMATS = {"whole": 1, "filled": 2}
 
 @dataclass(frozen=True)
 class Piece:
-    """Some groups of a part, by their names: about every so many-th of them.
+    """Some groups of a part, by their names: about one in `pieces` of them.
 
     Attributes:
         number: which piece, from 0.
@@ -47,9 +47,7 @@ WHOLE = Piece()
 def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
     """Digest of everything public that decides cached states; M, stack, rank and epochs do not.
 
-    Args:
-        base_digest: names the weights of the base and their number format.
-        teachers: what a teacher is; kinds that start from the same layer share their states.
+    Kinds that start from the same layer share their states.
     """
     shape = teachers.model_dump(mode="json", include={"max_tokens", "row_tokens", "max_rows"})
     return digest_json({"format": _FORMATS[teachers.calls], "base": base_digest, "cut": _cut(teachers), **shape})
@@ -62,23 +60,16 @@ def _cut(teachers: TeachersConfig) -> str:
 
 
 def trunk_of(spec: GroupSpec, backbone: Backbone) -> Any:
-    """The layers below what a teacher trains; None is the whole trunk.
-
-    Raises:
-        ConfigError: the base cannot be cut, or has fewer layers than are to be adapted.
-    """
+    """The layers below what a teacher trains; None is the whole trunk."""
     if spec.teachers.kind == "square":
         return None
     return lower_trunk(backbone, cut_below(backbone, spec.teachers.layers))
 
 
 def groups_of(table: pa.Table, unit: PrivacyUnit, shards: range) -> list[list[list[str]]]:
-    """The texts of every group of every shard, in row order; a shard without users has no groups.
+    """The texts of every group of these shards, in row order; a shard without users has no groups.
 
-    Args:
-        table: rows of some shards, with the columns shard, user and text.
-        unit: for 'user' each user is a group of their own, else each shard is one.
-        shards: those that rows are of.
+    With unit 'user' each user is a group of their own, else each shard is one.
     """
     found: dict[int, dict[str, list[str]]] = {shard: {} for shard in shards}
     rows = zip(*(table[name].to_pylist() for name in ("shard", "user", "text")), strict=True)
@@ -88,12 +79,7 @@ def groups_of(table: pa.Table, unit: PrivacyUnit, shards: range) -> list[list[li
 
 
 def shards_of(spec: GroupSpec, shards: range) -> list[list[str]]:
-    """The names of every shard's groups, in order, as `spec.store.read` takes them.
-
-    Args:
-        spec: the ensemble.
-        shards: neighbours, all of one part.
-    """
+    """The names of the groups of some shards, neighbours in one part, in order, as `spec.store.read` takes them."""
     found: list[list[str]] = [[] for _ in shards]
     for tables in _groups(spec, shards):
         for names, groups in zip(found, tables, strict=True):
@@ -110,19 +96,15 @@ def is_cached(spec: GroupSpec, part: int, piece: Piece = WHOLE) -> bool:
 def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = WHOLE) -> None:
     """Encode the groups of a part that the store lacks, in files of at most CHUNK_POSITIONS or of one group.
 
+    `piece` says which of its groups; what a group becomes does not depend on it.
     Deterministic up to the number of threads, and harmless to repeat: what is stored already is not computed again.
-
-    Args:
-        spec: the ensemble.
-        part: the part.
-        backbone: the base.
-        piece: which of its groups; what a group becomes does not depend on it.
     """
-    trunk = trunk_of(spec, backbone)
+    config, trunk = spec.teachers, trunk_of(spec, backbone)
     held: dict[str, Encoded] = {}
     positions = 0
     for name, texts in _missing(spec, part, piece):
-        encoded = _encode(texts, spec.teachers, backbone, trunk)
+        documents = [backbone.document(text, config.max_tokens) for text in texts]
+        encoded = encode(backbone, documents, config.row_tokens, config.max_rows, trunk, whole=config.whole)
         if positions + encoded.ids.numel() > CHUNK_POSITIONS:
             spec.store.write(held)
             held = {}
@@ -148,8 +130,3 @@ def _groups(spec: GroupSpec, shards: range) -> Iterator[list[list[list[str]]]]:
     # A shard may go on in the next file, a user does not.
     tables = part_tables(spec.shards, part, shards) if by_user else [read_part(spec.shards, part, shards)]
     return (groups_of(table, spec.unit, shards) for table in tables)
-
-
-def _encode(texts: list[str], config: TeachersConfig, backbone: Backbone, trunk: Any) -> Encoded:
-    documents = [backbone.document(text, config.max_tokens) for text in texts]
-    return encode(backbone, documents, config.row_tokens, config.max_rows, trunk, whole=config.whole)

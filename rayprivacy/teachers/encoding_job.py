@@ -51,13 +51,9 @@ class _Encoder:
 def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]:
     """Encode whatever the store lacks; yields every part of the corpus once, as it is finished.
 
-    Ray must be started. When nothing is missing, neither an actor nor the model is started. How many pieces a part is
-    cut into follows the number of actors, so that all of them have work, however few parts there are.
-
-    Raises:
-        ConfigError: the base cannot be loaded, or has fewer layers than teachers.layers.
-        ClusterError: actors want GPUs, and there are none.
-        ReleaseError: encoding stopped; nothing was charged or released.
+    Ray must be started. When nothing is missing, neither an actor nor the model is started. The number of pieces of a
+    part follows the number of actors, so that all of them have work, however few parts there are. Where encoding stops,
+    nothing was charged or released.
     """
     spec.store.prepare()
     parts = spec.teachers.parts

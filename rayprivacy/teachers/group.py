@@ -59,11 +59,7 @@ class TeacherGroup:
         return self._built[1]
 
     def train(self, piece: range) -> None:
-        """Train those of some teachers that are not in the workspace.
-
-        Args:
-            piece: neighbours whose shards lie in one part.
-        """
+        """Train those of some teachers, neighbours whose shards lie in one part, that are not in the workspace."""
         workspace = self.spec.workspace
         groups = dict(zip(piece, shards_of(self.spec, piece), strict=True))
         sources = {teacher: workspace.source(names) for teacher, names in groups.items()}
@@ -74,12 +70,7 @@ class TeacherGroup:
             workspace.write({teacher: sources[teacher] for teacher in missing}, state)
 
     def vote(self, piece: range, question: Question) -> None:
-        """Add the votes of some teachers to this question's sum.
-
-        Args:
-            piece: whole blocks of VOTERS, as `voting_pieces` cuts them.
-            question: what is asked.
-        """
+        """Add the votes of some teachers, whole blocks as `voting_pieces` cuts them, to this question's sum."""
         asked, total = self._total(question)
         kind = self._kind(asked.rows)
         for block in blocks_of(piece):
@@ -96,11 +87,7 @@ class TeacherGroup:
         return self._asked
 
     def collect(self, digest: str) -> PartialSum:
-        """The sum over all teachers that were added to the question of this name.
-
-        Raises:
-            ReleaseError: the last question was another one.
-        """
+        """The sum over all teachers that were added to the question of this name, if it is the last one asked."""
         if self._asked is None or self._asked[0].digest != digest:
             raise ReleaseError(
                 "an actor was asked for the votes of another question: release nothing, run again with --resume."
@@ -111,11 +98,8 @@ class TeacherGroup:
 def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> TeacherKind:
     """Build the kind of an ensemble, with the public files that its spec names.
 
-    Args:
-        spec: the ensemble.
-        backbone: the public base; kind 'square' keeps nothing of it but the output head.
-        rows: file of the encoded pseudo-sentences that queries point into; kind 'lora' needs it to answer, not to
-            train.
+    Kind 'square' keeps nothing of the base but the output head. Kind 'lora' needs `rows`, the file of the encoded
+    pseudo-sentences that queries point into, to answer, not to train.
     """
     config = spec.teachers
     if config.kind == "square":

@@ -1,4 +1,4 @@
-"""What is handed to whom in one step of a pool: pieces that wait, calls that are out, and what is stolen. No Ray here.
+"""Which actor gets which piece next, and when an idle actor repeats a slow actor's piece. Pure logic, no Ray.
 
 An actor gets one piece, and a second one while there is plenty left. When no piece waits any more, an idle actor does
 over again what another one has been at for much longer than any piece took so far: it may be on a slow or crowded
@@ -38,11 +38,7 @@ class Worker:
 
 
 class Handout:
-    """The pieces of one step.
-
-    Args:
-        pieces: the work; no two are equal.
-        steals: whether a piece may be done twice.
+    """The pieces of one step, no two of them equal; `steals` says whether a piece may be done twice.
 
     Attributes:
         left: pieces that are not done.
@@ -76,7 +72,7 @@ class Handout:
                 yield _given(thief), piece
 
     def _slow(self) -> list[Any]:
-        """What stragglers have been given, and nobody has stolen yet."""
+        """The pieces of stragglers that no other actor repeats yet."""
         patience = max(PATIENCE * self._longest, LEAST_PATIENCE_S)
         late = time.monotonic() - patience
         return [

@@ -14,6 +14,7 @@ import torch
 
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
+from rayprivacy.models.public_training import descend
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.split_trunk import cut_below
 from rayprivacy.models.token_loss import next_token_loss
@@ -35,16 +36,7 @@ class LoraKind:
     """
 
     def __init__(self, backbone: Backbone, config: TeachersConfig, public_rows: Encoded) -> None:
-        """Teachers over a base.
-
-        Args:
-            backbone: the public base.
-            config: public training settings.
-            public_rows: the encoded pseudo-sentences that `Queries.context` points into.
-
-        Raises:
-            ConfigError: the base cannot be cut, or has fewer layers than `teachers.layers`.
-        """
+        """Teachers over a public base; `Queries.context` points into `public_rows`, the encoded pseudo-sentences."""
         self.cut = cut_below(backbone, config.layers)
         self._backbone = backbone
         self._config = config
@@ -68,12 +60,12 @@ class LoraKind:
         parameters = self._upper.parameters()
         size = min(len(shard), max(1, config.batch // config.row_tokens))
         optimizer = torch.optim.AdamW(parameters, config.step_size, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-        for step in range(config.steps(int(shard.predicts.sum()))):
+
+        def loss(step: int) -> list[torch.Tensor]:
             rows = select(shard, (torch.arange(size) + step * size) % len(shard))
-            loss = next_token_loss(self._upper.states(rows), rows, head) / rows.predicts.sum()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            return [next_token_loss(self._upper.states(rows), rows, head) / rows.predicts.sum()]
+
+        descend(optimizer, map(loss, range(config.steps(int(shard.predicts.sum())))))
         return self._upper.read()
 
     @torch.no_grad()

@@ -12,12 +12,9 @@ PIECES = 4  # for each actor at least, so that the last ones to finish do not ke
 
 
 def training_pieces(teachers: TeachersConfig, actors: int, size: int = 0) -> list[range]:
-    """The teachers of each piece of training, ascending.
+    """The teachers of each piece of training, ascending, to be dealt out among actors.
 
-    Args:
-        teachers: the ensemble.
-        actors: among whom they are dealt out.
-        size: teachers in a piece at most; 0: a quarter of an actor's share.
+    `size` is the number of teachers in a piece at most; with 0 it is a quarter of an actor's share.
     """
     parts = (teachers.members(part) for part in range(teachers.parts))
     return [piece for part in parts for piece in _cut(part, size or _quarter(teachers, actors))]

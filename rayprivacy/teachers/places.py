@@ -11,11 +11,7 @@ _ROUNDING = 1e-9  # of one divided by a share
 
 
 def places(resources: ResourcesConfig) -> int:
-    """The number of actors: what the recipe asks for, or as many as the cluster has room for.
-
-    Raises:
-        ClusterError: actors want GPUs and the cluster has none.
-    """
+    """The number of actors: what the recipe asks for, or as many as the cluster has room for."""
     cluster, share = ray.cluster_resources(), resources.gpus_per_actor
     if share and not cluster.get("GPU"):
         raise ClusterError(
@@ -24,13 +20,9 @@ def places(resources: ResourcesConfig) -> int:
         )
     rooms = [int(cluster.get("CPU", 1) / resources.cpus_per_actor)]
     if share:
-        rooms.append(_shares(int(cluster["GPU"]), share))
+        gpus = int(cluster["GPU"])  # a share of less than one lies on one of them
+        rooms.append(gpus * int(1 / share + _ROUNDING) if share <= 1 else int(gpus / share))
     return resources.actors or max(1, min(rooms))
-
-
-def _shares(gpus: int, share: float) -> int:
-    """Actors that some GPUs have room for; a share of less than one lies on one of them."""
-    return gpus * int(1 / share + _ROUNDING) if share <= 1 else int(gpus / share)
 
 
 def actor_options(resources: ResourcesConfig) -> dict[str, Any]:

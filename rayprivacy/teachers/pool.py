@@ -89,14 +89,9 @@ class TeacherPool:
     ) -> tuple[Private[Any], VoteManifest]:
         """Ask every teacher; returns the private total and its manifest.
 
-        Args:
-            queries: what is asked.
-            mechanism: how a distribution becomes a ballot.
-            rows: file of the encoded pseudo-sentences that the queries point into; head kinds do without it.
-            told: told how many queries all teachers have answered.
-
-        Raises:
-            ReleaseError: a teacher voted twice and differently, or is counted twice; or too many actors died.
+        `mechanism` makes a ballot of a distribution. `rows` is the file of the encoded pseudo-sentences that queries
+        point into; head kinds do without it. `told` counts the queries that all teachers have answered. A teacher who
+        voted twice and differently, or is counted twice, is refused.
         """
         size = self._resources.query_batch
         totals = []
@@ -162,11 +157,7 @@ def _added(*partials: PartialSum) -> PartialSum:
 
 
 def tree_sum(partials: Sequence[Any]) -> Any:
-    """A reference to the sum of at least one partial sum.
-
-    Args:
-        partials: references to PartialSums.
-    """
+    """A reference to the sum of at least one partial sum."""
     # Actors may hold every CPU of the cluster, and adding takes next to nothing.
     add = ray.remote(_added).options(num_cpus=0, max_retries=3)
     level = list(partials)

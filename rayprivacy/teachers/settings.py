@@ -1,15 +1,20 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 
-RANKS = {"square": 128, "lora": 8}
-LEARNING_RATES = {"square": 2e-2, "lora": 3e-3}
+
+class _Defaults(NamedTuple):
+    rank: int
+    learning_rate: float
+
+
+_DEFAULTS = {"square": _Defaults(128, 2e-2), "lora": _Defaults(8, 3e-3)}  # of each kind
 
 
 class TeachersConfig(Config):
@@ -22,7 +27,7 @@ class TeachersConfig(Config):
         max_tokens: tokens kept of one record.
         row_tokens: length of a packed row.
         calls: `filled`: the trunk is run on a row up to its last token, which takes about a third less time; `whole`:
-            on all of it, as up to version 0.3.0, whose releases are found again with it.
+            on the whole row (what 0.3.0 did).
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
         rank: size of what a teacher trains; by default 128 for `square`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
@@ -75,12 +80,12 @@ class TeachersConfig(Config):
     @property
     def width(self) -> int:
         """The rank, or the default one of the kind."""
-        return self.rank or RANKS[self.kind]
+        return self.rank or _DEFAULTS[self.kind].rank
 
     @property
     def step_size(self) -> float:
         """The learning rate, or the default one of the kind."""
-        return self.learning_rate or LEARNING_RATES[self.kind]
+        return self.learning_rate or _DEFAULTS[self.kind].learning_rate
 
     @property
     def parts(self) -> int:
@@ -107,8 +112,8 @@ class ResourcesConfig(Config):
         actors: teacher actors; 0 means as many as the cluster has room for.
         cpus_per_actor: CPUs each actor reserves.
         gpus_per_actor: the share of a GPU that each actor reserves and computes on, like 0.25; 0 means CPUs alone.
-        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that nobody waits long for the
-            slowest one.
+        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that the slowest one is
+            not waited for long.
         query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
     """

@@ -49,13 +49,7 @@ class SquareKind:
     """A state holds `matrix`, R, float32 [G, r, r]; r is `teachers.width`, or the rank of the bases if that is less."""
 
     def __init__(self, config: TeachersConfig, warm: HeadAdapter, head: torch.Tensor) -> None:
-        """Prepare what all teachers share.
-
-        Args:
-            config: public training settings.
-            warm: the public student that teachers start from.
-            head: output head, float32 [vocabulary, width].
-        """
+        """Prepare what all teachers share; they start from `warm`, the public student."""
         self.config = config
         self.warm = warm
         self.head = head
@@ -74,11 +68,7 @@ class SquareKind:
         return hidden @ self.warm.basis.inward[:, : self.config.width]
 
     def train(self, shards: Sequence[Encoded]) -> State:
-        """Fit one teacher to each shard.
-
-        Returns:
-            What each trained, stacked [G, r, r], and `filled` bool [G]: whether the shard held an example at all.
-        """
+        """Fit one teacher to each shard: matrices [G, r, r], and `filled` bool [G], whether a shard held an example."""
         examples = (self._usable(shard.examples) for shard in shards)
         teachers = [(self._fit(own), len(own) > 0) for own in examples]
         return {

@@ -45,11 +45,7 @@ class Question:
     def of(queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, asking: int = 0) -> "Question":
         """Name a question by its content.
 
-        Args:
-            queries: what is asked.
-            mechanism: how a distribution becomes a ballot.
-            rows: file of the encoded pseudo-sentences.
-            asking: how many questions these actors were asked before; the same one asked again starts from nothing.
+        `asking` is how many questions these actors were asked before: the same one asked again starts from nothing.
         """
         named = digest_json([queries.digest, mechanism.parameters, str(rows), asking])
         return Question(queries, mechanism, rows, named)
@@ -94,8 +90,7 @@ class VoteTotal:
     def add(self, partial: PartialSum) -> None:
         """Add one partial sum; an identical repeat changes nothing.
 
-        Raises:
-            ReleaseError: a teacher is already counted in another sum, or a repeat differs.
+        Refused are a repeat that differs, and a teacher who is already counted in another sum.
         """
         if partial.sums.shape != self.sums.shape:
             raise ReleaseError(f"a partial sum has shape {partial.sums.shape}, not {self.sums.shape}: release nothing.")

@@ -79,11 +79,7 @@ class Workspace:
         known.journal.add(file, facts)
 
     def read(self, teachers: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Trained teachers, [G, ...] by name, in order.
-
-        Raises:
-            ShardError: one was not trained, or its file is damaged.
-        """
+        """Trained teachers, [G, ...] by name, in order; a missing or damaged one is refused."""
         known = _known(self.root.absolute())
         known.learn()
         rows = [known.row(teacher) for teacher in teachers]

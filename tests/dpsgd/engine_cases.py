@@ -92,28 +92,27 @@ class Case:
 
 
 def tiny_model(kind: str, seed: int = 0) -> Any:
-    """gpt2 (tied), llama (tied, grouped heads) or bert (tied); with '_lora' behind it, a frozen one with LoRA."""
+    """gpt2, llama (grouped heads) or bert, all tied; behind it '_untied', or '_lora' for a frozen one with LoRA."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(seed)
-    name = kind.removesuffix("_lora")
+    name, _, variant = kind.partition("_")
     size: dict[str, Any] = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    size["tie_word_embeddings"] = variant != "untied"
     drop = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     if name == "gpt2":
         config = transformers.GPT2Config(**size, n_positions=64, n_embd=24, n_layer=2, n_head=2, **drop)
         model: Any = transformers.GPT2LMHeadModel(config)
     elif name == "llama":
         heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
-        config = transformers.LlamaConfig(
-            **size, hidden_size=24, intermediate_size=40, tie_word_embeddings=True, **heads
-        )
+        config = transformers.LlamaConfig(**size, hidden_size=24, intermediate_size=40, **heads)
         model = transformers.LlamaForCausalLM(config)
     else:
         quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_attention_heads": 2}
         config = transformers.BertConfig(**size, hidden_size=24, intermediate_size=40, num_hidden_layers=2, **quiet)
         model = transformers.BertForMaskedLM(config)
-    if kind.endswith("_lora"):
+    if variant == "lora":
         from peft import LoraConfig, get_peft_model
 
         fan = {"fan_in_fan_out": name == "gpt2"}
@@ -253,6 +252,29 @@ def refused(case: Case) -> str:
 def before(kind: str) -> dict[str, Any]:
     """Trainable parameters of a fresh model."""
     return {name: p.detach().numpy() for name, p in tiny_model(kind).named_parameters() if p.requires_grad}
+
+
+def moved(kind: str, after: dict[str, Any]) -> dict[str, Any]:
+    """The gradient sums that an update has taken, from the parameters after one step of SGD."""
+    return {name: (start.astype(float) - after[name]) * BATCH / RATE for name, start in before(kind).items()}
+
+
+def error(kind: str, after: dict[str, Any], truth: dict[str, Any]) -> float:
+    """Relative L2 error of an update."""
+    found = moved(kind, after)
+    assert set(after) == set(truth)
+    wrong, length = (
+        np.sqrt(sum((each**2).sum() for each in parts))
+        for parts in ([found[name] - truth[name] for name in truth], truth.values())
+    )
+    return float(wrong / max(length, 1e-9))
+
+
+def apart(after: dict[str, Any], expected: dict[str, Any], kind: str = "gpt2") -> float:
+    """How far two runs lie apart, as a share of the way that the second one has gone."""
+    start = before(kind)
+    gap, way = (sum(((expected[name] - other[name]) ** 2).sum() for name in start) for other in (after, start))
+    return float(np.sqrt(gap / way))
 
 
 def fragments(case: Case) -> list[tuple[str, int, int]]:

@@ -4,88 +4,27 @@ import copy
 import math
 from dataclasses import dataclass
 
+import engine_cases
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
+from engine_cases import VOCABULARY
 from torch import Tensor, nn
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import BertForMaskedLM
 
 from rayprivacy.dpsgd.clipping import Clipping
 
-VOCABULARY, TOKENS, ROWS = 97, 12, 6
-FULL = ("gpt2", "gpt2-untied", "llama", "llama-untied", "bert")
-LORA = ("gpt2-lora", "llama-lora", "bert-lora")
-ADAPTED = {
-    "gpt2": ["c_attn", "c_proj", "c_fc"],
-    "llama": ["q_proj", "v_proj", "o_proj", "down_proj"],
-    "bert": ["query", "value", "dense"],
-}
+TOKENS, ROWS = 12, 6
+FULL = ("gpt2", "gpt2_untied", "llama", "llama_untied", "bert")
+LORA = ("gpt2_lora", "llama_lora", "bert_lora")
 
 
 def tiny_model(kind: str) -> nn.Module:
-    """A random model of two layers, in training mode, without dropout; kinds end with `-untied` or `-lora`."""
+    """One of the models of engines, with weights all of which matter: no zero biases, and no gains of 1."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(11)
-        family, _, variant = kind.partition("-")
-        model = {"gpt2": _gpt2, "llama": _llama, "bert": _bert}[family](variant != "untied")
-        if variant == "lora":
-            lora = LoraConfig(
-                r=4,
-                target_modules=ADAPTED[family],
-                fan_in_fan_out=family == "gpt2",
-                lora_dropout=0.0,
-                init_lora_weights=False,
-            )
-            model = get_peft_model(model, lora)
-        for parameter in model.parameters():  # zero biases and unit gains would hide mistakes
+        model: nn.Module = engine_cases.tiny_model(kind, seed=11)
+        for parameter in model.parameters():
             parameter.data += 0.05 * torch.randn_like(parameter)
-    return model.train()
-
-
-def _gpt2(tied: bool) -> nn.Module:
-    config = GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=32,
-        n_embd=32,
-        n_layer=2,
-        n_head=2,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        tie_word_embeddings=tied,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def _llama(tied: bool) -> nn.Module:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=32,
-        tie_word_embeddings=tied,
-    )
-    return LlamaForCausalLM(config)
-
-
-def _bert(tied: bool) -> nn.Module:
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        tie_word_embeddings=tied,
-    )
-    return BertForMaskedLM(config)
+    return model
 
 
 @dataclass(frozen=True)

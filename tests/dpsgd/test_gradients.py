@@ -49,7 +49,7 @@ def test_flat_clipping_is_the_definition(kind: str, rows_per_unit: int) -> None:
 
 
 @pytest.mark.parametrize("clipping", ["per_layer", "automatic"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama-lora"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama_lora"])
 def test_other_clippings_are_their_definitions(kind: str, clipping: str) -> None:
     model, batch = tiny_model(kind), tiny_batch(2)
     units = unit_gradients(model, batch)
@@ -58,7 +58,7 @@ def test_other_clippings_are_their_definitions(kind: str, clipping: str) -> None
     _assert_close(_by_name(model, found), clipped_sum(units, rule))
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "llama-lora"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "llama_lora"])
 def test_norms_by_parameter_are_those_of_the_sum_of_all_uses(kind: str) -> None:
     model, batch = tiny_model(kind), tiny_batch(3)
     recorder = Recorder(model)
@@ -83,12 +83,12 @@ def test_a_tied_weight_is_more_than_its_uses() -> None:
 
 
 def _untied() -> nn.Module:
-    model, source = tiny_model("llama-untied"), tiny_model("llama")
+    model, source = tiny_model("llama_untied"), tiny_model("llama")
     model.load_state_dict(source.state_dict())
     return model
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama-lora"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama_lora"])
 def test_activation_checkpointing_changes_nothing(kind: str) -> None:
     model, batch = tiny_model(kind), tiny_batch()
     clipping = Clipping(0.5)
@@ -133,7 +133,7 @@ def test_gradient_hooks_and_grad_fields_stay_untouched() -> None:
 
 
 def test_every_sum_is_handed_out_once() -> None:
-    model, batch = tiny_model("gpt2-lora"), tiny_batch()
+    model, batch = tiny_model("gpt2_lora"), tiny_batch()
     lazy = BookKeeping(model, Clipping(1.0))(lambda: row_losses(model, batch), 1)
     first = next(iter(lazy.values()))
     first()

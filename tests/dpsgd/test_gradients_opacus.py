@@ -16,7 +16,7 @@ from rayprivacy.dpsgd.opacus_gradients import OpacusGradients
 
 
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])
-@pytest.mark.parametrize("kind", ["gpt2-untied", "llama-untied", "gpt2-lora"])
+@pytest.mark.parametrize("kind", ["gpt2_untied", "llama_untied", "gpt2_lora"])
 def test_opacus_and_bookkeeping_agree(kind: str, clipping: ClippingKind) -> None:
     batch = tiny_batch(3)
     norm = lengths_of(unit_gradients(tiny_model(kind), batch)).median().item()
@@ -30,7 +30,7 @@ def test_opacus_and_bookkeeping_agree(kind: str, clipping: ClippingKind) -> None
 def test_norms_by_parameter_agree_with_per_sample_gradients() -> None:
     from opacus.grad_sample import GradSampleModule
 
-    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    model, batch = tiny_model("gpt2_untied"), tiny_batch()
     recorder = Recorder(model)
     with recorder.recording():
         losses = row_losses(model, batch)
@@ -43,7 +43,7 @@ def test_norms_by_parameter_agree_with_per_sample_gradients() -> None:
 
 
 def test_gradient_fields_stay_empty_and_units_of_nan_stay_out() -> None:
-    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    model, batch = tiny_model("gpt2_untied"), tiny_batch()
     without = OpacusGradients(model, Clipping(0.5))
     sound = without(lambda: row_losses(model, batch.unit(0)), 1)
     factors = torch.tensor([1.0] + [float("nan")] * 5)
@@ -61,7 +61,7 @@ def test_tied_weights_are_refused() -> None:
 
 
 def test_what_opacus_cannot_see_is_refused() -> None:
-    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    model, batch = tiny_model("gpt2_untied"), tiny_batch()
     gradients = OpacusGradients(model, Clipping(1.0))
     with pytest.raises(ConfigError, match="position_ids"):
         gradients(lambda: model(batch.ids).logits.sum((1, 2)), 1)
@@ -72,7 +72,7 @@ def test_what_opacus_cannot_see_is_refused() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_the_mode_of_the_model_makes_no_difference(training: bool) -> None:
     """Opacus records in training mode alone; models that train here are in the other one."""
-    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    model, batch = tiny_model("gpt2_untied"), tiny_batch()
     gradients = OpacusGradients(model, Clipping(0.5))
     expected = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
     model.train(training)
@@ -82,7 +82,7 @@ def test_the_mode_of_the_model_makes_no_difference(training: bool) -> None:
 
 
 def test_a_pass_of_others_leaves_nothing_behind() -> None:
-    model, batch = tiny_model("gpt2-untied"), tiny_batch()
+    model, batch = tiny_model("gpt2_untied"), tiny_batch()
     gradients = OpacusGradients(model, Clipping(0.5))
     expected = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
     torch.autograd.grad(row_losses(model, batch).sum(), gradients.parameters)

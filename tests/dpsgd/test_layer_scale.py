@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_cases import BATCH, PAD, RATE, Case, before, losses, made, refused, taken, tiny_model, units
+from engine_cases import PAD, Case, before, losses, made, moved, refused, taken, tiny_model, units
 from rank_processes import Ranks
 from scipy import stats
 
@@ -31,10 +31,6 @@ def _scales(kind: str = "gpt2") -> tuple[tuple[str, float], ...]:
     return tuple((name, float(f"{10.0 ** (-2 * at / (len(names) - 1)):.3g}")) for at, name in enumerate(names))
 
 
-def _moved(after: dict[str, Any], kind: str = "gpt2") -> dict[str, np.ndarray]:
-    return {name: (start.astype(float) - after[name]) * BATCH / RATE for name, start in before(kind).items()}
-
-
 def _fits(noise: np.ndarray, std: float) -> bool:
     square = float((noise**2).sum()) / std**2
     return bool(2 * min(stats.chi2.cdf(square, noise.size), stats.chi2.sf(square, noise.size)) > 1e-6)
@@ -44,7 +40,7 @@ def _fits(noise: np.ndarray, std: float) -> bool:
 def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None) -> None:
     """Without users, noise is all: by layer, on two ranks, and rejected where it is 30% off."""
     case = Case("gpt2", zero, splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=_scales())
-    first, second = (_moved(after) for after in pair.run(taken, case))
+    first, second = (moved("gpt2", after) for after in pair.run(taken, case))
     flat = []
     for name, scale in _scales():
         noise, std = first[name].ravel(), SIGMA * NORM * scale
@@ -64,8 +60,8 @@ def test_the_noise_of_each_layer_has_its_own_scale(pair: Ranks, zero: int | None
 def test_with_micro_batches_it_is_of_2c_and_of_the_level_of_its_step(pair: Ranks, zero: int | None, step: int) -> None:
     """All three parts of eDP-SGD at once: noise of z_t 2C alpha_k / N on the mean over micro-batches."""
     case = Case("gpt2", zero, splits=((0, 0),), norm=NORM, sigma=SIGMA, scales=_scales(), micro=True, first=step)
-    moved = _moved(pair.run(taken, case)[0])  # times N
-    noise = np.concatenate([moved[name].ravel() / scale for name, scale in _scales()])
+    found = moved("gpt2", pair.run(taken, case)[0])  # times N
+    noise = np.concatenate([found[name].ravel() / scale for name, scale in _scales()])
     std = SIGMA / (1 + step) * 2 * NORM
     assert _fits(noise, std)
     assert not any(_fits(noise, wrong * std) for wrong in (0.5, 0.7, 1.3, 2.0))
@@ -100,7 +96,7 @@ def test_no_unit_is_longer_than_the_norm_after_the_division(kind: ClippingKind, 
 def test_clipping_and_noise_take_their_scales_from_one_place() -> None:
     """The sum of clipped gradients of an engine is that of the same division, by hand."""
     case = Case("gpt2", splits=((9,),), tokens=(10_000,), norm=NORM, scales=_scales())
-    found, scales, total = _moved(taken(case)), dict(_scales()), {}
+    found, scales, total = moved("gpt2", taken(case)), dict(_scales()), {}
     model = tiny_model("gpt2")
     named = dict(model.named_parameters())
     for unit in units():

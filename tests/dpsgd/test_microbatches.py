@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from engine_cases import BATCH, GROUPS, RATE, Case, before, exact_means, refused, taken, units
+from engine_cases import GROUPS, Case, error, exact_means, refused, taken, units
 from rank_processes import Ranks
 from scipy import stats
 from torch import Tensor, nn
@@ -178,9 +178,7 @@ KINDS = ["gpt2", "llama_lora", "bert"]
 
 
 def _error(kind: str, norm: float, after: dict[str, np.ndarray]) -> float:
-    start, truth = before(kind), exact_means(kind, norm)
-    wrong = [(start[name].astype(float) - after[name]) * int(BATCH) / RATE - truth[name] for name in truth]
-    return float(np.sqrt(sum((e**2).sum() for e in wrong) / sum((t**2).sum() for t in truth.values())))
+    return error(kind, after, exact_means(kind, norm))
 
 
 def _norm(kind: str) -> float:

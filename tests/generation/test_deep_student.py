@@ -1,7 +1,10 @@
 """A student that trains layers follows the votes, and becomes an ordinary model that says the same."""
 
 import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,16 +60,40 @@ def config(request: pytest.FixtureRequest) -> StudentConfig:
     return StudentConfig(kind="lora", layers=request.param, rank=4, steps=40, batch=30, learning_rate=1e-2)
 
 
-@pytest.fixture(scope="module")
-def untrained(config: StudentConfig, tiny_backbone: Backbone) -> DeepStudent:
-    return DeepStudent.untrained(tiny_backbone, config)
+@dataclass(frozen=True)
+class World:
+    """An untrained student, one that has learnt from votes, and what it learnt from."""
+
+    untrained: DeepStudent
+    student: DeepStudent
+    queries: Queries
+    votes: torch.Tensor
+    rows: Encoded
+    config: StudentConfig
+
+    def distilled(self, votes: torch.Tensor | None = None, **settings: Any) -> dict[str, torch.Tensor]:
+        votes, config = self.votes if votes is None else votes, self.config.model_copy(update=settings)
+        return self.untrained.distilled(self.queries, votes, self.rows, config).state()
+
+    def slope(self, moved: dict[str, torch.Tensor], loss: Callable[[DeepStudent], float]) -> tuple[float, float]:
+        """Along one direction of one matrix: by a step of plain descent of size one, and by differences."""
+        start = self.untrained.state()
+        name = next(name for name in moved if "lora_B" in name)
+        step = 1e-3 * torch.randn(moved[name].shape, generator=torch.Generator().manual_seed(2))
+        up, down = (loss(self.untrained.restored(start | {name: start[name] + sign * step})) for sign in (1, -1))
+        return float(((start[name] - moved[name]) * step).sum()), (up - down) / 2
 
 
 @pytest.fixture(scope="module")
-def student(
-    untrained: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded, config: StudentConfig
-) -> DeepStudent:
-    return untrained.distilled(queries, votes, rows, config)
+def world(
+    config: StudentConfig, tiny_backbone: Backbone, queries: Queries, votes: torch.Tensor, rows: Encoded
+) -> World:
+    untrained = DeepStudent.untrained(tiny_backbone, config)
+    return World(untrained, untrained.distilled(queries, votes, rows, config), queries, votes, rows, config)
+
+
+def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(first[name], tensor) for name, tensor in second.items())
 
 
 def _logits(student: DeepStudent, queries: Queries, rows: Encoded) -> torch.Tensor:
@@ -82,9 +109,10 @@ def test_the_warm_steps_follow_the_kind_unless_they_are_given() -> None:
         StudentConfig.model_validate({"kind": ["lora"]})
 
 
-def test_the_untrained_student_is_the_base(untrained: DeepStudent, rows: Encoded, tiny_backbone: Backbone) -> None:
-    assert torch.allclose(untrained.hidden(rows), rows.hidden.float(), atol=5e-2)  # both caches are bfloat16
-    total, count = untrained.nll(rows)
+def test_the_untrained_student_is_the_base(world: World, tiny_backbone: Backbone) -> None:
+    rows = world.rows
+    assert torch.allclose(world.untrained.hidden(rows), rows.hidden.float(), atol=5e-2)  # both caches are bfloat16
+    total, count = world.untrained.nll(rows)
     examples = rows.examples
     expected = torch.nn.functional.cross_entropy(
         examples.hidden.float() @ tiny_backbone.head.T, examples.targets, reduction="sum"
@@ -93,78 +121,47 @@ def test_the_untrained_student_is_the_base(untrained: DeepStudent, rows: Encoded
     assert total == pytest.approx(float(expected), rel=1e-2)
 
 
-def test_votes_pull_the_student_towards_them(
-    untrained: DeepStudent, student: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded
-) -> None:
+def test_votes_pull_the_student_towards_them(world: World) -> None:
+    votes, allowed = world.votes, world.queries.allowed
     least = float(-(votes * votes.clamp_min(1e-30).log()).sum(1).mean())
     before, after = (
-        float(vote_loss(_logits(one, queries, rows), votes, queries.allowed)) - least for one in (untrained, student)
+        float(vote_loss(_logits(one, world.queries, world.rows), votes, allowed)) - least
+        for one in (world.untrained, world.student)
     )
     assert before > 0.2
     assert after < 0.2 * before
 
 
-def test_learning_returns_another_student_and_repeats(
-    untrained: DeepStudent,
-    student: DeepStudent,
-    queries: Queries,
-    votes: torch.Tensor,
-    rows: Encoded,
-    config: StudentConfig,
-) -> None:
-    before = {name: tensor.clone() for name, tensor in untrained.state().items()}
-    again = untrained.distilled(queries, votes, rows, config)
-    other = untrained.distilled(queries, votes, rows, config.model_copy(update={"seed": 1}))
-    assert all(torch.equal(again.state()[name], tensor) for name, tensor in student.state().items())
-    assert any(not torch.equal(other.state()[name], tensor) for name, tensor in student.state().items())
-    assert all(torch.equal(untrained.state()[name], tensor) for name, tensor in before.items())
+def test_learning_returns_another_student_and_repeats(world: World) -> None:
+    before = {name: tensor.clone() for name, tensor in world.untrained.state().items()}
+    assert _same(world.distilled(), world.student.state())
+    assert not _same(world.distilled(seed=1), world.student.state())
+    assert _same(world.untrained.state(), before)
 
 
-def test_votes_on_masked_candidates_change_nothing(
-    untrained: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded, config: StudentConfig
-) -> None:
-    short = config.model_copy(update={"steps": 2})
-    noisy = torch.where(queries.allowed, votes, torch.full_like(votes, -1e3))
-    first, second = (untrained.distilled(queries, targets, rows, short).state() for targets in (votes, noisy))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+def test_votes_on_masked_candidates_change_nothing(world: World) -> None:
+    noisy = torch.where(world.queries.allowed, world.votes, torch.full_like(world.votes, -1e3))
+    assert _same(world.distilled(steps=2), world.distilled(noisy, steps=2))
 
 
-def test_the_gradient_of_a_step_is_that_of_the_written_loss(
-    untrained: DeepStudent,
-    queries: Queries,
-    votes: torch.Tensor,
-    rows: Encoded,
-    config: StudentConfig,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gradient_of_a_step_is_that_of_the_written_loss(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step of plain descent of size one over all queries, in two parts of at most eight rows."""
     monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
     monkeypatch.setattr(deep_student, "PSEUDO_POSITIONS", 10_000)  # all of them
-    once = config.model_copy(update={"steps": 1, "batch": 1000, "learning_rate": 1.0, "weight": 3.0})
-    moved = untrained.distilled(queries, votes, rows, once).state()
-    name = next(name for name in moved if "lora_B" in name)
-    step = 1e-3 * torch.randn(moved[name].shape, generator=torch.Generator().manual_seed(2))
+    rows, queries = world.rows, world.queries
+    asked = rows.ids.new_tensor(sorted(set(queries.context[:, 0].tolist())))
+    seen = Encoded(rows.ids[asked], rows.segment[asked], rows.hidden[asked])
 
-    def loss(sign: int) -> float:
-        there = untrained.restored(untrained.state() | {name: untrained.state()[name] + sign * step})
-        asked = rows.ids.new_tensor(sorted(set(queries.context[:, 0].tolist())))
-        seen = Encoded(rows.ids[asked], rows.segment[asked], rows.hidden[asked])
+    def loss(there: DeepStudent) -> float:
         total, count = there.nll(seen)
-        of_votes = vote_loss(_logits(there, queries, rows), votes, queries.allowed)
+        of_votes = vote_loss(_logits(there, queries, rows), world.votes, queries.allowed)
         return (total / count + 3.0 * float(of_votes)) / 4.0
 
-    found = float(((untrained.state()[name] - moved[name]) * step).sum())
-    assert found == pytest.approx((loss(1) - loss(-1)) / 2, rel=2e-2, abs=2e-6)
+    found, wanted = world.slope(world.distilled(steps=1, batch=1000, learning_rate=1.0, weight=3.0), loss)
+    assert found == pytest.approx(wanted, rel=2e-2, abs=2e-6)
 
 
-def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(
-    untrained: DeepStudent,
-    queries: Queries,
-    votes: torch.Tensor,
-    rows: Encoded,
-    config: StudentConfig,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[torch.Tensor] = []
 
     def recorded(states: torch.Tensor, few: Encoded, head: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
@@ -174,32 +171,28 @@ def test_a_step_asks_the_whole_vocabulary_at_a_few_positions(
 
     monkeypatch.setattr(deep_student, "next_token_loss", recorded)
     monkeypatch.setattr(deep_student, "PSEUDO_POSITIONS", 7)
-    steps = config.model_copy(update={"steps": 2, "batch": 1000})
-    untrained.distilled(queries, votes, rows, steps)
+    world.distilled(steps=2, batch=1000)
     parts = len(asked) // 2
     first, second = torch.cat(asked[:parts]), torch.cat(asked[parts:])
     assert first.sum() == second.sum() == 7
     assert not torch.equal(first, second)
 
 
-def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(
-    untrained: DeepStudent, queries: Queries, votes: torch.Tensor, rows: Encoded, config: StudentConfig
-) -> None:
-    one = config.model_copy(update={"steps": 3, "pseudo": False, "weight": 1.0})
-    two = config.model_copy(update={"steps": 3, "pseudo": False, "weight": 64.0})
-    first, second = (untrained.distilled(queries, votes, rows, settings).state() for settings in (one, two))
-    assert all(torch.equal(first[name], second[name]) for name in first), "lambda has nothing to weigh against"
+def test_without_pseudo_sentences_the_loss_is_that_of_the_votes(world: World) -> None:
+    first, second = (world.distilled(steps=3, pseudo=False, weight=weight) for weight in (1.0, 64.0))
+    assert _same(first, second), "lambda has nothing to weigh against"
 
 
-def test_fitting_next_tokens_lowers_their_loss(untrained: DeepStudent, rows: Encoded, config: StudentConfig) -> None:
-    fitted = untrained.fitted(rows, steps=30, batch=100, learning_rate=config.step_size, seed=0)
+def test_fitting_next_tokens_lowers_their_loss(world: World) -> None:
+    untrained, rows = world.untrained, world.rows
+    fitted = untrained.fitted(rows, steps=30, batch=100, learning_rate=world.config.step_size, seed=0)
     assert fitted.nll(rows)[0] < 0.9 * untrained.nll(rows)[0]
     still = untrained.fitted(rows, steps=0, batch=100, learning_rate=1.0, seed=0)
-    assert all(torch.equal(still.state()[name], tensor) for name, tensor in untrained.state().items())
+    assert _same(still.state(), untrained.state())
 
 
 def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_students_of_one_origin(
-    untrained: DeepStudent, rows: Encoded, monkeypatch: pytest.MonkeyPatch
+    config: StudentConfig, tiny_backbone: Backbone, rows: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
 
@@ -208,6 +201,7 @@ def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_studen
         return at_cut(backbone, cut, rows, threads)
 
     monkeypatch.setattr(trainable_layers, "at_cut", recorded)
+    untrained = DeepStudent.untrained(tiny_backbone, config)
     fitted = untrained.fitted(rows, steps=2, batch=1, learning_rate=1e-2, seed=0)
     again = untrained.fitted(rows, steps=0, batch=1, learning_rate=1e-2, seed=0)
     assert read == [2, 0]
@@ -219,40 +213,36 @@ def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_studen
     assert read == [2, 0, 10, 10]
 
 
-def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(
-    untrained: DeepStudent, rows: Encoded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_descends_on_the_rows_it_takes_and_on_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
-    batch = int(rows.predicts[:3].sum())
-    taken = next(_batches(rows.predicts.sum(1), batch, seed=4))
+    batch = int(world.rows.predicts[:3].sum())
+    taken = next(_batches(world.rows.predicts.sum(1), batch, seed=4))
     assert 1 < len(taken) < 6
-    moved = untrained.fitted(rows, steps=1, batch=batch, learning_rate=1.0, seed=4).state()
-    name = next(name for name in moved if "lora_B" in name)
-    step = 1e-3 * torch.randn(moved[name].shape, generator=torch.Generator().manual_seed(2))
+    moved = world.untrained.fitted(world.rows, steps=1, batch=batch, learning_rate=1.0, seed=4).state()
 
-    def loss(sign: int) -> float:
-        there = untrained.restored(untrained.state() | {name: untrained.state()[name] + sign * step})
-        total, count = there.nll(select(rows, taken))
+    def loss(there: DeepStudent) -> float:
+        total, count = there.nll(select(world.rows, taken))
         return total / count
 
-    found = float(((untrained.state()[name] - moved[name]) * step).sum())
-    assert found == pytest.approx((loss(1) - loss(-1)) / 2, rel=2e-2, abs=2e-6)
+    found, wanted = world.slope(moved, loss)
+    assert found == pytest.approx(wanted, rel=2e-2, abs=2e-6)
 
 
-def test_no_state_at_the_cut_depends_on_the_number_of_threads(untrained: DeepStudent, rows: Encoded) -> None:
-    one, many = (at_cut(untrained.backbone, untrained.upper.cut, rows, threads).hidden for threads in (1, 3))
+def test_no_state_at_the_cut_depends_on_the_number_of_threads(world: World) -> None:
+    backbone, cut = world.untrained.backbone, world.untrained.upper.cut
+    one, many = (at_cut(backbone, cut, world.rows, threads).hidden for threads in (1, 3))
     assert torch.equal(one, many)
 
 
 def test_the_merged_model_says_what_the_student_says_saves_loads_and_generates(
-    student: DeepStudent, tiny_backbone: Backbone, tmp_path: Path
+    world: World, tiny_backbone: Backbone, tmp_path: Path
 ) -> None:
     document = tiny_backbone.prefix("the way to the")
     row = encode(tiny_backbone, [document], 64, 1)
-    expected = student.hidden(row)[0, : len(document)] @ tiny_backbone.head.T
+    expected = world.student.hidden(row)[0, : len(document)] @ tiny_backbone.head.T
     ids = torch.tensor([document])
-    student.model().save_pretrained(tmp_path)
-    for model in (student.model(), AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)):
+    world.student.model().save_pretrained(tmp_path)
+    for model in (world.student.model(), AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)):
         with torch.no_grad():
             logits = model(input_ids=ids).logits[0]
         assert torch.allclose(logits, expected, atol=2e-2)  # the student's cached states are bfloat16
@@ -263,18 +253,18 @@ def test_the_merged_model_says_what_the_student_says_saves_loads_and_generates(
         assert not any("lora" in name for name, _ in model.named_parameters())
 
 
-def test_a_stored_student_comes_back(student: DeepStudent, untrained: DeepStudent, rows: Encoded) -> None:
-    stored = {name: tensor.clone() for name, tensor in student.state().items()}
-    expected = student.hidden(rows)
-    untrained.hidden(rows)  # students of one origin share the layers they run in
-    assert torch.equal(untrained.restored(stored).hidden(rows), expected)
-    assert torch.equal(student.hidden(rows), expected)
+def test_a_stored_student_comes_back(world: World) -> None:
+    stored = {name: tensor.clone() for name, tensor in world.student.state().items()}
+    expected = world.student.hidden(world.rows)
+    world.untrained.hidden(world.rows)  # students of one origin share the layers they run in
+    assert torch.equal(world.untrained.restored(stored).hidden(world.rows), expected)
+    assert torch.equal(world.student.hidden(world.rows), expected)
 
 
-def test_no_rows_are_no_states(untrained: DeepStudent) -> None:
+def test_no_rows_are_no_states(world: World) -> None:
     nothing = Encoded.empty(64, 64)
-    assert untrained.hidden(nothing).shape == (0, 64, 64)
-    assert untrained.nll(nothing) == (0.0, 0)
+    assert world.untrained.hidden(nothing).shape == (0, 64, 64)
+    assert world.untrained.nll(nothing) == (0.0, 0)
 
 
 def test_a_step_takes_rows_until_they_hold_enough_and_a_pass_takes_each_once() -> None:

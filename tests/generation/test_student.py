@@ -1,5 +1,8 @@
 """The student follows the votes, and noise in the votes does not bend its gradient."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -26,14 +29,42 @@ def queries(tiny_features: Features) -> Queries:
     return Queries(hidden, candidates, allowed, centre, torch.zeros(60, 2, dtype=torch.int64))
 
 
+@dataclass(frozen=True)
+class World:
+    """What a student learns from: queries, votes that a known adapter would give, and public text."""
+
+    queries: Queries
+    target: HeadAdapter
+    features: Features
+    head: torch.Tensor
+
+    def zeros(self, rank_in: int = 16, rank_out: int = 16) -> HeadAdapter:
+        return HeadAdapter.zeros(self.target.basis, rank_in, rank_out)
+
+    def answers(self, adapter: HeadAdapter, queries: Queries | None = None) -> torch.Tensor:
+        """Distributions over the candidates."""
+        queries = queries or self.queries
+        logits = torch.einsum("qw,qkw->qk", adapter(queries.hidden), self.head[queries.candidates])
+        return torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
+
+    @property
+    def votes(self) -> torch.Tensor:
+        return self.answers(self.target)
+
+    def distilled(self, start: HeadAdapter, votes: torch.Tensor, **settings: Any) -> HeadAdapter:
+        return distill(start, self.queries, votes, self.features, self.head, StudentConfig(**settings))
+
+    def gradient(self, votes: torch.Tensor, start: HeadAdapter) -> torch.Tensor:
+        """The gradient `distill` follows: one step of plain gradient descent of size one."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.optim, "Adam", torch.optim.SGD)
+            return start.matrix - self.distilled(start, votes.float(), steps=1, batch=256, learning_rate=1.0).matrix
+
+
 @pytest.fixture(scope="module")
-def target(tiny_basis: Basis) -> HeadAdapter:
-    return HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(8)))
-
-
-def _distribution(adapter: HeadAdapter, queries: Queries, head: torch.Tensor) -> torch.Tensor:
-    logits = torch.einsum("qw,qkw->qk", adapter(queries.hidden), head[queries.candidates])
-    return torch.softmax(logits.masked_fill(~queries.allowed, -torch.inf), -1)
+def world(queries: Queries, tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone) -> World:
+    target = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(8)))
+    return World(queries, target, tiny_features, tiny_backbone.head)
 
 
 def _cross_entropy(votes: torch.Tensor, student: torch.Tensor) -> float:
@@ -41,20 +72,10 @@ def _cross_entropy(votes: torch.Tensor, student: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_student_approaches_noise_free_votes(
-    seed: int,
-    queries: Queries,
-    target: HeadAdapter,
-    tiny_basis: Basis,
-    tiny_features: Features,
-    tiny_backbone: Backbone,
-) -> None:
-    head = tiny_backbone.head
-    votes = _distribution(target, queries, head)
-    start = HeadAdapter.zeros(tiny_basis, 16, 16)
-    config = StudentConfig(steps=200, batch=64, learning_rate=3e-2, weight=1000.0, seed=seed)
-    student = distill(start, queries, votes, tiny_features, head, config)
-    before, after = (_distribution(adapter, queries, head) for adapter in (start, student))
+def test_the_student_approaches_noise_free_votes(seed: int, world: World) -> None:
+    votes, start = world.votes, world.zeros()
+    student = world.distilled(start, votes, steps=200, batch=64, learning_rate=3e-2, weight=1000.0, seed=seed)
+    before, after = map(world.answers, (start, student))
     entropy = _cross_entropy(votes, votes)
     assert _cross_entropy(votes, before) - entropy > 0.2
     assert _cross_entropy(votes, after) - entropy < 0.1 * (_cross_entropy(votes, before) - entropy)
@@ -62,43 +83,19 @@ def test_the_student_approaches_noise_free_votes(
     assert torch.equal(start.matrix, torch.zeros(16, 16)), "the start is left as it is"
 
 
-def _gradient(
-    votes: torch.Tensor,
-    queries: Queries,
-    start: HeadAdapter,
-    public: Features,
-    head: torch.Tensor,
-    monkeypatch: pytest.MonkeyPatch,
-    weight: float = 20.0,
-) -> torch.Tensor:
-    """The gradient `distill` follows: one step of plain gradient descent of size one."""
-    monkeypatch.setattr(torch.optim, "Adam", torch.optim.SGD)
-    config = StudentConfig(steps=1, batch=256, learning_rate=1.0, weight=weight)
-    return start.matrix - distill(start, queries, votes.float(), public, head, config).matrix
-
-
-def test_the_gradient_is_that_of_the_written_loss(
-    queries: Queries,
-    target: HeadAdapter,
-    tiny_basis: Basis,
-    tiny_features: Features,
-    tiny_backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    head, start = tiny_backbone.head, HeadAdapter(tiny_basis, 0.3 * target.matrix.flip(0))
-    votes = _distribution(target, queries, head)
-    found = _gradient(votes, queries, start, tiny_features, head, monkeypatch)
+def test_the_gradient_is_that_of_the_written_loss(world: World) -> None:
+    queries, votes = world.queries, world.votes
+    start = HeadAdapter(world.target.basis, 0.3 * world.target.matrix.flip(0))
+    found = world.gradient(votes, start)
     draw = torch.Generator().manual_seed(0)
     take = torch.randint(len(queries), (256,), generator=draw)
-    few = torch.randint(len(tiny_features), (32,), generator=draw)
+    few = torch.randint(len(world.features), (32,), generator=draw)
     matrix = start.matrix.clone().requires_grad_()
-    moved = HeadAdapter(tiny_basis, matrix)
-    asked = queries.rows(0, len(queries))
-    asked = type(queries)(*(tensor[take] for tensor in vars(asked).values()))
-    student = _distribution(moved, asked, head)
-    of_votes = -(votes[take] * torch.where(asked.allowed, student, 1.0).log()).sum(1).mean()
-    full = moved(tiny_features.hidden[few]) @ head.T
-    pseudo = torch.nn.functional.cross_entropy(full, tiny_features.targets[few])
+    moved = HeadAdapter(start.basis, matrix)
+    asked = Queries(*(tensor[take] for tensor in vars(queries).values()))
+    of_votes = -(votes[take] * torch.where(asked.allowed, world.answers(moved, asked), 1.0).log()).sum(1).mean()
+    full = moved(world.features.hidden[few]) @ world.head.T
+    pseudo = torch.nn.functional.cross_entropy(full, world.features.targets[few])
     ((pseudo + 20.0 * of_votes) / 21.0).backward()
     assert matrix.grad is not None
     assert matrix.grad.abs().max() > 1e-2
@@ -106,25 +103,16 @@ def test_the_gradient_is_that_of_the_written_loss(
 
 
 @pytest.mark.parametrize("clip", [pytest.param(False, marks=pytest.mark.exhaustive), True])
-def test_noise_in_the_votes_does_not_bend_the_gradient(
-    clip: bool,
-    queries: Queries,
-    target: HeadAdapter,
-    tiny_basis: Basis,
-    tiny_features: Features,
-    tiny_backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_noise_in_the_votes_does_not_bend_the_gradient(clip: bool, world: World) -> None:
     """Raw noisy votes: the mean gradient is the noise-free one. Clipped votes (the wrong way) must fail the test."""
-    head, start, draws = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 16, 16), 100
+    start, draws = world.zeros(), 100
     mechanism = VoteMechanism(queries=60, candidates=CANDIDATES, teachers=4, sigma=2.0)
-    sums = mechanism.quantise(_distribution(target, queries, head).numpy()) * 4
-    true = _gradient(torch.tensor(sums / (4 * SCALE)), queries, start, tiny_features, head, monkeypatch)
+    sums = mechanism.quantise(world.votes.numpy()) * 4
+    true = world.gradient(torch.tensor(sums / (4 * SCALE)), start)
     gradients = []
     for _ in range(draws):
         votes = torch.tensor(mechanism.to_mean(mechanism.draw(sums)))
-        votes = votes.clamp_min(0) if clip else votes
-        gradients.append(_gradient(votes, queries, start, tiny_features, head, monkeypatch))
+        gradients.append(world.gradient(votes.clamp_min(0) if clip else votes, start))
     error = torch.stack(gradients) - true
     z = error.mean(0) / (error.std(0) / draws**0.5)
     rms = float((z**2).mean().sqrt())
@@ -132,31 +120,18 @@ def test_noise_in_the_votes_does_not_bend_the_gradient(
     assert (rms > 2.5) if clip else (rms < 2.0 and z.abs().max() < 6)
 
 
-def test_votes_on_masked_candidates_change_nothing(
-    queries: Queries,
-    target: HeadAdapter,
-    tiny_basis: Basis,
-    tiny_features: Features,
-    tiny_backbone: Backbone,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    head, start = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 16, 16)
-    votes = _distribution(target, queries, head)
-    noisy = torch.where(queries.allowed, votes, torch.full_like(votes, -1e3))
-    first, second = (_gradient(v, queries, start, tiny_features, head, monkeypatch) for v in (votes, noisy))
+def test_votes_on_masked_candidates_change_nothing(world: World) -> None:
+    votes = world.votes
+    noisy = torch.where(world.queries.allowed, votes, torch.full_like(votes, -1e3))
+    first, second = (world.gradient(each, world.zeros()) for each in (votes, noisy))
     assert first.isfinite().all()
     assert torch.equal(first, second)
 
 
-def test_distilling_repeats_with_its_seed(
-    queries: Queries, target: HeadAdapter, tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone
-) -> None:
-    head, start = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 4, 8)
-    votes = _distribution(target, queries, head)
+def test_distilling_repeats_with_its_seed(world: World) -> None:
     state = torch.random.get_rng_state()
     first, again, other = (
-        distill(start, queries, votes, tiny_features, head, StudentConfig(steps=5, batch=16, seed=seed)).matrix
-        for seed in (0, 0, 1)
+        world.distilled(world.zeros(4, 8), world.votes, steps=5, batch=16, seed=seed).matrix for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -164,35 +139,26 @@ def test_distilling_repeats_with_its_seed(
     assert first.shape == (4, 8)
 
 
-def test_negative_votes_keep_the_student_finite(
-    queries: Queries, tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone
-) -> None:
+def test_negative_votes_keep_the_student_finite(world: World) -> None:
     votes = torch.from_numpy(np.random.default_rng(0).normal(0, 5, (60, CANDIDATES)).astype(np.float32))
-    start = HeadAdapter.zeros(tiny_basis, 16, 16)
-    student = distill(start, queries, votes, tiny_features, tiny_backbone.head, StudentConfig(steps=30))
-    assert student.matrix.isfinite().all()
+    assert world.distilled(world.zeros(), votes, steps=30).matrix.isfinite().all()
 
 
-def test_fitting_next_tokens_lowers_their_loss(
-    tiny_basis: Basis, tiny_features: Features, tiny_backbone: Backbone
-) -> None:
-    head, start = tiny_backbone.head, HeadAdapter.zeros(tiny_basis, 16, 16)
+def test_fitting_next_tokens_lowers_their_loss(world: World) -> None:
+    start, features = world.zeros(), world.features
 
     def loss(adapter: HeadAdapter) -> float:
-        logits = adapter(tiny_features.hidden) @ head.T
-        return float(torch.nn.functional.cross_entropy(logits, tiny_features.targets))
+        return float(torch.nn.functional.cross_entropy(adapter(features.hidden) @ world.head.T, features.targets))
 
-    fitted = fit_next_token(start, tiny_features, head, steps=60, batch=64, learning_rate=3e-2, seed=0)
+    fitted = fit_next_token(start, features, world.head, steps=60, batch=64, learning_rate=3e-2, seed=0)
     assert loss(fitted) < loss(start) - 0.5
-    assert torch.equal(fit_next_token(start, tiny_features, head, 0, 64, 1e-2, 0).matrix, start.matrix)
+    assert torch.equal(fit_next_token(start, features, world.head, 0, 64, 1e-2, 0).matrix, start.matrix)
 
 
-def test_the_adapted_model_generates_from_the_adapted_head(
-    target: HeadAdapter, tiny_backbone: Backbone, tiny_basis: Basis
-) -> None:
+def test_the_adapted_model_generates_from_the_adapted_head(world: World, tiny_backbone: Backbone) -> None:
     ids = torch.tensor([tiny_backbone.prefix("the way to the")])
-    model = adapted_model(tiny_backbone, target)
+    model = adapted_model(tiny_backbone, world.target)
     hidden = tiny_backbone.model.base_model(input_ids=ids).last_hidden_state[0, -1:]
-    expected = int((target(hidden) @ tiny_backbone.head.T).argmax())
+    expected = int((world.target(hidden) @ world.head.T).argmax())
     new = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=1, pad_token_id=0)
     assert int(new[0, -1]) == expected

@@ -89,15 +89,6 @@ def test_the_rank_is_at_most_what_the_public_text_spans(tiny_backbone: Backbone,
     assert basis.outward.shape == (9, 64)
 
 
-def test_a_basis_comes_back_from_its_file(tiny_basis: Basis, tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    tensors = {name: getattr(tiny_basis, name).contiguous() for name in ("inward", "outward", "shortlist")}
-    save_file(tensors, tmp_path / "basis.safetensors")
-    again = Basis.load(tmp_path / "basis.safetensors")
-    assert all(torch.equal(getattr(again, name), tensor) for name, tensor in tensors.items())
-
-
 def test_a_saved_student_loads_the_ordinary_way_with_the_same_logits(
     tiny_backbone: Backbone, tiny_features: Features, tiny_basis: Basis, tmp_path: Path
 ) -> None:

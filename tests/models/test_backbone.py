@@ -39,6 +39,7 @@ def test_a_document_is_cut_between_start_and_end(tiny_backbone: Backbone, max_to
         *ids[:max_tokens],
         *([tiny_backbone.end] if max_tokens >= len(ids) else []),
     ], "a text that was cut did not end"
+    assert tiny_backbone.document("", 40) == [tiny_backbone.start, tiny_backbone.end]
 
 
 def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -56,10 +57,6 @@ def test_the_length_of_a_private_text_is_in_no_log(tiny_base: Path, caplog: pyte
         assert "16" in caplog.text  # this is what it would say
     finally:
         transformers.removeHandler(caplog.handler)
-
-
-def test_an_empty_text_is_a_document_of_two_tokens(tiny_backbone: Backbone) -> None:
-    assert tiny_backbone.document("", 40) == [tiny_backbone.start, tiny_backbone.end]
 
 
 def test_a_prefix_has_no_end_and_text_comes_back_without_special_tokens(tiny_backbone: Backbone) -> None:
@@ -137,19 +134,14 @@ def test_a_missing_base_is_one_sentence(base: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "broken.gguf"])
-def test_an_unreadable_base_is_one_sentence(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_base_is_one_sentence_and_leaves_nothing_in_the_cache(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "broken.gguf").write_bytes(b"not a GGUF file")
     with pytest.raises(ConfigError, match=r"^model\.base is .*\.$"):
         load_backbone(ModelConfig(base=str(tmp_path / name)))
-
-
-def test_a_broken_gguf_leaves_nothing_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "broken.gguf").write_bytes(b"not a GGUF file")
-    with pytest.raises((ConfigError, ValueError)):
-        resolve_base(str(tmp_path / "broken.gguf"))
-    assert list((tmp_path / "cache/rayprivacy/models").iterdir()) == []
+    assert list((tmp_path / "cache").glob("rayprivacy/models/*")) == []
 
 
 def test_a_packaged_base_that_is_not_installed_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,12 +82,6 @@ def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[
             assert row.segment[i] == row.segment[i + 1] != PAD
 
 
-def test_documents_are_cut_to_the_row() -> None:
-    (row,) = pack([list(range(1, 100))], row_tokens=10, max_rows=3)
-    assert row.ids.tolist() == list(range(1, 11))
-    assert set(row.segment.tolist()) == {0}
-
-
 def test_rows_beyond_the_bound_are_left_out_but_small_documents_still_fill_gaps() -> None:
     rows = pack([[1] * 7, [2] * 7, [3] * 7, [4] * 3], row_tokens=10, max_rows=2)
     assert [_documents(row) for row in rows] == [[[1] * 7, [4] * 3], [[2] * 7]]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from rayprivacy.core.counting import nobody
 from rayprivacy.models.public_training import Objective, fit
 
 RATE, STEPS = 0.01, 10
@@ -20,7 +21,7 @@ def _moved(slopes: Sequence[float], guarded_steps: int | None) -> float:
     model = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
     objective = Objective(_loss, len, at_once=1)
-    figures = fit(model, objective, [[slope] for slope in slopes], [1.0], RATE, lambda step: None, guarded_steps)
+    figures = fit(model, objective, [[slope] for slope in slopes], [1.0], RATE, nobody, "block", guarded_steps)
     assert figures["loss_before"] == 0
     return -model.weight.item()
 

@@ -144,16 +144,19 @@ def test_one_changed_user_is_one_new_group(spec: GroupSpec, tiny_backbone: Backb
     users = corpus(12)
     write_parts(spec, users)
     encode_all(spec, tiny_backbone)
-    computed: list[list[str]] = []
-    monkeypatch.setattr(
-        encoding, "_encode", lambda texts, *rest, real=encoding._encode: computed.append(texts) or real(texts, *rest)
-    )
+    computed: list[list[list[int]]] = []
+
+    def recorded(backbone: Backbone, documents: list[list[int]], *rest: Any, **more: Any) -> Encoded:
+        computed.append(documents)
+        return encode(backbone, documents, *rest, **more)
+
+    monkeypatch.setattr(encoding, "encode", recorded)
     encode_all(spec, tiny_backbone)
     assert computed == []
     changed = users | {"user-4": [*users["user-4"], "one thing more"]}
     write_parts(spec, changed)
     encode_all(spec, tiny_backbone)
-    assert computed == [changed["user-4"]]
+    assert computed == [[tiny_backbone.document(text, CONFIG.max_tokens) for text in changed["user-4"]]]
     write_parts(spec, {user: texts for user, texts in changed.items() if user != "user-5"})
     encode_all(spec, tiny_backbone)
     assert len(computed) == 1

@@ -28,11 +28,7 @@ STAGE_3_LIMITS: dict[str, int] = {
 
 
 def find_deepspeed(device: torch.device) -> Any:
-    """Import DeepSpeed for a kind of device.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
+    """Import DeepSpeed for a kind of device."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     try:
         import deepspeed
@@ -72,8 +68,7 @@ def settings(stage: int, offload: bool) -> dict[str, Any]:
 def never_skip(zero: Any, stage: int) -> None:
     """Take away what makes DeepSpeed's optimizer drop a step: the norm of the gradients, and the test for overflow.
 
-    Raises:
-        ConfigError: this version of DeepSpeed has other names for them.
+    A version of DeepSpeed that has other names for them is refused.
     """
     switches = {1: ("check_grad_overflow", "compute_grad_norm"), 3: ("_get_norm_groups",)}
     switches[2] = switches[1]
@@ -82,8 +77,4 @@ def never_skip(zero: Any, stage: int) -> None:
             raise ConfigError(
                 f"this version of DeepSpeed has no '{name}': install deepspeed 0.19.8, or leave resources.zero out."
             )
-        setattr(zero, name, _no_norm if stage == 3 else False)
-
-
-def _no_norm() -> list[torch.Tensor]:
-    return [torch.zeros(())]
+        setattr(zero, name, (lambda: [torch.zeros(())]) if stage == 3 else False)

@@ -55,10 +55,6 @@ class StepNoise:
         expected_batch: B, public.
         scales: alpha_k by parameter, with which noise is multiplied besides, and by which gradients were divided
             before they were clipped; none where all parameters are alike.
-
-    Raises:
-        ReleaseError: a number is not finite, a step's standard deviation is negative, or expected_batch or a scale is
-            not positive.
     """
 
     noise: KeyedNoise
@@ -77,11 +73,7 @@ class StepNoise:
             raise ReleaseError("a scale of a layer is not positive and finite: take scales from layer_scale.")
 
     def scale_of(self, name: str) -> float:
-        """alpha_k of a parameter; 1 where there are no scales.
-
-        Raises:
-            ReleaseError: there are scales, and this parameter has none.
-        """
+        """alpha_k of a parameter; 1 where there are no scales, and refused where there are some and none of it."""
         if not self.scales:
             return 1.0
         if name not in self.scales:
@@ -97,17 +89,10 @@ class StepNoise:
 class NoisyOptimizer:
     """An optimizer of torch whose every step is noisy; collective to construct.
 
-    Args:
-        optimizer: what updates the partitions, wherever its `step` is called.
-        partitions: all that it updates on this rank.
-        sizes: number of coordinates of each trainable parameter.
-        replicated: whether every rank holds, noises and updates all parameters.
-        noise: of each step.
-        schedule: its learning rate.
-        scale: what gradients are multiplied by to be sums over all ranks.
-
-    Raises:
-        ReleaseError: a coordinate is owned by no rank or by two, or ranks disagree about the noise.
+    It updates the partitions, all that this rank updates, wherever its `step` is called. `sizes` are numbers of
+    coordinates of the trainable parameters. `replicated`: every rank holds, noises and updates all of them. Gradients
+    times `scale` are sums over all ranks. Refused are a coordinate that no rank or two ranks own, and ranks that
+    disagree about the noise.
     """
 
     def __init__(
@@ -141,13 +126,8 @@ class NoisyOptimizer:
     def open(self, step: int, redacted: bool = False) -> Iterator[None]:
         """Within this, the optimizer takes one step, number `step`; collective.
 
-        Args:
-            step: its number.
-            redacted: whether this rank reads redacted copies alone; if one does not, all are refused.
-
-        Raises:
-            ReleaseError: the mechanism has no such step, it or a later one was opened before, it is a redacted one and
-                reads full text, or a partition was left without noise.
+        `redacted`: this rank reads redacted copies alone; if one does not, all are refused. So are a step that the
+        mechanism does not have, one that was opened before or follows one, and a partition that is left without noise.
         """
         if step >= self._noise.mechanism.steps:
             raise ReleaseError(f"step {step} is not one of the {self._noise.mechanism.steps} that are charged: stop.")
@@ -173,8 +153,7 @@ class NoisyOptimizer:
     def hand_over(self, tensor: torch.Tensor, summed: torch.Tensor) -> None:
         """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`.
 
-        Raises:
-            ReleaseError: the sum has another size, or the tensor has its noise already or is not in the manifest.
+        A sum of another size is refused, and a tensor that has its noise already or is not in the manifest.
         """
         partition = (self._due or {}).get(id(tensor))
         if partition is None or id(tensor) in self._noised:
@@ -224,12 +203,7 @@ class NoisyOptimizer:
         write_state(folder, self._optimizer, self._partitions, self._replicated, self._step + 1)
 
     def load(self, folder: Path) -> None:
-        """Set what this rank owns, and the number of steps done, from what any ranks saved; collective.
-
-        Raises:
-            ShardError: the folder is incomplete or damaged, or another optimizer wrote it.
-            ReleaseError: it belongs to other parameters.
-        """
+        """Set what this rank owns, and the number of steps done, from what any ranks saved; collective."""
         self._step = read_state(folder, self._optimizer, self._partitions, self._sizes) - 1
 
 

@@ -39,7 +39,10 @@ class PlainEngine:
             collectives.copy_from_first(parameter.data)
         self._gradients = gradients
         self._parameters = trainable_parameters(model)
-        self._masters = {name: _master(parameter) for name, parameter in self._parameters.items()}
+        self._masters = {
+            name: each if each.dtype == torch.float32 else nn.Parameter(each.detach().float())
+            for name, each in self._parameters.items()
+        }
         self._optimizer = make_optimizer(schedule.config, self._masters.values())
         sizes = {name: master.numel() for name, master in self._masters.items()}
         self._noisy = NoisyOptimizer(self._optimizer, whole(self._masters), sizes, True, noise, schedule)
@@ -83,7 +86,3 @@ class PlainEngine:
     def state_dict(self) -> dict[str, Tensor]:
         """See `engine.Engine`."""
         return {name: master.detach().cpu().clone() for name, master in self._masters.items()}
-
-
-def _master(parameter: nn.Parameter) -> nn.Parameter:
-    return parameter if parameter.dtype == torch.float32 else nn.Parameter(parameter.detach().float())

@@ -40,14 +40,9 @@ def write_state(
     replicated: bool,
     steps: int,
 ) -> None:
-    """Write what this rank owns into an existing folder; collective.
+    """Write what this rank owns into an existing folder, in place of a state that is there; collective.
 
-    Args:
-        folder: one folder for all ranks; a state in it is replaced.
-        optimizer: whose state tensors are saved beside the weights.
-        partitions: what it updates on this rank.
-        replicated: whether every rank holds the same, so that rank 0 alone writes.
-        steps: logical steps done.
+    The folder is one for all ranks. With `replicated` every rank holds the same, so that rank 0 alone writes.
     """
     writers = 1 if replicated else collectives.world()
     own = {}
@@ -107,19 +102,10 @@ def _digest(path: Path) -> str:
 def read_state(
     folder: Path, optimizer: torch.optim.Optimizer, partitions: Sequence[Partition], sizes: Mapping[str, int]
 ) -> int:
-    """Set weights and optimizer state of what this rank owns; collective. Nothing is set before all is checked.
+    """Set weights and optimizer state of what this rank owns; collective. Returns the number of steps done.
 
-    Args:
-        folder: what `write_state` wrote.
-        optimizer: of the same kind as the one that was saved.
-        partitions: what it updates on this rank.
-        sizes: number of coordinates of each trainable parameter.
-
-    Returns:
-        Logical steps done.
-
-    Raises:
-        ShardError: on every rank, when one finds the folder incomplete, damaged, or written for something else.
+    Nothing is set before all is checked: when one rank finds the folder incomplete, damaged, or written for something
+    else, all refuse it.
     """
     problem = None
     try:

@@ -17,6 +17,7 @@ bfloat16: let `losses` use autocast.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,7 @@ _ANY_TOKEN = 0
 class ZeroEngine:
     """See `engine.Engine`; takes the model over, and starts from the weights of rank 0.
 
-    Args:
-        model: on the device where it is to be trained.
-        gradients: clipped gradients of the model.
-        noise: of each step.
-        schedule: optimizer and learning rate.
-        losses: one loss for each row.
-        stage: 0 to 3.
-        offload: keep the optimizer's part in the memory of the host.
-
-    Raises:
-        ConfigError: DeepSpeed is not installed, no process group is initialised, or stage 0 is to be offloaded.
+    The model is on the device where it is trained. `offload` keeps the optimizer's part in the memory of the host.
     """
 
     def __init__(
@@ -113,7 +104,7 @@ class ZeroEngine:
             self._backward(self._clipped(batches[0]))
             return
         sums = add_up(self._clipped(batch) for batch in batches)
-        self._backward({parameter: _handing_over(sums, parameter) for parameter in list(sums)})
+        self._backward({parameter: partial(sums.pop, parameter) for parameter in list(sums)})
 
     def _reduce_each(self, batches: Sequence[Batch | MicroBatch]) -> None:
         passes = max(1, collectives.largest(len(batches), self._device))
@@ -121,13 +112,11 @@ class ZeroEngine:
             live = number < len(batches)
             batch = batches[number] if live else dummy_batch(_ANY_TOKEN)
             assert isinstance(batch, Batch), "stage 3 takes no micro-batches"
-            lazy = self._clipped(self._as_long_as_others(batch), live)
+            # The head is used as often as on the rank with the most targets.
+            padded = replace(batch, least_targets=collectives.largest(batch.targets, self._device))
+            lazy = self._clipped(padded, live)
             self._engine.set_gradient_accumulation_boundary(number == passes - 1)
             self._backward(lazy)
-
-    def _as_long_as_others(self, batch: Batch) -> Batch:
-        """The batch, for which the head is used as often as on the rank with the most targets; collective."""
-        return replace(batch, least_targets=collectives.largest(batch.targets, self._device))
 
     def _clipped(self, batch: Batch | MicroBatch, live: bool = True) -> Lazy:
         return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
@@ -170,7 +159,3 @@ class ZeroEngine:
             return parameter.detach().cpu().clone()
         with self._deepspeed.zero.GatheredParameters([parameter]):
             return parameter.detach().cpu().clone()
-
-
-def _handing_over(sums: dict[nn.Parameter, Tensor], parameter: nn.Parameter) -> Callable[[], Tensor]:
-    return lambda: sums.pop(parameter)

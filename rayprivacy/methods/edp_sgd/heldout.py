@@ -22,6 +22,7 @@ from rayprivacy.methods.edp_sgd.plan import REFERENCE_BATCH
 from rayprivacy.methods.edp_sgd.reading import reading_of, tagged_rows
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.models.public_training import descend
 from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.exhibits import Table
@@ -87,15 +88,15 @@ class Heldout:
         model, documents = trainable(self._backbone, recipe.adapter), self._documents(steps * REFERENCE_BATCH)
         rate = recipe.resolved_training.optimizer.learning_rate
         assert rate is not None, "a resolved block has one"
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
         tokens, dice = recipe.resources.tokens_at_once, np.random.default_rng(SEED)
         low_precision = recipe.model.dtype == "bfloat16"
-        for _ in range(steps):
+
+        def losses() -> Iterator[torch.Tensor]:
             chosen = dice.integers(len(documents), size=REFERENCE_BATCH)
-            optimizer.zero_grad()
             for batch in packed([[documents[at]] for at in chosen], tokens, self._backbone.end):
-                (own_losses(model, batch, self._loss, low_precision).sum() / REFERENCE_BATCH).backward()
-            optimizer.step()
+                yield own_losses(model, batch, self._loss, low_precision).sum() / REFERENCE_BATCH
+
+        descend(torch.optim.AdamW(model.parameters(), lr=rate), (losses() for _ in range(steps)))
         return merged(model, self._backbone)
 
     def _documents(self, most: int) -> list[Document]:

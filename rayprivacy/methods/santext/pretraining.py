@@ -24,7 +24,7 @@ from rayprivacy.core.keys import Key
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import PretrainingConfig
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.models.public_training import HELD_OUT, Objective, endlessly, fit
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.sanitize.coins import Coins
@@ -32,7 +32,6 @@ from rayprivacy.sanitize.documents import places_in
 from rayprivacy.sanitize.tokens import Words, tidy
 
 IGNORED = -100
-_HELD_OUT = 0.1  # of the public texts, on which the loss is measured
 
 
 @dataclass(frozen=True)
@@ -51,19 +50,15 @@ class Example:
 def pretrained(
     backbone: Backbone, found: Planned, config: PretrainingConfig, told: Told
 ) -> tuple[Any, dict[str, float]]:
-    """The model, and its loss on held-out public text before and after, in nats for each word.
-
-    Raises:
-        ConfigError: the text cannot be read, or is too short.
-    """
+    """The model, and its loss on held-out public text before and after, in nats for each word."""
     every = examples(backbone, found, public_texts(Path(config.text)), config)
-    held = max(1, int(_HELD_OUT * len(every)))
+    held = max(1, int(HELD_OUT * len(every)))
     if len(every) - held < config.batch:
         raise ConfigError(f"pretraining.text is {config.text!r}, which has {len(every)} texts: give more of them.")
     model = trainable(backbone, AdapterConfig(kind="lora", rank=config.rank, layers=config.layers))
     batches = itertools.islice(_batches(every[held:], config.batch), config.steps)
     objective = Objective(_loss, _predicted, config.batch)
-    figures = fit(model, objective, batches, every[:held], config.learning_rate, told)
+    figures = fit(model, objective, batches, every[:held], config.learning_rate, told, "pretraining")
     return merged(model, backbone), figures
 
 
@@ -120,9 +115,7 @@ def _loss(model: Any, batch: Sequence[Example]) -> torch.Tensor:
 
 def _batches(every: Sequence[Example], size: int) -> Iterator[list[Example]]:
     """Batches of texts of about one length, endlessly, in an order that a public seed draws."""
-    dice = np.random.default_rng(0)
     order = sorted(range(len(every)), key=lambda place: len(every[place].ids))
     batches = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
-    while True:
-        for number in dice.permutation(len(batches)):
-            yield [every[place] for place in batches[number]]
+    for places in endlessly(batches, np.random.default_rng(0)):
+        yield [every[place] for place in places]

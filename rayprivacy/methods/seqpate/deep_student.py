@@ -18,6 +18,7 @@ from rayprivacy.methods.seqpate.student import vote_loss
 from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS, StudentConfig
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
+from rayprivacy.models.public_training import descend
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.models.split_trunk import cut_below
@@ -145,15 +146,7 @@ class DeepStudent:
         """Adam with a linearly falling step size; a step's loss comes in parts, of which one is in memory at a time."""
         self.upper.load(self.tensors)
         optimizer = torch.optim.Adam(self.upper.parameters(), lr=learning_rate)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / max(1, steps))
-        for step, take in enumerate(batches):
-            told(step)
-            optimizer.zero_grad()
-            for part in losses(take):
-                part.backward()
-            optimizer.step()
-            schedule.step()
-        told(steps)
+        descend(optimizer, map(losses, batches), told, falling_over=steps)
         return replace(self, tensors=self.upper.read())
 
     def state(self) -> dict[str, torch.Tensor]:

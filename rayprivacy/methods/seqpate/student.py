@@ -19,6 +19,7 @@ from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.models.adapters import HeadAdapter
 from rayprivacy.models.backbone import Backbone, read_head_contiguously
 from rayprivacy.models.features import Features
+from rayprivacy.models.public_training import descend
 from rayprivacy.models.queries import Queries
 from rayprivacy.models.side_by_side import driver_threads
 from rayprivacy.models.token_loss import summed_cross_entropy
@@ -111,15 +112,9 @@ def _descend(
 ) -> HeadAdapter:
     """Adam with a linearly falling step size."""
     matrix = adapter.matrix.clone().requires_grad_()
+    moved = HeadAdapter(adapter.basis, matrix)
     optimizer = torch.optim.Adam([matrix], lr=learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / max(1, steps))
-    for step in range(steps):
-        told(step)
-        optimizer.zero_grad()
-        loss(HeadAdapter(adapter.basis, matrix)).backward()
-        optimizer.step()
-        schedule.step()
-    told(steps)
+    descend(optimizer, ([loss(moved)] for _ in range(steps)), told, falling_over=steps)
     return HeadAdapter(adapter.basis, matrix.detach())
 
 

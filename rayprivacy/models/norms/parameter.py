@@ -23,7 +23,7 @@ Term = Dense | Outer | Rows
 
 @dataclass(frozen=True, repr=False)
 class ParameterGradient:
-    """Gradients of one parameter for every unit, from all of its uses in one forward pass: the sum of what is there.
+    """Gradients of one parameter for every unit, summed over all of its uses in one forward pass.
 
     Attributes:
         dense: whole gradients; where they are there, they hold everything, and the other two are None.
