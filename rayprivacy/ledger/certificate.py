@@ -28,10 +28,6 @@ from rayprivacy.ledger.store import Ledger
 AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
 DIAGNOSTIC = "diagnostic, not the claim"
 TEST_KEY_WARNING = "not private: test key"
-RECALLED_WARNING = (
-    "made by version 0.1 in bfloat16, where one user could move a sum of DP-SGD by more than the clipping norm: this "
-    "claim does not hold, so make the release again with another seed"
-)
 EXPOSED_WARNING = (
     "the corpus has been used by runs that do not protect what this account protects; the claim covers this account "
     "only"
@@ -138,7 +134,6 @@ def build_certificate(
     warnings: Sequence[str] = (),
     as_published: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
-    recalled: bool = False,
 ) -> dict[str, Any]:
     """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
@@ -156,7 +151,6 @@ def build_certificate(
         warnings: of the method.
         as_published: the method's own figure where the paper's analysis differs from ours.
         audit: what was planted, if this is an audit run.
-        recalled: whether the claim of the version that made it was found not to hold.
 
     Raises:
         LedgerError: the release has no commit entry.
@@ -192,7 +186,6 @@ def build_certificate(
         ledger_keyed=bool(book[-1].mac),
         warnings=[*warnings]
         + [TEST_KEY_WARNING] * test_key
-        + [RECALLED_WARNING] * recalled
         + [EXPOSED_WARNING] * bool(exposures)
         + [AUDIT_WARNING] * bool(audit),
         versions=dict(versions),
@@ -219,7 +212,7 @@ def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
 
 
 def _parameters(terms: Account, book: list[Entry]) -> dict[str, Any]:
-    """The account's parameters as the book has them; what it said later is not in the certificate of before."""
+    """The account's parameters at this release: what the account said later is not in them."""
     said: dict[str, Any] = {}
     for entry in book:
         said |= entry.facts if entry.kind == "meaning" else {}

@@ -28,7 +28,6 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from rayprivacy.core.errors import LedgerError, RayPrivacyError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState, same_event
 from rayprivacy.ledger.leases import TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More
@@ -88,7 +87,7 @@ def _forward(
     return call
 
 
-class LedgerClient(LedgerApi):
+class LedgerClient:
     """A ledger reached through its service; may be handed to tasks and actors of the same cluster."""
 
     def __init__(self, address: Address, expected_head: str | None = None) -> None:

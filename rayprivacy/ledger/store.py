@@ -2,7 +2,7 @@
 
 The order of a release is reserve (durable) -> start -> draw once -> commit_output. The charge is on disk before noise
 exists, so a crash can waste budget but never spend it unseen; the output and its commit entry are written in one
-transaction, so a reader sees both or neither; whatever is asked again is answered from the stored output.
+transaction, so a reader sees both or neither; a release that is asked for again is answered from the stored output.
 
 >>> import tempfile
 >>> from dp_accounting.dp_event import GaussianDpEvent
@@ -15,12 +15,12 @@ transaction, so a reader sees both or neither; whatever is asked again is answer
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, insert
 
 from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.core.artifacts import digest_bytes
@@ -46,13 +46,12 @@ from rayprivacy.ledger.chain import Entry, Head, Tail
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.database import Database
 from rayprivacy.ledger.exposures import record_exposures
-from rayprivacy.ledger.leases import DAY_SECONDS, TERM_SECONDS, this_process
+from rayprivacy.ledger.leases import TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More, draft
-from rayprivacy.ledger.rows import Query
+from rayprivacy.ledger.rows import Query, find
 from rayprivacy.ledger.schema import outputs
 from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
 
-_OUTPUT = Query(select(outputs.c.blob).where(outputs.c.charge == bindparam("charge")))
 _STORE = Query(insert(outputs))
 
 
@@ -60,8 +59,8 @@ class Ledger:
     """Accounts in one database, safe for many processes at once; `with Ledger.open(url)` closes it.
 
     Attributes:
-        news: a sentence about the account that was opened here, and about the ledger if it is new: the same recipe in
-            another directory would open another one, with the whole budget; None while nothing was opened.
+        news: a sentence about the account that was opened here, and about the ledger if it is new, because the same
+            recipe in another directory would open another one, with the whole budget; None while nothing was opened.
     """
 
     def __init__(self, database: Database, key: Key | None = None) -> None:
@@ -78,7 +77,7 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str, expected_head: str | None = None, key: Key | None = None) -> "Ledger":
-        """Open the ledger at a SQLAlchemy URL; create it, or migrate it, when needed.
+        """Open the ledger at a SQLAlchemy URL; create it when there is none.
 
         Args:
             url: e.g. `sqlite:///ledger.db` (a file of mode 0600) or `postgresql://host/database`.
@@ -86,7 +85,7 @@ class Ledger:
             key: authenticates every entry from now on; every later writer needs it.
 
         Raises:
-            LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
+            LedgerError: the URL is no ledger, or one of another version, or an older copy of it was put back.
         """
         ledger = cls(Database(url), key)
         with ledger._database.read() as connection:
@@ -193,7 +192,7 @@ class Ledger:
         """The account's entries, in order."""
         self._known(name)
         with self._database.read() as connection:
-            return chain.read(connection, name)
+            return chain.read(connection, account=name)
 
     def status(self, name: str) -> AccountStatus:
         """What an account has spent, and has left."""
@@ -298,22 +297,19 @@ class Ledger:
         me = holder or this_process()
         with self._write() as tail:
             known = charges.reload(tail.connection, charge)
-            if known.state is ChargeState.COMMITTED:
+            started = known.state is ChargeState.STARTED
+            if known.state is ChargeState.COMMITTED or (started and known.lease.holder == me):
                 return known
-            if known.state is not ChargeState.STARTED:
+            if not started:
                 charges.require(known, ChargeState.RESERVED, "start")
-                lease = known.lease.granted(me, DAY_SECONDS if known.is_selection else seconds)
-                return record_move(tail, self._known(known.account), known, "start", lease.detail)
-            if known.lease.holder == me:
-                return known
-            if not known.lease.is_free:
+            elif not known.lease.is_free:
                 raise LeaseHeldError(
                     f"release '{known.release_id}' is being drawn by another process until {known.lease.until}:"
                     " wait for it, or run again after that time."
                 )
             day = known.is_selection
             lease = known.lease.granted_for_the_day(me) if day else known.lease.granted(me, seconds)
-            return record_move(tail, self._known(known.account), known, "takeover", lease.detail)
+            return self._move(tail, known, "takeover" if started else "start", lease.detail)
 
     def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
         """Extend the lease of a started charge; that of a selection is left as it is until its day is nearly over.
@@ -326,7 +322,7 @@ class Ledger:
             if known.is_selection and not known.lease.is_nearly_over:
                 return known
             lease = known.lease.renewed_for_a_day() if known.is_selection else known.lease.renewed(seconds)
-            return record_move(tail, self._known(known.account), known, "renew", lease.detail)
+            return self._move(tail, known, "renew", lease.detail)
 
     def cancel(self, charge: Charge) -> Charge:
         """Give a reserved charge back; after `start` there is no refund.
@@ -340,7 +336,7 @@ class Ledger:
                 return known
             charges.require(known, ChargeState.RESERVED, "cancel")
             charges.require_last(tail.connection, known)
-            return record_move(tail, self._known(known.account), known, "cancel")
+            return self._move(tail, known, "cancel")
 
     def commit_output(self, charge: Charge, output: bytes) -> None:
         """Store the output once, with the commit entry, in one transaction; an output already stored stays.
@@ -356,8 +352,7 @@ class Ledger:
             charges.fenced(known, charge, "commit")
             row = {"charge": known.id, "release_id": known.release_id, "input_digest": known.input_digest}
             _STORE.run(tail.connection, blob=output, digest=digest, **row)
-            detail = {"output_digest": digest, "token": known.lease.token}
-            record_move(tail, self._known(known.account), known, "commit", detail)
+            self._move(tail, known, "commit", {"output_digest": digest, "token": known.lease.token})
 
     def output(self, charge: Charge) -> bytes | None:
         """The stored output, or None before the commit.
@@ -366,11 +361,11 @@ class Ledger:
             LedgerError: the stored bytes are not those that were committed.
         """
         with self._database.read() as connection:
-            row = _OUTPUT.first(connection, charge=charge.id)
+            rows = find(connection, outputs, charge=charge.id)
             committed = charges.committed_digest(connection, charge.id)
-        if row is None and committed is None:
+        if not rows and committed is None:
             return None
-        blob = b"" if row is None else row[0]
+        blob = rows[0]["blob"] if rows else b""
         if not isinstance(blob, bytes) or digest_bytes(blob) != committed:
             raise LedgerError(f"the stored output of release '{charge.release_id}' was altered: restore the ledger.")
         return blob
@@ -415,6 +410,9 @@ class Ledger:
             tail = Tail(connection, self._key, self._seen)
             yield tail
         self._seen = tail.head
+
+    def _move(self, tail: Tail, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
+        return record_move(tail, self._known(charge.account), charge, kind, detail)
 
     def _open_account(self, tail: Tail, wanted: Account, plan: opening.Plan | None) -> Account:
         where = "a new ledger," if tail.head.seq == 0 else "a new account in the ledger"

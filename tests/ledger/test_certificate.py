@@ -10,7 +10,7 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.certificate import RECALLED_WARNING, Certificate, build_certificate
+from rayprivacy.ledger.certificate import Certificate, build_certificate
 from rayprivacy.ledger.certificate_text import to_markdown
 from rayprivacy.ledger.store import Ledger
 
@@ -23,7 +23,7 @@ def _release(ledger: Ledger, release_id: str) -> None:
     ledger.commit_output(charge, b"noisy")
 
 
-def _certificate(ledger: Ledger, test_key: bool = False, recalled: bool = False) -> dict[str, object]:
+def _certificate(ledger: Ledger, test_key: bool = False) -> dict[str, object]:
     return build_certificate(
         ledger,
         "chat",
@@ -34,7 +34,6 @@ def _certificate(ledger: Ledger, test_key: bool = False, recalled: bool = False)
         test_key=test_key,
         versions={"rayprivacy": "0"},
         stages=[{"name": "vote"}],
-        recalled=recalled,
     )
 
 
@@ -65,14 +64,6 @@ def test_an_unfinished_release_has_none(ledger: Ledger) -> None:
     ledger.reserve("chat", "run", "d", GaussianDpEvent(9.0))
     with pytest.raises(LedgerError, match="finish the run"):
         _certificate(ledger)
-
-
-def test_a_release_whose_claim_was_found_not_to_hold_says_so(ledger: Ledger) -> None:
-    _release(ledger, "run")
-    certificate = _certificate(ledger, recalled=True)
-    assert certificate["warnings"] == [RECALLED_WARNING]
-    assert "make the release again with another seed" in to_markdown(certificate)
-    assert Certificate.parse(certificate)
 
 
 def test_people_can_read_it(ledger: Ledger) -> None:

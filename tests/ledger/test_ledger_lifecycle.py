@@ -5,16 +5,15 @@ import stat
 from pathlib import Path
 
 import pytest
-from alembic.script import ScriptDirectory
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
 from effort import COSTLY
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import create_engine, inspect, make_url
 
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger import database, schema
 from rayprivacy.ledger.chain import GENESIS
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
@@ -49,18 +48,29 @@ def test_another_file_is_not_a_ledger(tmp_path: Path) -> None:
         Ledger.open(f"sqlite:///{tmp_path}/x.db")
 
 
-def test_the_code_reads_the_newest_migration() -> None:
-    assert ScriptDirectory(str(database._MIGRATIONS)).get_current_head() == schema.REVISION
-
-
-def test_migrations_create_exactly_the_declared_tables(ledger: Ledger) -> None:
-    from sqlalchemy import inspect
-
-    with ledger._database.read() as connection:
-        seen = inspect(connection)
-        for table in schema.metadata.sorted_tables:
-            columns = {column["name"]: column["nullable"] for column in seen.get_columns(table.name)}
-            assert columns == {column.name: column.nullable for column in table.columns}
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ("DROP TABLE ledger_version", "earlier version of rayprivacy.* finish with that version"),
+        ("UPDATE ledger_version SET version = 9999", "has schema 9999, and this version of rayprivacy reads 3"),
+        ("INSERT INTO ledger_version VALUES (9999)", "has schema 3 and 9999"),
+        ("DELETE FROM ledger_version", "has schema none"),
+        ("ALTER TABLE ledger_version RENAME COLUMN version TO version_num", "refuses"),
+    ],
+)
+def test_a_ledger_of_another_version_is_refused_and_left_alone(url: str, change: str, match: str) -> None:
+    with Ledger.open(url) as ledger:
+        ledger.create_account("chat", USER, ADD, CAP)
+    engine = create_engine(make_url(url).set(drivername="sqlite" if "sqlite" in url else "postgresql+psycopg"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(change)
+    tables = set(inspect(engine).get_table_names())
+    with pytest.raises(LedgerError, match=match):
+        Ledger.open(url)
+    assert set(inspect(engine).get_table_names()) == tables
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT name FROM accounts").scalar() == "chat"
+    engine.dispose()
 
 
 def test_accounts_are_fixed(ledger: Ledger) -> None:

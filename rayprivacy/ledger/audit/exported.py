@@ -19,11 +19,7 @@ _IN_SUMMARY = (f"the file {SUMMARY}", "its only line")
 
 
 def verify(directory: Path, key: Key | None, trusted: str | None, expected_head: str | None) -> VerifyReport:
-    """Verify an export; `trusted` is the public key it must be signed with, if one is known.
-
-    Raises:
-        LedgerError: a file is missing or altered, the signature is missing or another's, or a row does not replay.
-    """
+    """Verify an export; `trusted` is the public key it must be signed with, if one is known."""
     summary = _summary(_read(directory / SUMMARY))
     signature = _check_signature(summary, trusted)
     tables = {table: _rows(directory, name, summary["files"][name]) for name, table in TABLES.items()}
