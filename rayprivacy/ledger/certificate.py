@@ -257,14 +257,5 @@ def _exposure(entry: Entry) -> Exposure:
 
 def _neighbours(ledger: Ledger, terms: Account, until: int) -> list[Neighbour]:
     group = [other for other in ledger.group(terms.name) if ledger.entries(other.name)[0].seq <= until]
-    return [
-        Neighbour(
-            account=other.name,
-            kind=other.kind,
-            unit=other.unit,
-            relation=other.relation,
-            epsilon=other.epsilon,
-            delta=other.delta,
-        )
-        for other in group
-    ]
+    shown = ("kind", "unit", "relation", "epsilon", "delta")
+    return [Neighbour(account=other.name, **{name: getattr(other, name) for name in shown}) for other in group]

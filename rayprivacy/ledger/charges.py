@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.errors import LedgerError
+from rayprivacy.core.errors import LeaseHeldError, LedgerError
 from rayprivacy.ledger.chain import Entry, read
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.leases import Lease
@@ -151,6 +151,23 @@ def require(charge: Charge, state: ChargeState, verb: str) -> Charge:
     if charge.state is not state:
         raise LedgerError(f"cannot {verb} release '{charge.release_id}': it is {charge.state} and must be {state}.")
     return charge
+
+
+def granted(charge: Charge, holder: str, seconds: float) -> tuple[str, Lease] | None:
+    """The entry and the lease with which a process may draw from now on; None when it need not ask again."""
+    started = charge.state is ChargeState.STARTED
+    if charge.state is ChargeState.COMMITTED or (started and charge.lease.holder == holder):
+        return None
+    if not started:
+        require(charge, ChargeState.RESERVED, "start")
+    elif not charge.lease.is_free:
+        raise LeaseHeldError(
+            f"release '{charge.release_id}' is being drawn by another process until {charge.lease.until}:"
+            " wait for it, or run again after that time."
+        )
+    day = charge.is_selection
+    lease = charge.lease.granted_for_the_day(holder) if day else charge.lease.granted(holder, seconds)
+    return "takeover" if started else "start", lease
 
 
 def require_last(connection: Connection, charge: Charge) -> None:

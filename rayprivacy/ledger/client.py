@@ -71,7 +71,10 @@ def _forward(
     method: Callable[Concatenate[Ledger, P], R],
     found: "Callable[Concatenate[LedgerClient, P], Sequence[R]] | None" = None,
 ) -> "Callable[Concatenate[LedgerClient, P], R]":
-    """The same method, run by the service; `found` looks up what a call has left when the service died during it."""
+    """Forward a method to the service.
+
+    If the service dies during a call, `found` looks in the ledger for the call's effect before it is repeated.
+    """
 
     @functools.wraps(method)
     def call(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> R:

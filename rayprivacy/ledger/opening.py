@@ -12,7 +12,7 @@ from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.accounting.plan import plan_epsilon, plan_lines
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import Account, check_terms, insert_account, with_meaning
+from rayprivacy.ledger.accounts import Account, check_terms, get_account, insert_account, with_meaning
 from rayprivacy.ledger.admission import Terms, read_terms
 from rayprivacy.ledger.balances import Balance, read_balance
 from rayprivacy.ledger.chain import Tail
@@ -103,18 +103,18 @@ def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Acco
     return opened
 
 
-def fix_meaning(tail: Tail, found: Account, meaning: Mapping[str, str]) -> Account:
+def fix_meaning(tail: Tail, name: str, meaning: Mapping[str, str]) -> None:
     """Write what an account protects where it did not say so yet, and what its corpus has been exposed to for all that.
 
     `meaning` holds values of `accounts.MEANING`; it is refused where the account says something else, or cannot say it.
     """
+    found = get_account(tail.connection, name)
     account = with_meaning(found, meaning)
-    new = {name: value for name, value in account.meaning.items() if name not in found.meaning}
+    new = {term: value for term, value in account.meaning.items() if term not in found.meaning}
     if new:
-        balance = read_balance(tail, found.name, read_terms(tail.connection, found.name).rule).text
-        tail.append(account=found.name, kind="meaning", detail=json.dumps(new, sort_keys=True), balance=balance)
+        balance = read_balance(tail, name, read_terms(tail.connection, name).rule).text
+        tail.append(account=name, kind="meaning", detail=json.dumps(new, sort_keys=True), balance=balance)
         record_earlier_exposures(tail, account, found)
-    return account
 
 
 def first_plan(account: Account, events: Sequence[DpEvent]) -> Plan | None:

@@ -10,6 +10,6 @@ closed forms instead of `rayprivacy.accounting`). Top to bottom:
 - `book`, `charges`, `exposures`: sums and states after each entry, compared with what the entry claims;
 - `replay`: one walk over the rows that applies all of it.
 
-What the chain proves: whoever keeps a head, or the key, sees every change. What the replay proves: even a book written
-anew with consistent hashes must follow the rules of its accounts, or it is refused.
+What the chain proves: with a head or the key kept elsewhere, every change shows. What the replay proves: even a book
+written anew with consistent hashes must follow the rules of its accounts, or it is refused.
 """

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.rows import Row
@@ -85,10 +84,7 @@ def read_terms(row: Row, where: str) -> Terms:
     values = strict.mapping(strict.parse(row["detail"], where, "detail"), _TERMS, where, "detail")
     for key, known in _KNOWN.items():
         if strict.text(values[key], where, key) not in known:
-            raise LedgerError(
-                f"{where} of the ledger states a {key} that this version does not know: verify it with the version that"
-                " opened the account; if there was none, the file was altered, so restore the newest copy of it."
-            )
+            strict.fail(where, f"states an unknown {key}")
     strict.text(values["corpus"], where, "corpus")
     strict.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
     if strict.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
