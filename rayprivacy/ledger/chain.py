@@ -168,7 +168,7 @@ def _mac(key: Key, digest: str) -> str:
 
 
 def read(connection: Connection, **values: Any) -> list[Entry]:
-    """The entries whose columns have these values, in order."""
+    """The entries whose columns have these values, as in `find`, in order."""
     # Sorted here: to save the sort, a database may choose to walk a whole account in the order of its entries.
     with decoding("the entries"):
         return sorted((Entry(**row) for row in find(connection, entries, **values)), key=lambda entry: entry.seq)

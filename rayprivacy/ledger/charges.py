@@ -102,8 +102,7 @@ def read_charges(connection: Connection, account: str, release_id: str) -> list[
 def read_rungs(connection: Connection, account: str, release_id: str, input_digest: str, rung: int) -> list[Charge]:
     """Every charge of one rung and of the rung before it."""
     where = {"account": account, "release_id": release_id, "input_digest": input_digest}
-    before = read(connection, **where, rung=rung - 1) if rung > 1 else []
-    return fold([*before, *read(connection, **where, rung=rung)])
+    return fold(read(connection, **where, rung=(rung - 1, rung)))
 
 
 def fold(history: Iterable[Entry]) -> list[Charge]:

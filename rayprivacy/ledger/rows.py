@@ -54,14 +54,25 @@ class Query:
 
 
 def find(connection: Connection, table: Table, **values: Any) -> list[dict[str, Any]]:
-    """The rows of a table whose columns have these values, in no particular order."""
+    """The rows of a table whose columns have these values, or values from one to the other of a pair, in any order."""
+    bound: dict[str, Any] = {}
+    for name, value in values.items():
+        bound |= {name: value[0], f"{name}_last": value[1]} if isinstance(value, tuple) else {name: value}
     names = table.columns.keys()
-    return [dict(zip(names, row, strict=True)) for row in _by(table, tuple(values)).rows(connection, **values)]
+    return [dict(zip(names, row, strict=True)) for row in _by(table, tuple(bound)).rows(connection, **bound)]
 
 
 @cache
-def _by(table: Table, names: tuple[str, ...]) -> Query:
-    return Query(select(table).where(*(table.c[name] == bindparam(name) for name in names)))
+def _by(table: Table, bound: tuple[str, ...]) -> Query:
+    ranges = {name for name in bound if f"{name}_last" in bound}
+    conditions = (
+        table.c[name].between(bindparam(name), bindparam(f"{name}_last"))
+        if name in ranges
+        else table.c[name] == bindparam(name)
+        for name in bound
+        if name in table.c
+    )
+    return Query(select(table).where(*conditions))
 
 
 @contextmanager

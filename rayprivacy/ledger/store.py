@@ -50,7 +50,7 @@ class Ledger:
     """Accounts in one database, safe for many processes at once; `with Ledger.open(url)` closes it.
 
     Attributes:
-        news: a sentence about an account or a ledger that was opened here, from which nothing was spent before; else None.
+        news: a sentence about an account or a ledger that was opened here, unspent; None while nothing was opened.
     """
 
     def __init__(self, database: Database, key: Key | None = None) -> None:
@@ -322,11 +322,7 @@ class Ledger:
             self._move(tail, known, "commit", {"output_digest": digest, "token": known.lease.token})
 
     def output(self, charge: Charge) -> bytes | None:
-        """The stored output, or None before the commit.
-
-        Raises:
-            LedgerError: the stored bytes are not those that were committed.
-        """
+        """The stored output, or None before the commit; LedgerError when the bytes are not those committed."""
         with self._database.read() as connection:
             stored = [row["blob"] for row in find(connection, outputs, charge=charge.id)]
             committed = charges.committed_digest(connection, charge.id)
@@ -346,9 +342,7 @@ class Ledger:
         """Replay the ledger from its rows alone, with code of its own (`ledger.audit`).
 
         Hash chain, states, costs, budgets and outputs are computed again; without the key, macs are reported unchecked.
-
-        Raises:
-            LedgerError: the first row that does not replay, or the head seen earlier is not among them.
+        LedgerError names the first row that does not replay, or says that the head seen earlier is not among them.
         """
         with self._database.read() as connection:
             self._database.check_storage(connection)

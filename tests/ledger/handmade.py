@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
+from sqlalchemy import Engine, create_engine, insert
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
+from rayprivacy.ledger import schema
 from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.rows import Rows
 
@@ -217,6 +219,20 @@ def every_kind(key: Key | None = None) -> Handmade:
     book.lease("start", charge)
     book.commit(charge)
     return book
+
+
+def stored(book: Handmade, url: str) -> Engine:
+    """A database that holds the book."""
+    engine = create_engine(url)
+    schema.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(schema.accounts), book.accounts)
+        connection.execute(insert(schema.entries), book.rows.entries)
+        for row in book.outputs:
+            blob = f"output of {row['release_id']}".encode()
+            values = {key: value for key, value in row.items() if key != "size"}
+            connection.execute(insert(schema.outputs).values(**values, blob=blob))
+    return engine
 
 
 def copy(rows: Rows) -> Rows:

@@ -10,20 +10,20 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 from handmade import Handmade, gaussian, gdp_cost, refuse_next, sampled, steps
 from typer.testing import CliRunner
+from usual import ADD, METRIC, SELECTIVE, USER, certificate, exposures
+from usual import run as run_event
 
 from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.cli import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError
-from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.core.units import Budget, Protection
 from rayprivacy.ledger.audit.replay import replay
-from rayprivacy.ledger.certificate import build_certificate
 from rayprivacy.ledger.certificate_text import to_markdown
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.reporting.claim import claim
 from rayprivacy.reporting.inputs import Certificate
 
-USER, ADD, CAP = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(50.0, 1e-6)
-METRIC, SELECTIVE = AccountKind.METRIC_LOCAL, AccountKind.SELECTIVE
+CAP = Budget(50.0, 1e-6)
 AUTHOR, THREAD = "user: author", "user: thread"
 LIST, OTHER = "a" * 64, "b" * 64
 EVERY = MetricLocalDpEvent(0.01, 1.0, 10)
@@ -33,13 +33,7 @@ NOISE = GaussianDpEvent(20.0)
 
 
 def run(ledger: Ledger, account: str, release: str, event: DpEvent = NOISE, rung: int = 0) -> None:
-    protection = ledger.account(account).protection
-    charge = ledger.reserve(account, release, "d", event, rung=rung, protection=protection)
-    ledger.commit_output(ledger.start(charge), b"x")
-
-
-def exposures(ledger: Ledger, account: str) -> list[str]:
-    return [entry.release_id for entry in ledger.entries(account) if entry.kind == "exposure"]
+    run_event(ledger, account, release, event, rung)
 
 
 def test_an_account_says_its_meaning_when_it_is_opened_and_keeps_it(ledger: Ledger) -> None:
@@ -306,7 +300,7 @@ def test_certificate_and_report_name_what_is_protected(ledger: Ledger) -> None:
     words(ledger, "all", plan=[EVERY], of="user: author; words of text")
     for name, event in (("talk", NOISE), ("words", SOME), ("all", EVERY)):
         run(ledger, name, f"by {name}", event)
-    said = {name: _certificate(ledger, name) for name in ("talk", "words", "all")}
+    said = {name: certificate(ledger, name, f"by {name}") for name in ("talk", "words", "all")}
     assert "Protected unit: user (users, by column 'author')." in to_markdown(said["talk"])
     assert "(unit: user (users, by column 'author'), relation: add-or-remove)" in _claim(said["talk"])
     for text in (to_markdown(said["words"]), _claim(said["words"])):
@@ -316,23 +310,17 @@ def test_certificate_and_report_name_what_is_protected(ledger: Ledger) -> None:
     assert "token by token, for all words, with epsilon" in _claim(said["all"])
 
 
-def _certificate(ledger: Ledger, account: str, release: str = "") -> dict[str, Any]:
-    facts: dict[str, Any] = {"assumptions": ["x"], "test_key": False, "versions": {}, "stages": []}
-    name = release or f"by {account}"
-    return build_certificate(ledger, account, name, corpus_digest="c", run_request=CAP, **facts)
-
-
 def _claim(certificate: dict[str, Any]) -> str:
     return claim(Certificate.model_validate(certificate))
 
 
 def test_a_certificate_of_before_stays_what_it_was(ledger: Ledger) -> None:
     run(ledger, "chat", "before")
-    written = _certificate(ledger, "chat", "before")
+    written = certificate(ledger, "chat", "before")
     fix(ledger, "chat", AUTHOR)
     run(ledger, "chat", "after")
-    assert _certificate(ledger, "chat", "before") == written
-    assert _certificate(ledger, "chat", "after")["parameters"] == {"of": AUTHOR}
+    assert certificate(ledger, "chat", "before") == written
+    assert certificate(ledger, "chat", "after")["parameters"] == {"of": AUTHOR}
 
 
 def test_the_commands_take_and_show_a_meaning(sqlite_url: str, tmp_path: Path) -> None:

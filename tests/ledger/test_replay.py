@@ -18,8 +18,8 @@ from handmade import (
     gdp_cost,
     refuse,
     refuse_next,
+    stored,
 )
-from sqlalchemy import create_engine, insert
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
@@ -166,21 +166,8 @@ def test_the_auditor_uses_no_code_of_the_store() -> None:
 # A real database, and time.
 
 
-def stored(book: Handmade, path: Path) -> Any:
-    engine = create_engine(f"sqlite:///{path}")
-    schema.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(schema.accounts), book.accounts)
-        connection.execute(insert(schema.entries), book.rows.entries)
-        for row in book.outputs:
-            blob = f"output of {row['release_id']}".encode()
-            values = {key: value for key, value in row.items() if key != "size"}
-            connection.execute(insert(schema.outputs).values(**values, blob=blob))
-    return engine
-
-
 def test_a_database_is_verified_from_its_rows(tmp_path: Path) -> None:
-    engine = stored(every_kind(KEY), tmp_path / "ledger.db")
+    engine = stored(every_kind(KEY), f"sqlite:///{tmp_path}/ledger.db")
     with engine.connect() as connection:
         rows = read_rows(connection)
         assert replay(rows, KEY) == replay(BOOK, KEY)
@@ -206,7 +193,7 @@ def test_a_database_is_verified_from_its_rows(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_database_ends_in_one_sentence(tmp_path: Path, statement: str) -> None:
-    engine = stored(every_kind(KEY), tmp_path / "ledger.db")
+    engine = stored(every_kind(KEY), f"sqlite:///{tmp_path}/ledger.db")
     with engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
         connection.exec_driver_sql("PRAGMA writable_schema = ON")

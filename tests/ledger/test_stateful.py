@@ -92,8 +92,8 @@ class Store:
     def _model(self, name: str) -> ModelAccount:
         filter_: Any = self.ledger.terms(name).rule
         if self.composition == "pld":
-            return ModelAccount((3, 2), False, entries=2)
-        return ModelAccount((filter_.limit,), False, entries=1)
+            return ModelAccount((3, 2), entries=2)
+        return ModelAccount((filter_.limit,), entries=1)
 
 
 class LedgerMachine(RuleBasedStateMachine):
