@@ -157,7 +157,7 @@ def build_certificate(
     """
     (terms, rule), book = ledger.terms(account), _until_commit(ledger.entries(account), release_id)
     charges = [charge for charge in fold(book) if charge.is_live]
-    exposures = [_exposure(entry) for entry in book if entry.kind == "exposure"]
+    exposures = [Exposure(release_id=each.release_id, **each.facts) for each in book if each.kind == "exposure"]
     own = [charge.event for charge in charges if charge.release_id == release_id]
     used = Balance.of(charges, rule).used
     certificate = Certificate(
@@ -249,10 +249,6 @@ def _spent(events: list[DpEvent], spent: float, delta: float) -> Spent:
     except EventError:
         by_zcdp = None
     return Spent(epsilon=spent, delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp)
-
-
-def _exposure(entry: Entry) -> Exposure:
-    return Exposure(release_id=entry.release_id, **entry.facts)
 
 
 def _neighbours(ledger: Ledger, terms: Account, until: int) -> list[Neighbour]:

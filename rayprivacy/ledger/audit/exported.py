@@ -52,13 +52,10 @@ def _check_signature(summary: dict[str, Any], trusted: str | None) -> str:
         _fail(SUMMARY, "holds no signature that can be read")
     if trusted is not None and public_key != trusted:
         _fail(SUMMARY, "is signed with another key")
-    if not is_signed(public_key, signature, _message(summary)):
+    signed = _canonical({name: value for name, value in summary.items() if name != "signature"})
+    if not is_signed(public_key, signature, signed.encode()):
         _fail(SUMMARY, "does not match its signature")
     return "unchecked" if trusted is None else "checked"
-
-
-def _message(summary: dict[str, Any]) -> bytes:
-    return _canonical({name: value for name, value in summary.items() if name != "signature"}).encode()
 
 
 def _canonical(summary: dict[str, Any]) -> str:

@@ -62,7 +62,7 @@ class PlanRule:
         """Whether some of the runs that the cost took pay for the event; never for sure: there are several ways."""
         leaves = read_leaves(events, where)
         paying = self._paying(cost)
-        able = all(has_room(_of(group, leaves), _of(group, paying)) for group in {_group(leaf) for leaf, _ in leaves})
+        able = all(_has_room(_of(group, leaves), _of(group, paying)) for group in {_group(leaf) for leaf, _ in leaves})
         return None if able else False
 
     def fits(self, live: Vector) -> bool:
@@ -117,10 +117,10 @@ def _of(group: str, leaves: Iterable[tuple[Leaf, int]]) -> list[tuple[Leaf, int]
 
 def shares_out(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
     """Whether these leaves, all of one family, use up exactly these runs of lines, each paid by one that covers it."""
-    return sum(times for _, times in leaves) == sum(count for _, count in lines) and has_room(leaves, lines)
+    return sum(times for _, times in leaves) == sum(count for _, count in lines) and _has_room(leaves, lines)
 
 
-def has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
+def _has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
     """Whether these leaves, all of one family, can be paid by these runs of lines, or by some of them."""
     if sum(times for _, times in leaves) > sum(count for _, count in lines):
         return False
