@@ -170,14 +170,6 @@ def ledger_verify(
         )
     typer.echo(f"intact: {report.accounts} accounts, {report.entries} entries, {report.charges} charges")
     typer.echo(f"head {report.head}; authentication {report.macs}")
-    for release in report.recalled:
-        typer.echo(
-            f"WARNING: release {release} was made by version 0.1 with DP-SGD. The book does not say in which number"
-            " format. If its recipe says model.dtype: bfloat16 (which was the default), its epsilon does not hold: make"
-            " it again, with another seed."
-        )
-    for doubt in report.doubts:
-        typer.echo(f"WARNING: {doubt}")
 
 
 @app.command("export")
@@ -239,8 +231,7 @@ def _print_charges(book: Ledger, status: AccountStatus, last: int | None) -> Non
     shown = lines[-last:] if last else lines
     table = Table("release", "rung", "state", "of the cap", "reserved at", "changed at")
     for line in shown:
-        share = status.share_of(line)
-        part = "-" if share is None else f"{share:.2%}"
+        part = f"{status.share_of(line):.2%}"
         table.add_row(line.release_id, str(line.rung or "-"), line.state, part, line.reserved_at, line.changed_at)
     _print(table)
     if len(shown) < len(lines):

@@ -2,7 +2,7 @@
 
 The terms are written twice: as a row, and inside the hash-chained `create` entry that `verify` compares the row with.
 What an account protects is one of them (`MEANING`): which columns mean its unit, and which words. An account that was
-opened without, as those of version 0.5 were, takes it from its next release, by a `meaning` entry in the chain.
+opened without takes it from its next release, by a `meaning` entry in the chain.
 
 Accounts of one corpus carry the same corpus label and form a group. A run that does not protect what another account of
 its group protects is recorded there, as an exposure (see `exposures`).
@@ -15,25 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, insert
 
 from rayprivacy.accounting.events import protected_by
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.ledger.chain import read
 from rayprivacy.ledger.meaning import words_named
-from rayprivacy.ledger.rows import Query, decoding
-from rayprivacy.ledger.schema import accounts, entries
+from rayprivacy.ledger.rows import Query, decoding, find
+from rayprivacy.ledger.schema import accounts
 
-_BY_NAME = Query(select(accounts).where(accounts.c.name == bindparam("name")))
-_ALL = Query(select(accounts).order_by(accounts.c.name))
-_OF_CORPUS = Query(select(accounts).where(accounts.c.corpus == bindparam("corpus")).order_by(accounts.c.name))
 _INSERT = Query(insert(accounts))
-# By the index on account and release: the entries of charges are not walked.
-_LATER = Query(
-    select(entries.c.detail)
-    .where(entries.c.account == bindparam("account"), entries.c.release_id == "", entries.c.kind == "meaning")
-    .order_by(entries.c.seq)
-)
 MEANING = ("of", "protected")  # parameters that say who or what is protected, and may be said by the first release
 MOST_OF = 2000  # characters; it is read by people
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
@@ -54,7 +46,7 @@ class Account:
         corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
         parameters: what the rule fixes besides (the RDP order), the name of a selective policy, and the meaning:
             `of`, which columns mean the unit, as `user: author`; and for a metric-local account `protected`, the digest
-            of the list of words that are protected, empty where all are.
+            of the list of words that is protected, empty where all are.
         later: the parameters that were fixed by a release after it was opened.
     """
 
@@ -102,16 +94,11 @@ class Account:
 
 def find_account(connection: Connection, name: str) -> Account | None:
     """The account of this name."""
-    row = _BY_NAME.first(connection, name=name)
-    return _account(connection, row) if row else None
+    return next(iter(_accounts(connection, name=name)), None)
 
 
 def get_account(connection: Connection, name: str) -> Account:
-    """The account of this name.
-
-    Raises:
-        LedgerError: there is none; the message names those there are.
-    """
+    """The account of this name; LedgerError when there is none, naming those there are."""
     found = find_account(connection, name)
     if found is None:
         known = ", ".join(account.name for account in all_accounts(connection)) or "none"
@@ -121,23 +108,18 @@ def get_account(connection: Connection, name: str) -> Account:
 
 def all_accounts(connection: Connection) -> list[Account]:
     """Every account, by name."""
-    return [_account(connection, row) for row in _ALL.rows(connection)]
+    return _accounts(connection)
 
 
 def group_of(connection: Connection, account: Account) -> list[Account]:
-    """The other accounts of the same corpus."""
+    """The other accounts of the same corpus, by name."""
     if not account.corpus:
         return []
-    rows = _OF_CORPUS.rows(connection, corpus=account.corpus)  # of all accounts, each would be asked what it said later
-    return [other for other in (_account(connection, row) for row in rows) if other.name != account.name]
+    return [other for other in _accounts(connection, corpus=account.corpus) if other.name != account.name]
 
 
 def insert_account(connection: Connection, account: Account) -> None:
-    """Write the row of a new account.
-
-    Raises:
-        LedgerError: the name is taken.
-    """
+    """Write the row of a new account; LedgerError when the name is taken."""
     if find_account(connection, account.name) is not None:
         raise LedgerError(f"the account '{account.name}' exists: choose another name, or use it as it is.")
     row = account.terms | {"parameters": json.dumps(account.parameters, sort_keys=True)}
@@ -145,13 +127,7 @@ def insert_account(connection: Connection, account: Account) -> None:
 
 
 def check_terms(account: Account) -> None:
-    """Require a name, a label and a kind that an account can have.
-
-    Raises:
-        LedgerError: a name is empty or too long.
-        ConfigError: kind and composition do not go together, a selective account names no policy, or the meaning is
-            not one that an account of this unit and kind can have.
-    """
+    """Require a name, a label, a kind and a meaning that an account of this unit and composition can have."""
     for what, text, least in (("account name", account.name, 1), ("corpus label", account.corpus, 0)):
         if not least <= len(text) <= 200 or not text.isprintable():
             raise LedgerError(f"the {what} has {len(text)} characters: give {least} to 200 printable ones.")
@@ -177,12 +153,7 @@ def check_terms(account: Account) -> None:
 
 
 def check_same_meaning(found: Account, wanted: Account) -> Account:
-    """Return the existing account; its cap may differ from what is wanted, its meaning may not.
-
-    Raises:
-        LedgerError: unit, relation, kind, composition, corpus, the policy of a selective account, the columns that mean
-            the unit, or the protected words differ.
-    """
+    """Return the existing account; its cap may differ from that of the wanted one, but not what it is about."""
     for field_ in ("unit", "relation", "kind", "composition", "corpus"):
         have, want = getattr(found, field_), getattr(wanted, field_)
         if have != want:
@@ -211,12 +182,7 @@ def _check_said(found: Account, wanted: Mapping[str, str]) -> None:
 
 
 def with_meaning(found: Account, wanted: Mapping[str, str]) -> Account:
-    """The account with the meaning that it lacked so far.
-
-    Raises:
-        LedgerError: it has another one.
-        ConfigError: it cannot have this one.
-    """
+    """The account with the meaning that it lacked; refused when it has another one, or cannot have this one."""
     _check_said(found, wanted)
     new = {name: value for name, value in wanted.items() if name not in found.parameters}
     complete = replace(found, parameters=found.parameters | new, later=found.later | set(new))
@@ -229,11 +195,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def check_protection(account: Account, protection: Protection) -> None:
-    """Require that a charge is about what the account is about.
-
-    Raises:
-        LedgerError: unit, relation or kind differ: epsilons of different protections do not add.
-    """
+    """Require that a charge is about the account's unit, relation and kind: other epsilons do not add."""
     if account.protection != protection:
         raise LedgerError(
             f"the release protects {protection} and account '{account.name}' is kept for {account.protection}:"
@@ -244,9 +206,7 @@ def check_protection(account: Account, protection: Protection) -> None:
 def check_words(account: Account, event: DpEvent) -> None:
     """Require that a charge of a metric-local account protects the words that the account protects.
 
-    Raises:
-        LedgerError: it protects others, so that the sum of the two epsilons would be about neither.
-        EventError: its parts protect the words of two lists.
+    Else the sum of the two epsilons would be about neither list of words.
     """
     wanted, found = account.meaning.get("protected"), protected_by(event)
     if wanted is not None and wanted != found:
@@ -261,8 +221,12 @@ def central(group: Iterable[Account]) -> list[Account]:
     return [account for account in group if account.kind is AccountKind.CENTRAL]
 
 
-def _account(connection: Connection, row: Any) -> Account:
-    values = dict(zip(accounts.columns.keys(), row, strict=True))
+def _accounts(connection: Connection, **values: str) -> list[Account]:
+    found = (_account(connection, row) for row in find(connection, accounts, **values))
+    return sorted(found, key=lambda account: account.name)
+
+
+def _account(connection: Connection, values: dict[str, Any]) -> Account:
     with decoding("the row of an account"):
         if not all(isinstance(values[name], str) for name in ("name", "composition", "corpus", "created_at")):
             raise TypeError
@@ -273,7 +237,8 @@ def _account(connection: Connection, row: Any) -> Account:
         values["epsilon"] = float(values["epsilon"])
         values["delta"] = float(values["delta"])
         later: dict[str, str] = {}
-        for (detail,) in _LATER.rows(connection, account=values["name"]):
-            later |= {name: str(value) for name, value in json.loads(detail).items()}
+        # Entries without a release are few, and have an index: those of charges are not walked.
+        for entry in read(connection, account=values["name"], release_id="", kind="meaning"):
+            later |= {name: str(value) for name, value in entry.facts.items()}
         values["parameters"] |= later
     return Account(**values, later=frozenset(later))

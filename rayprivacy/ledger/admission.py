@@ -11,23 +11,19 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 
 from rayprivacy.accounting.events import from_json
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.ledger.accounts import Account, get_account
-from rayprivacy.ledger.balances import cost_of, read_balance
-from rayprivacy.ledger.chain import Tail
+from rayprivacy.ledger.balances import read_balance
+from rayprivacy.ledger.chain import Tail, read
 from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance
 from rayprivacy.ledger.filters.choose import rule_for
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.plan import Lines
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.ledger.rows import Query, decoding
-from rayprivacy.ledger.schema import entries
-
-_PLAN = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "plan"))
-_CREATE = Query(select(entries.c.detail).where(entries.c.account == bindparam("account"), entries.c.kind == "create"))
+from rayprivacy.ledger.rows import decoding
 
 
 class Terms(NamedTuple):
@@ -38,34 +34,29 @@ class Terms(NamedTuple):
 
 
 def read_terms(connection: Connection, name: str) -> Terms:
-    """The account of this name, with its rule, as its `create` entry fixed it.
-
-    Raises:
-        LedgerError: there is none, or its row is not what was fixed.
-    """
+    """The account of this name, with its rule; LedgerError when its row is not what its `create` entry fixed."""
     account = get_account(connection, name)
-    _check_fixed(account, _CREATE.scalar(connection, account=name))
-    lines = _plan_lines(connection, name) if account.composition == "pld" else ()
-    with decoding(f"the row of account '{name}'"):
+    details = {entry.kind: entry.detail for entry in read(connection, account=name, release_id="")}
+    with decoding(f"the create entry of account '{name}'"):
+        fixed = json.loads(details.get("create", ""))
+    if fixed != account.terms:  # a row can be replaced past the triggers; the hash-chained entry cannot
+        raise LedgerError(
+            f"the row of account '{name}' of the ledger differs from its create entry: the file was altered, so"
+            " restore the newest copy of it."
+        )
+    with decoding(f"the row or the plan of account '{name}'"):
+        lines = _lines(details["plan"]) if account.composition == "pld" and "plan" in details else ()
         return Terms(account, rule_for(account.composition, account.budget, account.parameters, lines))
 
 
-def _check_fixed(account: Account, detail: str | None) -> None:
-    with decoding(f"the create entry of account '{account.name}'"):
-        fixed = {"kind": "central", "corpus": "", "parameters": {}} | json.loads(detail or "")
-    if fixed != account.terms:  # a row can be replaced past the triggers; the hash-chained entry cannot
-        raise LedgerError(
-            f"the row of account '{account.name}' of the ledger differs from its create entry: the file was altered, so"
-            " restore the newest copy of it."
-        )
+def _lines(plan: str) -> Lines:
+    stated = json.loads(plan)
+    counts = map(operator.index, stated["counts"])
+    return tuple((from_json(event), count) for event, count in zip(stated["events"], counts, strict=True))
 
 
 def admit(terms: Terms, used: Vector, cost: Vector) -> None:
-    """Do nothing when the cost fits on top of what is used.
-
-    Raises:
-        DoesNotFitError: it does not; callers put it into words outside the transaction.
-    """
+    """Do nothing when the cost fits on top of what is used; callers explain a DoesNotFitError after the transaction."""
     if not terms.rule.admits(total((used, cost), terms.rule.size)):
         raise DoesNotFitError(*terms, used, cost)
 
@@ -73,11 +64,7 @@ def admit(terms: Terms, used: Vector, cost: Vector) -> None:
 def record(
     tail: Tail, terms: Terms, identity: str, release_id: str, input_digest: str, rung: int, event: DpEvent, text: str
 ) -> Charge:
-    """Admit a new charge and write its `reserve` entry.
-
-    Raises:
-        DoesNotFitError: it does not fit.
-    """
+    """Admit a new charge and write its `reserve` entry; DoesNotFitError when it does not fit."""
     account, rule = terms
     balance = read_balance(tail, account.name, rule)
     cost = rule.cost(event, balance.used)
@@ -100,7 +87,7 @@ def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Map
     """Write the entry that moves a charge on, and the balance after it."""
     account, rule = terms
     balance = read_balance(tail, account.name, rule)
-    when = {"created_at": charge.told_at} if charge.told_at else {}
+    when = {"created_at": charge.shown_time} if charge.shown_time else {}
     entry = tail.append(
         **when,
         account=account.name,
@@ -110,19 +97,9 @@ def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Map
         charge=charge.id,
         rung=charge.rung,
         detail=json.dumps(detail, sort_keys=True) if detail else "",
-        balance=balance.moved(cost_of(charge, rule), charge.state, STATE_AFTER[kind]).text,
+        balance=balance.moved(charge.cost, charge.state, STATE_AFTER[kind]).text,
     )
     return advance(charge, entry)
-
-
-def _plan_lines(connection: Connection, name: str) -> Lines:
-    text = _PLAN.scalar(connection, account=name)
-    if text is None:
-        return ()
-    with decoding(f"the plan of account '{name}'"):
-        plan = json.loads(text)
-        counts = map(operator.index, plan["counts"])
-        return tuple((from_json(event), count) for event, count in zip(plan["events"], counts, strict=True))
 
 
 class DoesNotFitError(Exception):
@@ -137,10 +114,8 @@ class DoesNotFitError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What was asked and what is left, as epsilons where they can be computed; may take long."""
-        name = self._account.name
-        cap = f"{self._account.epsilon:.6g}"
-        delta = f"{self._account.delta:.3g}"
+        """The epsilon that was asked and the one that is left, where they can be computed; may take long."""
+        name, cap, delta = self._account.name, f"{self._account.epsilon:.6g}", f"{self._account.delta:.3g}"
         try:
             asked = self._rule.epsilon(self._cost)
             left = self._rule.left(self._used)
@@ -157,11 +132,7 @@ class DoesNotFitError(Exception):
 
 @contextmanager
 def explaining() -> Iterator[None]:
-    """Around a transaction: whatever does not fit inside is explained after the transaction has ended.
-
-    Raises:
-        BudgetRefusedError: it did not fit; the message names the requested and the remaining epsilon.
-    """
+    """Around a transaction: a charge that does not fit is explained, with epsilons, after the transaction has ended."""
     try:
         yield
     except DoesNotFitError as refusal:

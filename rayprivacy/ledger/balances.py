@@ -1,7 +1,7 @@
 """What an account's charges take from it, by state, carried along in every entry like the balance in a bank statement.
 
 With it, admitting a charge reads one row instead of all of them. It is derived, hashed with the entry, and computed
-again from the reserves by `verify`. Ledgers of the first schema carry none: there it is summed up once.
+again from the reserves by `verify`.
 """
 
 import json
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
-from rayprivacy.ledger.chain import Tail, last_balance, read
-from rayprivacy.ledger.charges import Charge, ChargeState, fold
+from rayprivacy.ledger.chain import Tail, last_balance
+from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.filters.grid import Vector, total
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.ledger.rows import decoding
@@ -33,11 +33,7 @@ class Balance:
     @classmethod
     def of(cls, charges: list[Charge], rule: Rule) -> "Balance":
         """The balance of a list of charges."""
-        by_state: dict[ChargeState, list[Vector]] = {state: [] for state in ChargeState}
-        for charge in charges:
-            by_state[charge.state].append(cost_of(charge, rule))
-        reserved, started, committed = (total(by_state[state], rule.size) for state in _COUNTED)
-        return cls(reserved, started, committed)
+        return cls(*(total((each.cost for each in charges if each.state is state), rule.size) for state in _COUNTED))
 
     @property
     def used(self) -> Vector:
@@ -66,12 +62,7 @@ _COUNTED = (ChargeState.RESERVED, ChargeState.STARTED, ChargeState.COMMITTED)
 
 def read_balance(source: Connection | Tail, account: str, rule: Rule) -> Balance:
     """The balance after the account's last entry."""
-    if isinstance(source, Tail):
-        text, connection = source.balance(account), source.connection
-    else:
-        text, connection = last_balance(source, account), source
-    if not text:
-        return Balance.of(fold(read(connection, account)), rule)
+    text = source.balance(account) if isinstance(source, Tail) else last_balance(source, account)
     with decoding(f"the balance of account '{account}'"):
         vectors = json.loads(text)
         reserved, started, committed = (tuple(map(operator.index, vectors[state.value])) for state in _COUNTED)
@@ -80,8 +71,3 @@ def read_balance(source: Connection | Tail, account: str, rule: Rule) -> Balance
         if not all(0 <= part < _MOST for part in (*reserved, *started, *committed)):
             raise ValueError
     return Balance(reserved, started, committed)
-
-
-def cost_of(charge: Charge, rule: Rule) -> Vector:
-    """What the charge takes; priced anew where the first schema did not record it."""
-    return rule.cost(charge.event, (0,) * rule.size) if charge.cost is None else charge.cost

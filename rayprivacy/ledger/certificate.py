@@ -28,10 +28,6 @@ from rayprivacy.ledger.store import Ledger
 AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
 DIAGNOSTIC = "diagnostic, not the claim"
 TEST_KEY_WARNING = "not private: test key"
-RECALLED_WARNING = (
-    "made by version 0.1 in bfloat16, where one user could move a sum of DP-SGD by more than the clipping norm: this "
-    "claim does not hold, so make the release again with another seed"
-)
 EXPOSED_WARNING = (
     "the corpus has been used by runs that do not protect what this account protects; the claim covers this account "
     "only"
@@ -138,7 +134,6 @@ def build_certificate(
     warnings: Sequence[str] = (),
     as_published: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
-    recalled: bool = False,
 ) -> dict[str, Any]:
     """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
@@ -156,14 +151,13 @@ def build_certificate(
         warnings: of the method.
         as_published: the method's own figure where the paper's analysis differs from ours.
         audit: what was planted, if this is an audit run.
-        recalled: whether the claim of the version that made it was found not to hold.
 
     Raises:
         LedgerError: the release has no commit entry.
     """
     (terms, rule), book = ledger.terms(account), _until_commit(ledger.entries(account), release_id)
     charges = [charge for charge in fold(book) if charge.is_live]
-    exposures = [_exposure(entry) for entry in book if entry.kind == "exposure"]
+    exposures = [Exposure(release_id=each.release_id, **each.facts) for each in book if each.kind == "exposure"]
     own = [charge.event for charge in charges if charge.release_id == release_id]
     used = Balance.of(charges, rule).used
     certificate = Certificate(
@@ -192,7 +186,6 @@ def build_certificate(
         ledger_keyed=bool(book[-1].mac),
         warnings=[*warnings]
         + [TEST_KEY_WARNING] * test_key
-        + [RECALLED_WARNING] * recalled
         + [EXPOSED_WARNING] * bool(exposures)
         + [AUDIT_WARNING] * bool(audit),
         versions=dict(versions),
@@ -219,7 +212,7 @@ def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
 
 
 def _parameters(terms: Account, book: list[Entry]) -> dict[str, Any]:
-    """The account's parameters as the book has them; what it said later is not in the certificate of before."""
+    """The account's parameters at this release: what the account said later is not in them."""
     said: dict[str, Any] = {}
     for entry in book:
         said |= entry.facts if entry.kind == "meaning" else {}
@@ -258,20 +251,7 @@ def _spent(events: list[DpEvent], spent: float, delta: float) -> Spent:
     return Spent(epsilon=spent, delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp)
 
 
-def _exposure(entry: Entry) -> Exposure:
-    return Exposure(release_id=entry.release_id, **entry.facts)
-
-
 def _neighbours(ledger: Ledger, terms: Account, until: int) -> list[Neighbour]:
     group = [other for other in ledger.group(terms.name) if ledger.entries(other.name)[0].seq <= until]
-    return [
-        Neighbour(
-            account=other.name,
-            kind=other.kind,
-            unit=other.unit,
-            relation=other.relation,
-            epsilon=other.epsilon,
-            delta=other.delta,
-        )
-        for other in group
-    ]
+    shown = ("kind", "unit", "relation", "epsilon", "delta")
+    return [Neighbour(account=other.name, **{name: getattr(other, name) for name in shown}) for other in group]

@@ -12,16 +12,16 @@ True
 """
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, bindparam, func, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.rows import Query, decoding
+from rayprivacy.ledger.rows import Query, decoding, find
 from rayprivacy.ledger.schema import entries
 
 GENESIS = "0" * 64
@@ -74,11 +74,11 @@ class Entry:
 
 
 def entry_hash(entry: Entry) -> str:
-    """The hash that the entry must carry; fields that the first schema lacked count only when they say something."""
+    """The hash that the entry must carry; `rung`, `cost` and `balance` count only where they say something."""
     content = dict(vars(entry))
-    for later in ("rung", "cost", "balance"):
-        if not content[later]:
-            del content[later]
+    for name in ("rung", "cost", "balance"):
+        if not content[name]:
+            del content[name]
     del content["hash"], content["mac"]
     return digest_json(content)
 
@@ -87,11 +87,6 @@ def chain_entry(prev_hash: str, seq: int, **facts: Any) -> Entry:
     """A new entry, linked and hashed."""
     entry = Entry(seq=seq, prev_hash=prev_hash, **facts)
     return replace(entry, hash=entry_hash(entry))
-
-
-def columns() -> list[Column[Any]]:
-    """The columns of the table in the order of `Entry`."""
-    return [entries.c[field.name] for field in fields(Entry)]
 
 
 @dataclass(frozen=True)
@@ -118,19 +113,10 @@ def _last(connection: Connection, seen: int) -> _Last:
     return _Last(*(_LAST.first(connection, seen=seen) or ()))
 
 
-_OF_ACCOUNT = Query(select(*columns()).where(entries.c.account == bindparam("account")).order_by(entries.c.seq))
-
-
 class Tail:
     """The end of the ledger inside one write transaction; entries are appended here.
 
-    Args:
-        connection: of the transaction.
-        key: authenticates entries; None for a ledger kept without a key.
-        seen: an end that this process has seen before.
-
-    Raises:
-        LedgerError: the ledger is kept with another key, or lacks what was seen: an older copy was put back.
+    A ledger that is kept with another key is refused, and one that lacks the end `seen` by this process before.
     """
 
     def __init__(self, connection: Connection, key: Key | None, seen: Head) -> None:
@@ -151,7 +137,7 @@ class Tail:
         return Head(self._last.seq, self._last.hash)
 
     def balance(self, account: str) -> str:
-        """The JSON of an account's totals after its last entry; empty when no entry carries any."""
+        """The JSON of an account's totals after its last entry."""
         last = self._last
         return str(last.balance) if last.account == account else last_balance(self.connection, account)
 
@@ -166,8 +152,8 @@ class Tail:
 
 
 def last_balance(connection: Connection, account: str) -> str:
-    """The JSON of an account's totals after its last entry; empty when no entry carries any."""
-    return str(_BALANCE.scalar(connection, account=account) or "")
+    """The JSON of an account's totals after its last entry."""
+    return str(next(iter(_BALANCE.first(connection, account=account) or ()), ""))
 
 
 def older_copy(digest: str) -> LedgerError:
@@ -181,9 +167,11 @@ def _mac(key: Key, digest: str) -> str:
     return key.digest("ledger-entry", digest)
 
 
-def read(connection: Connection, account: str) -> list[Entry]:
-    """The entries of an account, in order."""
-    return [Entry(*row) for row in _OF_ACCOUNT.rows(connection, account=account)]
+def read(connection: Connection, **values: Any) -> list[Entry]:
+    """The entries whose columns have these values, as in `find`, in order."""
+    # Sorted here: to save the sort, a database may choose to walk a whole account in the order of its entries.
+    with decoding("the entries"):
+        return sorted((Entry(**row) for row in find(connection, entries, **values)), key=lambda entry: entry.seq)
 
 
 def head(connection: Connection) -> Head:
@@ -194,5 +182,4 @@ def head(connection: Connection) -> Head:
 
 def contains(connection: Connection, digest: str) -> bool:
     """Whether the ledger holds an entry of this hash."""
-    query = select(func.count()).select_from(entries).where(entries.c.hash == digest)
-    return digest == GENESIS or bool(connection.execute(query).scalar_one())
+    return digest == GENESIS or bool(find(connection, entries, hash=digest))

@@ -15,16 +15,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger.chain import Entry, columns
+from rayprivacy.core.errors import LeaseHeldError, LedgerError
+from rayprivacy.ledger.chain import Entry, read
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.leases import Lease
-from rayprivacy.ledger.rows import Query, decoding
-from rayprivacy.ledger.schema import entries
+from rayprivacy.ledger.rows import decoding
 
 
 class ChargeState(StrEnum):
@@ -55,7 +54,7 @@ class Charge:
         account: the account that pays.
         release_id, input_digest, rung: which release, computed from which input, and which part of it.
         event: what the mechanism does.
-        cost: what it takes, in the integers of the account's rule; None in ledgers of the first schema.
+        cost: what it takes, in the integers of the account's rule.
         state: how far it has come.
         lease: who may draw, once it has started.
         entry_hash: hash of the last entry about it.
@@ -67,7 +66,7 @@ class Charge:
     input_digest: str
     rung: int
     event: DpEvent
-    cost: Vector | None
+    cost: Vector
     state: ChargeState
     lease: Lease
     entry_hash: str
@@ -78,7 +77,7 @@ class Charge:
         return isinstance(self.event, RepeatAndSelectDpEvent)
 
     @property
-    def told_at(self) -> str | None:
+    def shown_time(self) -> str | None:
         """The time that its next entry carries; None for the time at which that is written."""
         if not (self.is_selection and self.lease.until):
             return None
@@ -95,20 +94,15 @@ def charge_id(account: str, release_id: str, input_digest: str, rung: int, attem
     return digest_json(["charge", account, release_id, input_digest, attempt, *([rung] if rung else [])])
 
 
-def read_charge(connection: Connection, identity: str) -> Charge | None:
-    """The charge of this id."""
-    return next(iter(fold(_rows(_OF_CHARGE, connection, charge=identity))), None)
-
-
 def read_charges(connection: Connection, account: str, release_id: str) -> list[Charge]:
     """Every charge of a release, in the order of reservation."""
-    return fold(_rows(_OF_RELEASE, connection, account=account, release_id=release_id))
+    return fold(read(connection, account=account, release_id=release_id))
 
 
 def read_rungs(connection: Connection, account: str, release_id: str, input_digest: str, rung: int) -> list[Charge]:
     """Every charge of one rung and of the rung before it."""
     where = {"account": account, "release_id": release_id, "input_digest": input_digest}
-    return fold(_rows(_OF_RUNGS, connection, first=rung - 1, last=rung, **where))
+    return fold(read(connection, **where, rung=(rung - 1, rung)))
 
 
 def fold(history: Iterable[Entry]) -> list[Charge]:
@@ -121,11 +115,7 @@ def fold(history: Iterable[Entry]) -> list[Charge]:
 
 
 def advance(charge: Charge | None, entry: Entry) -> Charge:
-    """The charge after one more entry about it.
-
-    Raises:
-        LedgerError: no such entry can come next.
-    """
+    """The charge after one more entry about it; LedgerError when no such entry can come next."""
     if charge is None and entry.kind == "reserve":
         return _reserved(entry)
     if charge is None or entry.kind not in STATE_AFTER:
@@ -141,41 +131,46 @@ def live(found: Iterable[Charge], rung: int) -> Charge | None:
 
 
 def reload(connection: Connection, charge: Charge) -> Charge:
-    """The charge as the ledger has it now.
-
-    Raises:
-        LedgerError: the ledger does not know it.
-    """
-    known = read_charge(connection, charge.id)
-    if known is None:
-        raise LedgerError(f"the ledger holds no charge for release '{charge.release_id}': reserve it first.")
-    return known
+    """The charge as the ledger has it now; LedgerError when it does not know it."""
+    for known in fold(read(connection, charge=charge.id)):
+        return known
+    raise LedgerError(f"the ledger holds no charge for release '{charge.release_id}': reserve it first.")
 
 
 def committed_digest(connection: Connection, identity: str) -> str | None:
     """The digest of the output that the charge committed."""
-    text = _COMMIT.scalar(connection, charge=identity)
     with decoding("a commit entry"):
-        return None if text is None else str(json.loads(text)["output_digest"])
+        for entry in read(connection, charge=identity, kind="commit"):
+            return str(entry.facts["output_digest"])
+    return None
 
 
 def require(charge: Charge, state: ChargeState, verb: str) -> Charge:
-    """Require a state.
-
-    Raises:
-        LedgerError: the charge is in another one.
-    """
+    """Require a state."""
     if charge.state is not state:
         raise LedgerError(f"cannot {verb} release '{charge.release_id}': it is {charge.state} and must be {state}.")
     return charge
 
 
-def require_last(connection: Connection, charge: Charge) -> None:
-    """Require that no later rung stands on this one.
+def granted(charge: Charge, holder: str, seconds: float) -> tuple[str, Lease] | None:
+    """The entry and the lease with which a process may draw from now on; None when it need not ask again."""
+    started = charge.state is ChargeState.STARTED
+    if charge.state is ChargeState.COMMITTED or (started and charge.lease.holder == holder):
+        return None
+    if not started:
+        require(charge, ChargeState.RESERVED, "start")
+    elif not charge.lease.is_free:
+        raise LeaseHeldError(
+            f"release '{charge.release_id}' is being drawn by another process until {charge.lease.until}:"
+            " wait for it, or run again after that time."
+        )
+    day = charge.is_selection
+    lease = charge.lease.granted_for_the_day(holder) if day else charge.lease.granted(holder, seconds)
+    return "takeover" if started else "start", lease
 
-    Raises:
-        LedgerError: there is one.
-    """
+
+def require_last(connection: Connection, charge: Charge) -> None:
+    """Require that no later rung stands on this one."""
     where = (charge.account, charge.release_id, charge.input_digest, charge.rung + 1)
     if charge.rung and live(read_rungs(connection, *where), charge.rung + 1):
         raise LedgerError(
@@ -185,11 +180,7 @@ def require_last(connection: Connection, charge: Charge) -> None:
 
 
 def fenced(known: Charge, held: Charge, verb: str) -> Charge:
-    """Require that the charge has started and that the caller's token is still the newest.
-
-    Raises:
-        LedgerError: it has not started, or another process has taken it over.
-    """
+    """Require that the charge has started and that the caller's token is still the newest."""
     require(known, ChargeState.STARTED, verb)
     if known.lease.token != held.lease.token:
         raise LedgerError(
@@ -214,11 +205,7 @@ def same_event(charge: Charge, event: DpEvent) -> Charge:
 
 
 def check_names(release_id: str, input_digest: str, rung: int) -> None:
-    """Require names that the ledger can hold.
-
-    Raises:
-        LedgerError: one is empty, too long or unprintable, or the rung is no whole number.
-    """
+    """Require names that the ledger can hold, and a rung that is a whole number."""
     for what, text, most in (("release id", release_id, 200), ("input digest", input_digest, 64)):
         if not 1 <= len(text) <= most or not text.isprintable():
             raise LedgerError(f"the {what} has {len(text)} characters: give 1 to {most} printable ones.")
@@ -227,11 +214,7 @@ def check_names(release_id: str, input_digest: str, rung: int) -> None:
 
 
 def check_rung(earlier: Iterable[Charge], release_id: str, rung: int) -> None:
-    """Require that the rung before this one is charged.
-
-    Raises:
-        LedgerError: it is not.
-    """
+    """Require that the rung before this one is charged."""
     if rung > 1 and live(earlier, rung - 1) is None:
         raise LedgerError(f"rung {rung} of release '{release_id}' comes before rung {rung - 1}: reserve them in order.")
 
@@ -239,7 +222,7 @@ def check_rung(earlier: Iterable[Charge], release_id: str, rung: int) -> None:
 def _reserved(entry: Entry) -> Charge:
     with decoding(f"entry {entry.seq}"):
         event = from_json(json.loads(entry.events))
-        cost = tuple(map(operator.index, json.loads(entry.cost))) if entry.cost else None
+        cost = tuple(map(operator.index, json.loads(entry.cost)))
     return Charge(
         id=entry.charge,
         account=entry.account,
@@ -252,20 +235,3 @@ def _reserved(entry: Entry) -> Charge:
         lease=Lease(),
         entry_hash=entry.hash,
     )
-
-
-_C = entries.c
-_BOOK = select(*columns())
-_RELEASE = _BOOK.where(_C.account == bindparam("account"), _C.release_id == bindparam("release_id"), _C.charge != "")
-_OF_CHARGE = Query(_BOOK.where(_C.charge == bindparam("charge")))
-_OF_RELEASE = Query(_RELEASE)
-_OF_RUNGS = Query(
-    _RELEASE.where(_C.input_digest == bindparam("input_digest"), _C.rung.between(bindparam("first"), bindparam("last")))
-)
-_COMMIT = Query(select(_C.detail).where(_C.charge == bindparam("charge"), _C.kind == "commit"))
-
-
-def _rows(query: Query, connection: Connection, **values: object) -> Iterable[Entry]:
-    # Sorted here: to save the sort, a database may choose to walk the whole account in the order of its entries.
-    with decoding("the entries"):
-        return sorted((Entry(*row) for row in query.rows(connection, **values)), key=lambda entry: entry.seq)

@@ -28,7 +28,6 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from rayprivacy.core.errors import LedgerError, RayPrivacyError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState, same_event
 from rayprivacy.ledger.leases import TERM_SECONDS, this_process
 from rayprivacy.ledger.opening import More
@@ -72,7 +71,10 @@ def _forward(
     method: Callable[Concatenate[Ledger, P], R],
     found: "Callable[Concatenate[LedgerClient, P], Sequence[R]] | None" = None,
 ) -> "Callable[Concatenate[LedgerClient, P], R]":
-    """The same method, run by the service; `found` looks up what a call has left when the service died during it."""
+    """Forward a method to the service.
+
+    If the service dies during a call, `found` looks in the ledger for the call's effect before it is repeated.
+    """
 
     @functools.wraps(method)
     def call(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -88,7 +90,7 @@ def _forward(
     return call
 
 
-class LedgerClient(LedgerApi):
+class LedgerClient:
     """A ledger reached through its service; may be handed to tasks and actors of the same cluster."""
 
     def __init__(self, address: Address, expected_head: str | None = None) -> None:

@@ -11,28 +11,22 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
-from alembic import command
-from alembic.config import Config as AlembicConfig
-from alembic.migration import MigrationContext
-from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy import Connection, Engine, event, insert, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.postgres import PostgresBackend
-from rayprivacy.ledger.schema import REVISION
+from rayprivacy.ledger.schema import VERSION, metadata, versions
 from rayprivacy.ledger.sqlite import SqliteBackend
 
-_MIGRATIONS = Path(__file__).parent / "migrations"
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _abandoned: list[Any] = []  # pools of a parent process: closing them here could disturb its locks
 
 
 class Backend(Protocol):
-    """What a database has to bring along; a mode is "read", "write" or "migrate".
+    """What a database has to bring along; a mode is "read", "write" or "create".
 
     Attributes:
         name: what messages call the ledger; holds no password.
@@ -49,27 +43,23 @@ class Backend(Protocol):
     def begin(self, connection: Connection, mode: str) -> None:
         """The first statement: fix the snapshot, or take the lock."""
 
-    def damage(self, connection: Connection) -> str | None:
-        """What the database finds wrong with its own storage, where it can tell."""
+    def is_damaged(self, connection: Connection) -> bool:
+        """Whether the database finds its own storage damaged, where it can tell."""
 
 
 class Database:
-    """The ledger at a SQLAlchemy URL, created and migrated when opened.
-
-    Raises:
-        LedgerError: the URL names no ledger, or one that this version cannot read.
-    """
+    """The ledger at a SQLAlchemy URL; its tables are created when it has none, and those of other versions refused."""
 
     def __init__(self, url: str) -> None:
         self._backend = _backend(url)
         self.name = self._backend.name
         self.url = url
         self._engine = self._backend.engine()
-        self._modes = {mode: self._engine.execution_options(rayprivacy=mode) for mode in ("read", "write", "migrate")}
+        self._modes = {mode: self._engine.execution_options(rayprivacy=mode) for mode in ("read", "write", "create")}
         self._errors = (DBAPIError, self._engine.dialect.loaded_dbapi.Error, UnicodeError)
         event.listen(self._engine, "begin", self._on_begin)
         _open.add(self)
-        self._migrate()
+        self._create()
 
     def read(self) -> AbstractContextManager[Connection]:
         """A consistent snapshot."""
@@ -80,13 +70,8 @@ class Database:
         return self._transaction("write")
 
     def check_storage(self, connection: Connection) -> None:
-        """Let the database look at its own storage.
-
-        Raises:
-            LedgerError: it is damaged.
-        """
-        damage = self._backend.damage(connection)
-        if damage:
+        """Let the database look for damage in its own storage."""
+        if self._backend.is_damaged(connection):
             raise LedgerError(f"the storage of the ledger {self.name} is damaged: restore the newest copy of it.")
 
     def close(self) -> None:
@@ -129,27 +114,33 @@ class Database:
     def _on_begin(self, connection: Connection) -> None:
         self._backend.begin(connection, connection.get_execution_options().get("rayprivacy", "read"))
 
-    def _migrate(self) -> None:
+    def _create(self) -> None:
         with self.read() as connection:
-            if self._revision(connection) == REVISION:
+            if self._exists(connection):
                 return
-        with self._transaction("migrate") as connection:
-            if self._revision(connection) != REVISION:
-                config = AlembicConfig()
-                config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-                config.attributes["connection"] = connection
-                command.upgrade(config, REVISION)
+        with self._transaction("create") as connection:
+            if not self._exists(connection):
+                metadata.create_all(connection)
+                connection.execute(insert(versions).values(version=VERSION))
 
-    def _revision(self, connection: Connection) -> str | None:
-        try:
-            current = MigrationContext.configure(connection).get_current_revision()
-        except CommandError:
-            raise LedgerError(f"the ledger {self.name} names two schemas at once: restore the newest copy.") from None
-        if current is not None and current > REVISION:
+    def _exists(self, connection: Connection) -> bool:
+        """Whether the tables are there; LedgerError when they are those of another version."""
+        tables = set(inspect(connection).get_table_names())
+        if versions.name not in tables:
+            if tables & metadata.tables.keys():
+                raise LedgerError(
+                    f"the ledger {self.name} was written by an earlier version of rayprivacy, which this one does not"
+                    " read: finish with that version what was begun with it."
+                )
+            return False
+        found = connection.execute(select(versions.c.version)).scalars().all()
+        if found != [VERSION]:
+            shown = " and ".join(map(str, found)) or "none"
             raise LedgerError(
-                f"the ledger {self.name} has schema {current}, newer than {REVISION}: upgrade rayprivacy."
+                f"the ledger {self.name} has schema {shown}, and this version of rayprivacy reads {VERSION}: use the"
+                " version that wrote it."
             )
-        return current
+        return True
 
 
 def _backend(url: str) -> Backend:

@@ -51,7 +51,9 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
     _require_empty(directory)
     rows = read_rows(connection)
     audited = audit(rows, key)
-    files = {name: _lines(getattr(rows, table)) for name, table in TABLES.items()}
+    files = {
+        name: "".join(f"{canonical(row)}\n" for row in getattr(rows, table)).encode() for name, table in TABLES.items()
+    }
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     summary: dict[str, Any] = summarize(audited) | {"files": digests, "signed_with": "ed25519" if key else "unsigned"}
     summary |= {"public_key": public_key_of(key) if key else None}
@@ -99,7 +101,3 @@ def _usable() -> Iterator[None]:
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         reason = getattr(error, "strerror", None) or "no path"
         raise ConfigError(f"the export directory cannot be used ({reason}): give a new one.") from None
-
-
-def _lines(rows: list[dict[str, Any]]) -> bytes:
-    return "".join(f"{canonical(row)}\n" for row in rows).encode()

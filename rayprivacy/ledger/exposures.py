@@ -24,7 +24,7 @@ from rayprivacy.core.errors import EventError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.accounts import Account, central, get_account, group_of
 from rayprivacy.ledger.admission import Terms, read_terms
-from rayprivacy.ledger.balances import cost_of, read_balance
+from rayprivacy.ledger.balances import read_balance
 from rayprivacy.ledger.chain import Entry, Tail, read
 from rayprivacy.ledger.charges import Charge, ChargeState, fold, live, read_rungs
 from rayprivacy.ledger.filters.grid import Vector
@@ -47,7 +47,8 @@ def exposes(charged: Account, exposed: Account) -> bool:
     if exposed.kind is AccountKind.CENTRAL and charged.kind is not AccountKind.CENTRAL:
         return True
     return charged.kind is exposed.kind and (
-        _differ(charged.meaning, exposed.meaning) or _differ(_policy(charged), _policy(exposed))
+        charged.parameters.get("policy") != exposed.parameters.get("policy")
+        or _differ(charged.meaning, exposed.meaning)
     )
 
 
@@ -65,13 +66,10 @@ def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
 def record_earlier_exposures(tail: Tail, account: Account, before: Account | None = None) -> None:
     """The same for charges that were there before an account was opened, or before it said what it protects.
 
-    Args:
-        tail: of the transaction.
-        account: the account as it is now.
-        before: as it was until now; None where it was not there.
+    `before` is the account as it was until now; None where it was not there.
     """
     group = group_of(tail.connection, account)
-    books = {other.name: list(read(tail.connection, other.name)) for other in (account, *group)} if group else {}
+    books = {other.name: read(tail.connection, account=other.name) for other in (account, *group)} if group else {}
     for other in group:
         for charged, exposed in ((other, account), (account, other)):
             old = [before if each is account else each for each in (charged, exposed)]
@@ -115,7 +113,7 @@ def _paid_for(exposed: Account, charge: Charge, payments: Sequence[Payment]) -> 
     """Whether what is drawn under a charge is paid for in central terms, and in units of what the account protects."""
     return exposed.kind is not AccountKind.METRIC_LOCAL and any(
         not _differ(payment.terms.account.meaning, exposed.meaning)
-        and _covers(payment.terms.rule, cost_of(payment.charge, payment.terms.rule), charge.event)
+        and _covers(payment.terms.rule, payment.charge.cost, charge.event)
         for payment in payments
     )
 
@@ -132,13 +130,6 @@ def _covers(rule: Rule, paid: Vector, event: DpEvent) -> bool:
 
 def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return any(one[name] != other[name] for name in one.keys() & other.keys())
-
-
-def _policy(account: Account) -> Mapping[str, str]:
-    """The policy of a selective account; accounts of before, which do not say what a unit is, are left as they were."""
-    return (
-        {"policy": account.parameters["policy"]} if "of" in account.meaning and "policy" in account.parameters else {}
-    )
 
 
 def _rung(each: Charge) -> _Rung:

@@ -61,7 +61,9 @@ class AccountGauges:
     def refresh(self) -> None:
         """Set the gauges of every account; figures are computed again for those that have new entries."""
         with self._one_reader:
-            self._gauges = self._gauges or {name: _gauge(name) for name in GAUGES}
+            self._gauges = self._gauges or {
+                name: Gauge(f"rayprivacy_account_{name}", text, ("account",)) for name, text in GAUGES.items()
+            }
             end, charges, touched = self._news()
             for account in touched:
                 self._figures[account] = self._ledger.status(account).figures | {"charges": charges[account]}
@@ -87,7 +89,3 @@ class AccountGauges:
             time.sleep(REST_SECONDS)
             self._due.wait(IDLE_SECONDS)
             self._due.clear()
-
-
-def _gauge(name: str) -> Gauge:
-    return Gauge(f"rayprivacy_account_{name}", GAUGES[name], ("account",))

@@ -74,7 +74,9 @@ class Lease:
         return end - day, end
 
     def granted_for_the_day(self, holder: str) -> "Lease":
-        """The next lease of a charge whose terms are days: until the end of this one."""
+        """The next lease of a charge whose terms are days: a day, or until the end of this one when it has started."""
+        if not self.until:
+            return self.granted(holder, DAY_SECONDS)
         return Lease(self.token + 1, holder, _written(self.day[1]))
 
     def renewed_for_a_day(self) -> "Lease":

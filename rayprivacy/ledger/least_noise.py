@@ -22,9 +22,6 @@ def gaussian_noise(queries: int, budget: Budget, composition: str, beside: DpEve
 
     >>> gaussian_noise(100, Budget(4.887, 1e-6), "gdp") < gaussian_noise(100, Budget(4.887, 1e-6), "zcdp")
     True
-
-    Raises:
-        ConfigError: queries is not a positive whole number, or no noise is enough.
     """
     exact = sigma_for(queries, budget)
     if beside is None and composition in ("gdp", "pld"):
@@ -37,10 +34,6 @@ def laplace_noise(queries: int, budget: Budget, composition: str, beside: DpEven
 
     >>> round(laplace_noise(300, Budget(3.0, 1e-6), "zcdp"), 1), round(laplace_noise(300, Budget(3.0, 1e-6), "pld"), 1)
     (28.5, 26.4)
-
-    Raises:
-        ConfigError: queries is not a positive whole number, the composition takes no Laplace events, or no noise is
-            enough.
     """
     check_queries(queries)
     if composition not in _FOR_LAPLACE:
@@ -68,17 +61,8 @@ def least_noise(
 ) -> float:
     """Smallest noise multiplier at which one event fits an account opened for it, rounded up to five digits.
 
-    Args:
-        event_of: the event of a noise multiplier; its cost falls with the noise.
-        budget: the account's cap.
-        composition: the account's rule.
-        start: where the search begins; a good guess saves time.
-        guess: about the epsilon of a noise multiplier, in no time: it saves most of the costs.
-        costly: whether each cost takes seconds, so that an answer that costs 1e-3 less than the budget will do; with
-            a guess.
-
-    Raises:
-        ConfigError: no multiplier from 1e-3 to 1e9 is enough.
+    The search begins at `start`. A `guess`, which says quickly about what epsilon a multiplier has, saves most of the
+    exact costs. Where each of these takes seconds (`costly`), an answer that costs 1e-3 less than the budget will do.
     """
     cost = _planned_cost if composition == "pld" else _filter_cost
 

@@ -12,7 +12,7 @@ from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.accounting.plan import plan_epsilon, plan_lines
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import Account, check_terms, insert_account, with_meaning
+from rayprivacy.ledger.accounts import Account, check_terms, get_account, insert_account, with_meaning
 from rayprivacy.ledger.admission import Terms, read_terms
 from rayprivacy.ledger.balances import Balance, read_balance
 from rayprivacy.ledger.chain import Tail
@@ -46,7 +46,7 @@ class More(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan with its price."""
+    """The events that an account of composition 'pld' may ever run, with their epsilon together."""
 
     lines: Lines
     epsilon: float
@@ -60,12 +60,7 @@ def draft(
     composition: str,
     **more: Unpack[More],
 ) -> Account:
-    """The terms of a new account, checked; nothing is written.
-
-    Raises:
-        ConfigError: the composition rule is unknown, or kind and parameters do not go with it.
-        LedgerError: a name is empty or too long.
-    """
+    """The terms of a new account, checked; nothing is written."""
     plan = more.get("plan", ())
     parameters = parameters_for(composition, budget, more.get("order"), plan)
     said = {"policy": more.get("policy"), "of": more.get("of"), "protected": more.get("protected")}
@@ -89,11 +84,7 @@ def draft(
 
 
 def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Account:
-    """Write a new account, its `create` entry, what its corpus has been exposed to already, and its plan.
-
-    Raises:
-        LedgerError: the name is taken.
-    """
+    """Write a new account, its `create` entry, what its corpus has been exposed to already, and its plan."""
     # The entry's time is the account's: verify compares the two.
     now = datetime.now(UTC).isoformat(timespec="seconds")
     opened = replace(account, created_at=now)
@@ -112,43 +103,27 @@ def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Acco
     return opened
 
 
-def fix_meaning(tail: Tail, found: Account, meaning: Mapping[str, str]) -> Account:
+def fix_meaning(tail: Tail, name: str, meaning: Mapping[str, str]) -> None:
     """Write what an account protects where it did not say so yet, and what its corpus has been exposed to for all that.
 
-    Args:
-        tail: of the transaction.
-        found: the account as it is.
-        meaning: of `accounts.MEANING`, what it is to say.
-
-    Raises:
-        LedgerError: it says something else.
-        ConfigError: it cannot say that.
+    `meaning` holds values of `accounts.MEANING`; it is refused where the account says something else, or cannot say it.
     """
+    found = get_account(tail.connection, name)
     account = with_meaning(found, meaning)
-    new = {name: value for name, value in account.meaning.items() if name not in found.meaning}
+    new = {term: value for term, value in account.meaning.items() if term not in found.meaning}
     if new:
-        balance = read_balance(tail, found.name, read_terms(tail.connection, found.name).rule).text
-        tail.append(account=found.name, kind="meaning", detail=json.dumps(new, sort_keys=True), balance=balance)
+        balance = read_balance(tail, name, read_terms(tail.connection, name).rule).text
+        tail.append(account=name, kind="meaning", detail=json.dumps(new, sort_keys=True), balance=balance)
         record_earlier_exposures(tail, account, found)
-    return account
 
 
 def first_plan(account: Account, events: Sequence[DpEvent]) -> Plan | None:
-    """The plan that is registered in the same transaction that opens the account; only composition 'pld' has one.
-
-    Raises:
-        BudgetRefusedError: as `price_plan`.
-    """
+    """The plan that is registered in the same transaction that opens the account; only composition 'pld' has one."""
     return price_plan(account, events) if account.composition == "pld" and events else None
 
 
 def price_plan(account: Account, events: Sequence[DpEvent]) -> Plan:
-    """The plan's lines and epsilon; PLD takes seconds, so this is done before the ledger is locked.
-
-    Raises:
-        LedgerError: the account does not take plans.
-        BudgetRefusedError: the plan costs more than the account's cap.
-    """
+    """The plan's lines and epsilon; PLD takes seconds, so this is done before the ledger is locked."""
     if account.composition != "pld":
         raise LedgerError(
             f"account '{account.name}' has composition '{account.composition}': only 'pld' accounts take a plan."
@@ -164,11 +139,7 @@ def price_plan(account: Account, events: Sequence[DpEvent]) -> Plan:
 
 
 def register_plan(tail: Tail, terms: Terms, plan: Plan) -> None:
-    """Write the plan into the ledger.
-
-    Raises:
-        LedgerError: the account has a plan already.
-    """
+    """Write the plan into the ledger, once."""
     if terms.rule.size:
         raise LedgerError(f"account '{terms.account.name}' has a plan already: open another account for another plan.")
     events = [to_json(event) for event, _ in plan.lines]

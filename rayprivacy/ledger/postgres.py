@@ -18,11 +18,11 @@ _SESSION = {
     "lock_timeout": f"{WAIT_SECONDS}s",
     "idle_in_transaction_session_timeout": f"{WAIT_SECONDS}s",
 }
-_MIGRATION_LOCK = 7246913  # any number, the same for every version of this code
+_CREATION_LOCK = 7246913  # any number, the same for every version of this code
 _BEGIN = {
     "read": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     "write": "BEGIN; LOCK TABLE entries IN SHARE ROW EXCLUSIVE MODE",
-    "migrate": f"BEGIN; SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})",
+    "create": f"BEGIN; SELECT pg_advisory_xact_lock({_CREATION_LOCK})",
 }
 
 
@@ -34,11 +34,7 @@ class PostgresBackend:
         self.name = f"postgresql://{url.host or url.query.get('host', '')}/{url.database}"
 
     def engine(self) -> Engine:
-        """An engine with one connection for each thread that needs one at the same time.
-
-        Raises:
-            LedgerError: the driver is not installed.
-        """
+        """An engine with one connection for each thread that needs one at the same time."""
         options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
         # The driver neither begins nor rolls back on its own: each message to the server counts while others wait.
         arguments = {"options": options, "autocommit": True}
@@ -56,6 +52,6 @@ class PostgresBackend:
         """Fix the snapshot, or take the lock that the mode needs."""
         connection.connection.cursor().execute(_BEGIN[mode])
 
-    def damage(self, connection: Connection) -> str | None:
-        """Nothing: the server checks its pages when it reads them."""
-        return None
+    def is_damaged(self, connection: Connection) -> bool:
+        """Never: the server checks its pages when it reads them."""
+        return False

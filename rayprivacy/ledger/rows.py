@@ -1,4 +1,4 @@
-"""Rows of the ledger's tables: prepared statements for the hot path, and one error for rows that cannot be understood.
+"""Rows of the ledger's tables: prepared statements, one reader of rows, and one error for rows that make no sense.
 
 A charge holds the ledger's write lock for as long as its few statements take, and every other writer waits. Running a
 statement through SQLAlchemy costs several times what the database needs for it, so SQLAlchemy writes the SQL once and
@@ -9,9 +9,10 @@ Whatever is wrong with the content of a row, the reader gets one sentence that s
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ClauseElement, Connection, Dialect
+from sqlalchemy import ClauseElement, Connection, Dialect, Table, bindparam, select
 
 from rayprivacy.core.errors import EventError, LedgerError
 
@@ -33,11 +34,6 @@ class Query:
         """The first row, or None."""
         return next(iter(self.rows(connection, **values)), None)
 
-    def scalar(self, connection: Connection, **values: Any) -> Any:
-        """The first column of the first row, or None."""
-        row = self.first(connection, **values)
-        return row[0] if row else None
-
     def run(self, connection: Connection, **values: Any) -> None:
         """Execute a statement without a result."""
         self._execute(connection, values)
@@ -57,13 +53,31 @@ class Query:
         return self._compiled[dialect.name]
 
 
+def find(connection: Connection, table: Table, **values: Any) -> list[dict[str, Any]]:
+    """The rows of a table whose columns have these values, or values from one to the other of a pair, in any order."""
+    bound: dict[str, Any] = {}
+    for name, value in values.items():
+        bound |= {name: value[0], f"{name}_last": value[1]} if isinstance(value, tuple) else {name: value}
+    names = table.columns.keys()
+    return [dict(zip(names, row, strict=True)) for row in _by(table, tuple(bound)).rows(connection, **bound)]
+
+
+@cache
+def _by(table: Table, bound: tuple[str, ...]) -> Query:
+    ranges = {name for name in bound if f"{name}_last" in bound}
+    conditions = (
+        table.c[name].between(bindparam(name), bindparam(f"{name}_last"))
+        if name in ranges
+        else table.c[name] == bindparam(name)
+        for name in bound
+        if name in table.c
+    )
+    return Query(select(table).where(*conditions))
+
+
 @contextmanager
 def decoding(what: str) -> Iterator[None]:
-    """Around everything that takes the content of rows apart.
-
-    Raises:
-        LedgerError: the content is not what this code writes.
-    """
+    """Around everything that takes the content of rows apart: LedgerError when it is not what this code writes."""
     try:
         yield
     except (ArithmeticError, AttributeError, EventError, LookupError, RecursionError, TypeError, ValueError):

@@ -62,15 +62,9 @@ class Address:
 
     @classmethod
     def of(cls, url: str, key_path: Path | None = None, watched: bool = True) -> "Address":
-        """The address as every process of the cluster can use it.
+        """The address as every process of the cluster can use it; an URL that is none is refused and not shown.
 
-        Args:
-            url: of the ledger.
-            key_path: file of its key.
-            watched: whether its service exports gauges; that of a trial whose existence is secret does not.
-
-        Raises:
-            LedgerError: the URL is none; it is not shown.
+        A service that is not watched exports no gauges: a trial whose existence is secret must not show.
         """
         parsed = _parsed(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
@@ -93,12 +87,7 @@ class Address:
         return f"ledger-{digest_json(own)[:32]}"
 
     def open(self, expected_head: str | None = None) -> Ledger:
-        """Open the ledger itself.
-
-        Raises:
-            LedgerError: it is no ledger, or lacks the expected head.
-            KeyFileError: the key cannot be read.
-        """
+        """Open the ledger itself."""
         return Ledger.open(self.url, expected_head, load_key(self.key_path) if self.key_path else None)
 
 
@@ -162,16 +151,10 @@ class LedgerService:
 
 
 def ensure_service(address: Address, node: str | None = None, service: type[LedgerService] = LedgerService) -> Any:
-    """The handle of the service; it is started when there is none.
+    """The handle of the service, which is started when there is none.
 
-    Args:
-        address: of the ledger.
-        node: where a file is; this node when left out.
-        service: what to open; tests pass a frailer one.
-
-    Raises:
-        ConfigError: Ray is not started.
-        LedgerError: the file is missing, and could belong on any of several nodes.
+    A ledger file is on `node`, or on this one when that is left out; a missing file is refused where it could belong on
+    any of several nodes.
     """
     if not ray.is_initialized():
         raise ConfigError("Ray is not started: start it, or open the ledger in this process.")

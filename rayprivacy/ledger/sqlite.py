@@ -23,11 +23,7 @@ RETRY_SECONDS = 0.01
 
 
 class SqliteBackend:
-    """A ledger file, created with mode 0600.
-
-    Raises:
-        LedgerError: the URL names no file, or the file is no SQLite database.
-    """
+    """A ledger file, created with mode 0600."""
 
     def __init__(self, url: URL) -> None:
         if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:") or url.query:
@@ -55,11 +51,7 @@ class SqliteBackend:
 
     @contextmanager
     def turn(self, mode: str) -> Iterator[None]:
-        """Wait in the queue of writers; readers do not wait.
-
-        Raises:
-            LedgerError: the file was moved away or replaced since it was opened.
-        """
+        """Wait in the queue of writers; readers do not wait. A file that was replaced meanwhile is refused."""
         if _identity(self._path) != self._file:
             raise LedgerError(f"the ledger {self.name} was replaced while it was in use: open it again, and verify it.")
         if mode == "read":
@@ -76,10 +68,9 @@ class SqliteBackend:
         """Begin a snapshot, or take the write lock at once."""
         connection.connection.cursor().execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
 
-    def damage(self, connection: Connection) -> str | None:
-        """Rows that differ from their copies in an index, and pages that make no sense."""
-        found = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar())
-        return None if found == "ok" else found
+    def is_damaged(self, connection: Connection) -> bool:
+        """Whether rows differ from their copies in an index, or pages make no sense."""
+        return connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar() != "ok"
 
 
 def _prepare_file(path: Path) -> None:

@@ -5,19 +5,15 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection
 
 from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.balances import Balance
+from rayprivacy.ledger.chain import read
+from rayprivacy.ledger.charges import STATE_AFTER, ChargeState
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.ledger.rows import Query, decoding
-from rayprivacy.ledger.schema import entries
-
-_COLUMNS = (entries.c[name] for name in ("kind", "charge", "release_id", "rung", "cost", "created_at"))
-_HISTORY = select(*_COLUMNS).where(entries.c.account == bindparam("account")).order_by(entries.c.seq)
-_EXPOSURES = Query(select(entries.c.seq).where(entries.c.account == bindparam("account"), entries.c.kind == "exposure"))
-_STATE = {"start": "started", "renew": "started", "takeover": "started", "commit": "committed", "cancel": "cancelled"}
+from rayprivacy.ledger.rows import decoding
 
 
 @dataclass(frozen=True)
@@ -41,10 +37,8 @@ class AccountStatus:
         """Part of the cap that reserved, started and committed charges take together."""
         return self._share(self.balance.used)
 
-    def share_of(self, line: "Line") -> float | None:
-        """Part of the cap that one charge takes; None where the first schema did not record its cost."""
-        if not line.cost:
-            return None
+    def share_of(self, line: "Line") -> float:
+        """Part of the cap that one charge takes."""
         with decoding("an entry"):
             return self._share(tuple(map(operator.index, json.loads(line.cost))))
 
@@ -87,7 +81,7 @@ class Line:
     Attributes:
         release_id, rung: what was charged.
         state: how far it has come.
-        cost: JSON of what it takes, in the integers of the account's rule; empty in ledgers of the first schema.
+        cost: JSON of what it takes, in the integers of the account's rule.
         reserved_at, changed_at: UTC times.
     """
 
@@ -103,16 +97,18 @@ def read_lines(connection: Connection, account: str) -> list[Line]:
     """A line for each charge, in the order of reservation."""
     lines: dict[str, Line] = {}
     with decoding(f"the history of account '{account}'"):
-        for kind, charge, release_id, rung, cost, when in connection.execute(_HISTORY, {"account": account}):
-            if kind == "reserve":
-                lines[charge] = Line(release_id, rung, "reserved", cost, when, when)
-            elif charge:
-                line = lines[charge]
-                line.state = _STATE[kind]
-                line.changed_at = when
+        for entry in read(connection, account=account):
+            when = entry.created_at
+            if entry.kind == "reserve":
+                lines[entry.charge] = Line(
+                    entry.release_id, entry.rung, ChargeState.RESERVED.value, entry.cost, when, when
+                )
+            elif entry.charge:
+                line = lines[entry.charge]
+                line.state, line.changed_at = STATE_AFTER[entry.kind].value, when
     return list(lines.values())
 
 
 def count_exposures(connection: Connection, account: str) -> int:
     """How many runs of the same corpus are non-private for this account."""
-    return len(_EXPOSURES.rows(connection, account=account))
+    return len(read(connection, account=account, kind="exposure"))

@@ -2,7 +2,7 @@
 
 The order of a release is reserve (durable) -> start -> draw once -> commit_output. The charge is on disk before noise
 exists, so a crash can waste budget but never spend it unseen; the output and its commit entry are written in one
-transaction, so a reader sees both or neither; whatever is asked again is answered from the stored output.
+transaction, so a reader sees both or neither; a release that is asked for again is answered from the stored output.
 
 >>> import tempfile
 >>> from dp_accounting.dp_event import GaussianDpEvent
@@ -15,29 +15,20 @@ transaction, so a reader sees both or neither; whatever is asked again is answer
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, insert
 
 from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.core.artifacts import digest_bytes
-from rayprivacy.core.errors import LeaseHeldError, LedgerError
+from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger import chain, charges, opening
-from rayprivacy.ledger.accounts import (
-    Account,
-    all_accounts,
-    check_protection,
-    check_same_meaning,
-    check_words,
-    find_account,
-    get_account,
-    group_of,
-)
+from rayprivacy.ledger import accounts, chain, charges, opening
+from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.admission import Terms, admit, explaining, read_terms, record, record_move
 from rayprivacy.ledger.audit.replay import VerifyReport, replay
 from rayprivacy.ledger.audit.rows import read_rows
@@ -46,13 +37,12 @@ from rayprivacy.ledger.chain import Entry, Head, Tail
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.database import Database
 from rayprivacy.ledger.exposures import record_exposures
-from rayprivacy.ledger.leases import DAY_SECONDS, TERM_SECONDS, this_process
-from rayprivacy.ledger.opening import More, draft
-from rayprivacy.ledger.rows import Query
+from rayprivacy.ledger.leases import TERM_SECONDS, this_process
+from rayprivacy.ledger.opening import More
+from rayprivacy.ledger.rows import Query, find
 from rayprivacy.ledger.schema import outputs
 from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
 
-_OUTPUT = Query(select(outputs.c.blob).where(outputs.c.charge == bindparam("charge")))
 _STORE = Query(insert(outputs))
 
 
@@ -60,8 +50,7 @@ class Ledger:
     """Accounts in one database, safe for many processes at once; `with Ledger.open(url)` closes it.
 
     Attributes:
-        news: a sentence about the account that was opened here, and about the ledger if it is new: the same recipe in
-            another directory would open another one, with the whole budget; None while nothing was opened.
+        news: a sentence about an account or a ledger that was opened here, unspent; None while nothing was opened.
     """
 
     def __init__(self, database: Database, key: Key | None = None) -> None:
@@ -78,7 +67,7 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str, expected_head: str | None = None, key: Key | None = None) -> "Ledger":
-        """Open the ledger at a SQLAlchemy URL; create it, or migrate it, when needed.
+        """Open the ledger at a SQLAlchemy URL; create it when there is none.
 
         Args:
             url: e.g. `sqlite:///ledger.db` (a file of mode 0600) or `postgresql://host/database`.
@@ -86,7 +75,7 @@ class Ledger:
             key: authenticates every entry from now on; every later writer needs it.
 
         Raises:
-            LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
+            LedgerError: the URL is no ledger, or one of another version, or an older copy of it was put back.
         """
         ledger = cls(Database(url), key)
         with ledger._database.read() as connection:
@@ -111,7 +100,7 @@ class Ledger:
             ConfigError: the composition rule is unknown, or its parameters do not fit.
             BudgetRefusedError: the plan costs more than the account's cap; nothing was opened.
         """
-        wanted = draft(name, unit, relation, budget, composition, **more)
+        wanted = opening.draft(name, unit, relation, budget, composition, **more)
         plan = opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as tail:
             return self._open_account(tail, wanted, plan)
@@ -130,28 +119,25 @@ class Ledger:
         Cap, parameters and plan of an existing account are not compared.
 
         Raises:
-            LedgerError: the account exists with another unit, relation, kind, corpus or composition rule, or it
-                protects something else.
+            LedgerError: the account exists, and protects something else or composes otherwise.
         """
-        wanted = draft(name, unit, relation, budget, composition, **more)
-        plan = None if self._exists(name) else opening.first_plan(wanted, more.get("plan", ()))
+        wanted = opening.draft(name, unit, relation, budget, composition, **more)
+        with self._database.read() as connection:
+            known = accounts.find_account(connection, name)
+        plan = None if known else opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as tail:
-            found = find_account(tail.connection, name)
-            return check_same_meaning(found, wanted) if found else self._open_account(tail, wanted, plan)
+            found = accounts.find_account(tail.connection, name)
+            return accounts.check_same_meaning(found, wanted) if found else self._open_account(tail, wanted, plan)
 
     def fix_meaning(self, name: str, of: str) -> None:
-        """Let an account say, for good, which columns mean its unit, where it was opened without.
-
-        Args:
-            name: the account.
-            of: as at `opening.More`.
+        """Let an account say, for good, which columns mean its unit, where it was opened without; `of` is as at `More`.
 
         Raises:
             LedgerError: it says something else.
             ConfigError: it cannot say that.
         """
         with self._write() as tail:
-            opening.fix_meaning(tail, get_account(tail.connection, name), {"of": of})
+            opening.fix_meaning(tail, name, {"of": of})
         self._terms.pop(name, None)
 
     def register_plan(self, name: str, events: Sequence[DpEvent]) -> float:
@@ -167,11 +153,7 @@ class Ledger:
         return plan.epsilon
 
     def account(self, name: str) -> Account:
-        """The account of this name.
-
-        Raises:
-            LedgerError: there is none.
-        """
+        """The account of this name; LedgerError when there is none."""
         return self.terms(name).account
 
     def terms(self, name: str) -> Terms:
@@ -182,18 +164,18 @@ class Ledger:
     def group(self, name: str) -> list[Account]:
         """The other accounts of the same corpus."""
         with self._database.read() as connection:
-            return group_of(connection, get_account(connection, name))
+            return accounts.group_of(connection, accounts.get_account(connection, name))
 
     def accounts(self) -> list[Account]:
         """Every account, by name."""
         with self._database.read() as connection:
-            return all_accounts(connection)
+            return accounts.all_accounts(connection)
 
     def entries(self, name: str) -> list[Entry]:
         """The account's entries, in order."""
         self._known(name)
         with self._database.read() as connection:
-            return chain.read(connection, name)
+            return chain.read(connection, account=name)
 
     def status(self, name: str) -> AccountStatus:
         """What an account has spent, and has left."""
@@ -217,8 +199,8 @@ class Ledger:
             LedgerError: the account protects something else.
         """
         terms = self._known(name)
-        check_protection(terms.account, protection or Protection())
-        check_words(terms.account, event)
+        accounts.check_protection(terms.account, protection or Protection())
+        accounts.check_words(terms.account, event)
         with self._database.read() as connection:
             used = read_balance(connection, name, terms.rule).used
         with explaining():
@@ -259,15 +241,15 @@ class Ledger:
 
         Raises:
             BudgetRefusedError: the event does not fit; nothing was charged.
-            LedgerError: the release and input have been charged for another event, the account protects something
-                else, the rung before is missing, or a name is empty or too long.
+            LedgerError: the release was charged for another event, the account protects something else, the rung before
+                is missing, or a name is empty or too long.
             EventError: the account's composition rule does not take such an event.
         """
         charges.check_names(release_id, input_digest, rung)
         terms = self._known(name)
         text = json.dumps(to_json(event), sort_keys=True)
-        check_protection(terms.account, protection or Protection())
-        check_words(terms.account, event)
+        accounts.check_protection(terms.account, protection or Protection())
+        accounts.check_words(terms.account, event)
         terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
         with explaining(), self._write() as tail:
             earlier = charges.read_rungs(tail.connection, name, release_id, input_digest, rung)
@@ -275,45 +257,26 @@ class Ledger:
             if paid is not None:
                 return charges.same_event(paid, event)
             charges.check_rung(earlier, release_id, rung)
-            identity = charges.charge_id(
-                name, release_id, input_digest, rung, sum(charge.rung == rung for charge in earlier)
-            )
+            attempt = sum(charge.rung == rung for charge in earlier)
+            identity = charges.charge_id(name, release_id, input_digest, rung, attempt)
             terms = self._with_words(tail, terms, event)
             charge = record(tail, terms, identity, release_id, input_digest, rung, event, text)
             record_exposures(tail, terms.account, charge)
             return charge
 
     def start(self, charge: Charge, holder: str | None = None, seconds: float = TERM_SECONDS) -> Charge:
-        """Lease the charge: its holder may draw noise from now on; a committed charge is returned as it is.
+        """Lease the charge: its holder, this process when left out, may draw noise from now on.
 
-        Args:
-            charge: a reserved or started charge.
-            holder: the process that draws; this one when left out.
-            seconds: term of the lease, after which another process may take the charge over.
+        After the `seconds` of the term another process may take it over. A committed charge is returned as it is.
 
         Raises:
             LeaseHeldError: another process that may be alive has the lease.
             LedgerError: the charge was cancelled.
         """
-        me = holder or this_process()
         with self._write() as tail:
             known = charges.reload(tail.connection, charge)
-            if known.state is ChargeState.COMMITTED:
-                return known
-            if known.state is not ChargeState.STARTED:
-                charges.require(known, ChargeState.RESERVED, "start")
-                lease = known.lease.granted(me, DAY_SECONDS if known.is_selection else seconds)
-                return record_move(tail, self._known(known.account), known, "start", lease.detail)
-            if known.lease.holder == me:
-                return known
-            if not known.lease.is_free:
-                raise LeaseHeldError(
-                    f"release '{known.release_id}' is being drawn by another process until {known.lease.until}:"
-                    " wait for it, or run again after that time."
-                )
-            day = known.is_selection
-            lease = known.lease.granted_for_the_day(me) if day else known.lease.granted(me, seconds)
-            return record_move(tail, self._known(known.account), known, "takeover", lease.detail)
+            grant = charges.granted(known, holder or this_process(), seconds)
+            return self._move(tail, known, grant[0], grant[1].detail) if grant else known
 
     def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
         """Extend the lease of a started charge; that of a selection is left as it is until its day is nearly over.
@@ -326,7 +289,7 @@ class Ledger:
             if known.is_selection and not known.lease.is_nearly_over:
                 return known
             lease = known.lease.renewed_for_a_day() if known.is_selection else known.lease.renewed(seconds)
-            return record_move(tail, self._known(known.account), known, "renew", lease.detail)
+            return self._move(tail, known, "renew", lease.detail)
 
     def cancel(self, charge: Charge) -> Charge:
         """Give a reserved charge back; after `start` there is no refund.
@@ -340,7 +303,7 @@ class Ledger:
                 return known
             charges.require(known, ChargeState.RESERVED, "cancel")
             charges.require_last(tail.connection, known)
-            return record_move(tail, self._known(known.account), known, "cancel")
+            return self._move(tail, known, "cancel")
 
     def commit_output(self, charge: Charge, output: bytes) -> None:
         """Store the output once, with the commit entry, in one transaction; an output already stored stays.
@@ -356,21 +319,16 @@ class Ledger:
             charges.fenced(known, charge, "commit")
             row = {"charge": known.id, "release_id": known.release_id, "input_digest": known.input_digest}
             _STORE.run(tail.connection, blob=output, digest=digest, **row)
-            detail = {"output_digest": digest, "token": known.lease.token}
-            record_move(tail, self._known(known.account), known, "commit", detail)
+            self._move(tail, known, "commit", {"output_digest": digest, "token": known.lease.token})
 
     def output(self, charge: Charge) -> bytes | None:
-        """The stored output, or None before the commit.
-
-        Raises:
-            LedgerError: the stored bytes are not those that were committed.
-        """
+        """The stored output, or None before the commit; LedgerError when the bytes are not those committed."""
         with self._database.read() as connection:
-            row = _OUTPUT.first(connection, charge=charge.id)
+            stored = [row["blob"] for row in find(connection, outputs, charge=charge.id)]
             committed = charges.committed_digest(connection, charge.id)
-        if row is None and committed is None:
+        if not stored and committed is None:
             return None
-        blob = b"" if row is None else row[0]
+        blob = stored[0] if stored else b""
         if not isinstance(blob, bytes) or digest_bytes(blob) != committed:
             raise LedgerError(f"the stored output of release '{charge.release_id}' was altered: restore the ledger.")
         return blob
@@ -384,12 +342,7 @@ class Ledger:
         """Replay the ledger from its rows alone, with code of its own (`ledger.audit`).
 
         Hash chain, states, costs, budgets and outputs are computed again; without the key, macs are reported unchecked.
-
-        Args:
-            expected_head: a head seen earlier, which the ledger must still contain.
-
-        Raises:
-            LedgerError: the first row that does not replay, or the expected head is not among them.
+        LedgerError names the first row that does not replay, or says that the head seen earlier is not among them.
         """
         with self._database.read() as connection:
             self._database.check_storage(connection)
@@ -416,6 +369,9 @@ class Ledger:
             yield tail
         self._seen = tail.head
 
+    def _move(self, tail: Tail, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
+        return record_move(tail, self._known(charge.account), charge, kind, detail)
+
     def _open_account(self, tail: Tail, wanted: Account, plan: opening.Plan | None) -> Account:
         where = "a new ledger," if tail.head.seq == 0 else "a new account in the ledger"
         opened = opening.open_account(tail, wanted, plan)
@@ -430,19 +386,14 @@ class Ledger:
         account = terms.account
         if account.kind is not AccountKind.METRIC_LOCAL or "protected" in account.parameters:
             return terms
-        opening.fix_meaning(tail, get_account(tail.connection, account.name), {"protected": protected_by(event)})
+        opening.fix_meaning(tail, account.name, {"protected": protected_by(event)})
         self._terms.pop(account.name, None)
         return read_terms(tail.connection, account.name)
 
-    def _exists(self, name: str) -> bool:
-        with self._database.read() as connection:
-            return find_account(connection, name) is not None
-
     def _known(self, name: str) -> Terms:
-        if name not in self._terms:
-            with self._database.read() as connection:
-                terms = read_terms(connection, name)
-            if not terms.rule.size:
-                return terms  # a plan may still be registered
+        if name in self._terms:
+            return self._terms[name]
+        terms = self.terms(name)
+        if terms.rule.size:  # else a plan may still be registered
             self._terms[name] = terms
-        return self._terms[name]
+        return terms

@@ -185,12 +185,6 @@ class StepGate:
             raise ReleaseError("the trained weights are not those that were committed: run it again with --resume.")
         return Released(value, self._release.release_id, RELEASE_SEAL)
 
-    @property
-    def is_of_version_0_1(self) -> bool:
-        """Whether the finished training was made by version 0.1, whose claim does not hold in bfloat16."""
-        output = self._ledger.output(self._committed(self._release.rungs))
-        return output is not None and not output.startswith(_FORMAT.encode())
-
     def _committed(self, rungs: int) -> Charge:
         """The last of the first chunks, which are all committed."""
         charges = self._ledger.charges_of(self._release.account, self._release.release_id)

@@ -36,7 +36,6 @@ def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
         warnings=plan.warnings,
         as_published=plan.as_published,
         audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
-        recalled=context.recalled,
     )
     context.make_way()
     write_atomic(run.root / CERTIFICATE, (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)

@@ -53,7 +53,6 @@ class RunContext(Generic[R]):
         pretrained: what it became by training on public text, after `load_model`; None where it is not trained.
         layer_scales: digest and origin of the scales of layers, by the stage that trained with them.
         tried: what was tried on public tokens before the steps of a stage, in a sentence, by the stage.
-        recalled: whether a release of this run was made by a version whose claim was found not to hold.
         told_besides: whether it was said that the release was charged for something else, too.
     """
 
@@ -68,7 +67,6 @@ class RunContext(Generic[R]):
     pretrained: Pretrained | None = field(init=False, default=None)
     layer_scales: dict[str, str] = field(init=False, default_factory=dict)
     tried: dict[str, str] = field(init=False, default_factory=dict)
-    recalled: bool = field(init=False, default=False)
     told_besides: bool = field(init=False, default=False)
 
     @property

@@ -126,8 +126,6 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
     context.keep_ledger_head()
     if said.exists():  # a model of before this was noted has no such sentence
         context.tried[stage] = said.read_text()
-    if not context.stops_early and recipe.model.dtype == "bfloat16" and gate.is_of_version_0_1:
-        context.recalled = True
     return Trained(weights, release.inputs)
 
 

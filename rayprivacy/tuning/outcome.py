@@ -136,7 +136,7 @@ def _spend(trials: Trials, ledger: Ledger | None, releases: Set[str]) -> tuple[i
     status = ledger.status(budget.account)
     made = sum(len(live_charges(ledger, budget.account, release)) for release in releases)
     lines = [line for line in ledger.lines(budget.account) if line.release_id in releases]
-    return made, sum(status.share_of(line) or 0.0 for line in lines)
+    return made, sum(status.share_of(line) for line in lines)
 
 
 def _best(rows: Sequence[TrialRow], mode: str) -> TrialRow | None:

@@ -355,7 +355,7 @@ MUTATIONS = (
     Mutation(
         "overspending",
         "a charge above the cap is admitted",
-        "ledger/filters/gdp.py",
+        "ledger/filters/rule.py",
         "return used[0] <= self.limit",
         "return used[0] <= 2 * self.limit",
         "tests/ledger/test_admission.py::test_the_cap_is_reached_and_not_passed",

@@ -92,7 +92,7 @@ REPAIRED = (
         "end_of_a_selection",
         "the book says when a selection ended",
         "ledger/admission.py",
-        'when = {"created_at": charge.told_at} if charge.told_at else {}',
+        'when = {"created_at": charge.shown_time} if charge.shown_time else {}',
         "when: dict[str, str] = {}",
         f"{_LEASES}::test_a_search_of_days_is_told_in_days[sqlite]",
     ),
@@ -191,14 +191,6 @@ REPAIRED = (
         "for name in (*MEASURED, *_SAID):",
         "for name in ():",
         "tests/methods/test_certify.py::test_figures_of_another_corpus_are_deleted",
-    ),
-    Mutation(
-        "recalled_unsaid",
-        "a release of version 0.1 whose claim does not hold is verified without a word",
-        "ledger/audit/recalled.py",
-        'sizes.get(row["charge"]) == _expected(row)',
-        "False",
-        "tests/ledger/test_recalled.py::test_what_version_0_1_trained_is_named",
     ),
     Mutation(
         "repeats_of_a_block",

@@ -8,11 +8,7 @@ import pytest
 
 import rayprivacy
 
-MODULES = [
-    module.name
-    for module in pkgutil.walk_packages(rayprivacy.__path__, "rayprivacy.")
-    if ".migrations" not in module.name  # alembic runs those, they cannot be imported
-]
+MODULES = [module.name for module in pkgutil.walk_packages(rayprivacy.__path__, "rayprivacy.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -45,7 +45,7 @@ def empty_book(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture
 def ledger(url: str, empty_book: bytes) -> Iterator[Ledger]:
     if url.startswith("sqlite"):
-        Path(url.removeprefix("sqlite:///")).write_bytes(empty_book)  # migrations take longer than most tests
+        Path(url.removeprefix("sqlite:///")).write_bytes(empty_book)  # creating tables takes longer than many tests
     ledger = Ledger.open(url)
     ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
     yield ledger

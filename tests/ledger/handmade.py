@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
+from sqlalchemy import Engine, create_engine, insert
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
+from rayprivacy.ledger import schema
 from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.rows import Rows
 
@@ -78,15 +80,10 @@ def chain(entries: list[Row], key: Key | None = None) -> list[Row]:
 
 
 class Handmade:
-    """A book in the making.
+    """A book in the making; a key authenticates its entries."""
 
-    Args:
-        key: authenticates the entries.
-        first_schema: write rows as the first schema did, without costs, balances and leases.
-    """
-
-    def __init__(self, key: Key | None = None, first_schema: bool = False) -> None:
-        self.key, self.first_schema = key, first_schema
+    def __init__(self, key: Key | None = None) -> None:
+        self.key = key
         self.accounts: list[Row] = []
         self.entries: list[Row] = []
         self.outputs: list[Row] = []
@@ -100,8 +97,7 @@ class Handmade:
     def entry(self, kind: str, account: str, **columns: Any) -> Row:
         row: Row = {"account": account, "kind": kind, "created_at": "2026-01-01T00:00:00+00:00"}
         row |= dict.fromkeys(("release_id", "input_digest", "charge", "events", "detail", "cost", "balance"), "")
-        balance = "" if self.first_schema else json.dumps(self.sums[account], sort_keys=True)
-        self.entries.append(row | {"rung": 0, "balance": balance} | columns)
+        self.entries.append(row | {"rung": 0, "balance": json.dumps(self.sums[account], sort_keys=True)} | columns)
         return self.entries[-1]
 
     def open(
@@ -115,12 +111,10 @@ class Handmade:
         size: int = 1,
     ) -> "Handmade":
         terms: Row = {"unit": "user", "relation": "add-or-remove", "epsilon": epsilon, "delta": 1e-6}
-        terms |= {"composition": composition}
-        later: Row = {"kind": kind, "corpus": corpus, "parameters": parameters or {}}
+        terms |= {"composition": composition, "kind": kind, "corpus": corpus, "parameters": parameters or {}}
         self.sums[name] = {state: [0] * size for state in STATES}
-        stated = terms if self.first_schema else terms | later
-        entry = self.entry("create", name, detail=json.dumps(stated, sort_keys=True))
-        row = terms | later | {"parameters": json.dumps(later["parameters"], sort_keys=True)}
+        entry = self.entry("create", name, detail=json.dumps(terms, sort_keys=True))
+        row = terms | {"parameters": json.dumps(terms["parameters"], sort_keys=True)}
         self.accounts.append({"name": name, "created_at": entry["created_at"], **row})
         return self
 
@@ -138,8 +132,7 @@ class Handmade:
         self._move(account, cost, "", "reserved")
         identity = {"release_id": release, "input_digest": "d", "charge": charge, "rung": rung}
         self.charges[charge] = identity | {"account": account, "given": cost, "state": "reserved"}
-        recorded = "" if self.first_schema else json.dumps(cost)
-        self.entry("reserve", account, **identity, events=json.dumps(event), cost=recorded)
+        self.entry("reserve", account, **identity, events=json.dumps(event), cost=json.dumps(cost))
         return charge
 
     def step(self, kind: str, charge: str, detail: Row | str = "") -> None:
@@ -152,12 +145,12 @@ class Handmade:
         self.entry(kind, known["account"], **identity, detail=text)
 
     def lease(self, kind: str, charge: str, token: int = 1, holder: str = "me") -> None:
-        self.step(kind, charge, "" if self.first_schema else {"token": token, "holder": holder, "until": UNTIL})
+        self.step(kind, charge, {"token": token, "holder": holder, "until": UNTIL})
 
     def commit(self, charge: str, token: int = 1) -> None:
         known = self.charges[charge]
         digest = digest_of(known["release_id"])
-        self.step("commit", charge, {"output_digest": digest} | ({} if self.first_schema else {"token": token}))
+        self.step("commit", charge, {"output_digest": digest, "token": token})
         named = {"charge": charge, "release_id": known["release_id"], "input_digest": known["input_digest"]}
         self.outputs.append(named | {"digest": digest, "size": len(f"output of {known['release_id']}")})
 
@@ -226,6 +219,20 @@ def every_kind(key: Key | None = None) -> Handmade:
     book.lease("start", charge)
     book.commit(charge)
     return book
+
+
+def stored(book: Handmade, url: str) -> Engine:
+    """A database that holds the book."""
+    engine = create_engine(url)
+    schema.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(insert(schema.accounts), book.accounts)
+        connection.execute(insert(schema.entries), book.rows.entries)
+        for row in book.outputs:
+            blob = f"output of {row['release_id']}".encode()
+            values = {key: value for key, value in row.items() if key != "size"}
+            connection.execute(insert(schema.outputs).values(**values, blob=blob))
+    return engine
 
 
 def copy(rows: Rows) -> Rows:

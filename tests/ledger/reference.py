@@ -30,10 +30,9 @@ class ModelCharge:
 
 @dataclass
 class ModelAccount:
-    """An account with the costs and limits of its rule, of which all (or one, for `any_limit`) must hold."""
+    """An account with the costs and limits of its rule."""
 
     limits: tuple[int, ...]
-    any_limit: bool
     entries: int
     charges: list[ModelCharge] = field(default_factory=list)
 
@@ -46,7 +45,7 @@ class ModelAccount:
         return self.total("reserved", "started", "committed")
 
     def fits(self, used: tuple[int, ...]) -> bool:
-        return (any if self.any_limit else all)(u <= most for u, most in zip(used, self.limits, strict=True))
+        return all(u <= most for u, most in zip(used, self.limits, strict=True))
 
     def live(self, key: Key) -> ModelCharge | None:
         found = [charge for charge in self.charges if charge.key == key and charge.state != "cancelled"]

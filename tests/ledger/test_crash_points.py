@@ -60,7 +60,7 @@ def test_no_crash_spends_unseen_or_draws_twice(url: str, tmp_path: Path, scenari
 @pytest.mark.parametrize(("url", "stride"), STORES, indirect=["url"])
 def test_no_crash_leaves_half_a_ledger(url: str, tmp_path: Path, stride: int) -> None:
     with warm_children(run, f"sqlite:///{tmp_path}/warm-up.db", "plain", "warm-up", tmp_path) as call:
-        for crossings in itertools.count(1, 3 * stride):  # a migration has many statements
+        for crossings in itertools.count(1, 3 * stride):  # the creation of tables has many statements
             new = url.replace("ledger.db", f"{crossings}.db")
             exit_code = call(open_and_die, new, crossings)
             assert exit_code in (0, -signal.SIGKILL)

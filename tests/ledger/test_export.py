@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import chain, every_kind, gaussian, gdp_cost
+from handmade import chain, every_kind, gaussian, gdp_cost, stored
 from sqlalchemy import create_engine, insert
 
 from rayprivacy.core.errors import ConfigError, LedgerError
@@ -27,15 +27,8 @@ def exported(directory: Path, key: Key | None = KEY, more: bool = False) -> Path
     book = every_kind(key)
     if more:
         book.reserve("chat", "run-9", gaussian(40.0), gdp_cost(40.0))
-    engine = create_engine("sqlite://")
-    schema.metadata.create_all(engine)
+    engine = stored(book, "sqlite://")
     with engine.begin() as connection:
-        connection.execute(insert(schema.accounts), book.accounts)
-        connection.execute(insert(schema.entries), book.rows.entries)
-        for row in book.outputs:
-            blob = f"output of {row['release_id']}".encode()
-            values = {name: value for name, value in row.items() if name != "size"}
-            connection.execute(insert(schema.outputs).values(**values, blob=blob))
         assert export_ledger(connection, directory, key) == directory
     engine.dispose()
     return directory

@@ -5,16 +5,16 @@ from typing import ClassVar
 
 import pytest
 from dp_accounting import GaussianDpEvent
+from usual import TERMS
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger import gauges
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.service import Address, LedgerService
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(100.0)
-TERMS = ("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
+CHAT = ("chat", *TERMS)
 
 
 class FakeGauge:
@@ -38,7 +38,7 @@ def test_gauges_follow_the_book_and_fail_alone(sqlite_url: str, monkeypatch: pyt
     monkeypatch.setattr(FakeGauge, "values", {})
     door, elsewhere = LedgerService(Address.of(sqlite_url)), Ledger.open(sqlite_url)
     monkeypatch.setattr(FakeGauge, "fails", True)
-    door.call("ensure_account", TERMS, {})
+    door.call("ensure_account", CHAT, {})
     charge = door.call("reserve", ("chat", "r", "d", EVENT), {})
     assert charge.state is ChargeState.RESERVED, "gauges that fail cost no charge"
     assert isinstance(door.refresh(), LedgerError)
@@ -66,7 +66,7 @@ def test_the_door_of_a_secret_trial_has_no_gauges(sqlite_url: str, monkeypatch: 
     quiet, watched = Address.of(sqlite_url, watched=False), Address.of(sqlite_url)
     assert quiet.name != watched.name, "or whoever opens it first decides"
     door = LedgerService(quiet)
-    door.call("ensure_account", ("trial", *TERMS[1:]), {})
+    door.call("ensure_account", ("trial", *TERMS), {})
     door.call("reserve", ("trial", "r", "d", EVENT), {})
     time.sleep(3 * gauges.REST_SECONDS)
     assert door.refresh() is True

@@ -10,15 +10,14 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from effort import EFFORT
 from processes import forkserver
 from timeouts import patience
+from usual import CAP, opened
 
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 
 QUERIES = 10
-CAP = Budget(3.0, 1e-6)
 FEW = (8, 3)
 MANY = (32, 10) if EFFORT == 1 else (64, 20)
 
@@ -27,15 +26,9 @@ def _event(fit: int) -> SelfComposedDpEvent:
     return SelfComposedDpEvent(GaussianDpEvent(sigma_for(fit * QUERIES, CAP)), QUERIES)
 
 
-def _open(url: str) -> Ledger:
-    ledger = Ledger.open(url)
-    ledger.ensure_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, CAP)
-    return ledger
-
-
 def _race_for_budget(url: str, number: int, fit: int, barrier: BarrierType, results: Any) -> None:
     barrier.wait()  # also the creation of the file and of the account is raced for
-    ledger = _open(url)
+    ledger = opened(url)
     try:
         charge = ledger.start(ledger.reserve("chat", f"run-{number}", "d", _event(fit)))
     except BudgetRefusedError:
@@ -47,7 +40,7 @@ def _race_for_budget(url: str, number: int, fit: int, barrier: BarrierType, resu
 
 def _race_for_output(url: str, number: int, fit: int, barrier: BarrierType, results: Any) -> None:
     barrier.wait()
-    ledger = _open(url)
+    ledger = opened(url)
     charge = ledger.reserve("chat", "run", "d", _event(fit))
     drew = False
     while charge.state is not ChargeState.COMMITTED:

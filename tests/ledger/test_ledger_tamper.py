@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from backdoor import Backdoor
 from dp_accounting import GaussianDpEvent
+from usual import opened, run
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.filters.gdp import GdpRule
 from rayprivacy.ledger.store import Ledger
 
@@ -17,8 +17,7 @@ from rayprivacy.ledger.store import Ledger
 @pytest.fixture
 def book(ledger: Ledger, backdoor: Backdoor) -> Backdoor:
     for number in range(2):
-        charge = ledger.start(ledger.reserve("chat", f"run-{number}", "d", GaussianDpEvent(5.0)))
-        ledger.commit_output(charge, b"output %d" % number)
+        run(ledger, "chat", f"run-{number}", GaussianDpEvent(5.0), output=b"output %d" % number)
     assert ledger.verify().entries == 7
     return backdoor
 
@@ -113,8 +112,7 @@ def test_verify_does_its_own_sums(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path: Path) -> None:
-    with Ledger.open(sqlite_url) as ledger:
-        ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
+    opened(sqlite_url).close()
     with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as book:
         row = list(book.execute("SELECT * FROM accounts").fetchone())
         row[row.index(3.0)] = 30.0
@@ -127,10 +125,8 @@ def test_a_cap_raised_past_the_triggers_admits_nothing(sqlite_url: str, tmp_path
 
 
 def test_a_row_that_differs_from_its_index_is_found(sqlite_url: str, tmp_path: Path) -> None:
-    with Ledger.open(sqlite_url) as ledger:
-        ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
-        charge = ledger.start(ledger.reserve("chat", "run", "d", GaussianDpEvent(5.0)))
-        ledger.commit_output(charge, b"noisy")
+    with opened(sqlite_url) as ledger:
+        charge = run(ledger, "chat", "run", GaussianDpEvent(5.0), output=b"noisy")
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path)) as book:
         book.execute("PRAGMA journal_mode=DELETE")

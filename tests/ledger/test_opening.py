@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from typer.testing import CliRunner
+from usual import ADD, CAP, TERMS, USER, kinds, run
 
 from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.units import record_sampling_event
 from rayprivacy.cli.ledger import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.units import Budget
 from rayprivacy.ledger import opening
 from rayprivacy.ledger.filters.choose import parameters_for
 from rayprivacy.ledger.least_noise import gaussian_noise, least_noise
 from rayprivacy.ledger.store import Ledger
 
-UNIT = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
-CAP = Budget(3.0, 1e-6)
+UNIT = (USER, ADD)
 FITTING = [SelfComposedDpEvent(GaussianDpEvent(20.0), 3), LaplaceDpEvent(50.0)]
 TOO_DEAR = [SelfComposedDpEvent(GaussianDpEvent(20.0), 4000)]
 
@@ -28,25 +28,25 @@ class TestPlan:
 
     @pytest.mark.parametrize("method", ["create_account", "ensure_account"])
     def test_it_is_registered_with_the_account(self, ledger: Ledger, method: str) -> None:
-        getattr(ledger, method)("a", *UNIT, CAP, "pld", plan=FITTING)
-        assert [entry.kind for entry in ledger.entries("a")] == ["create", "plan"]
+        getattr(ledger, method)("a", *TERMS, "pld", plan=FITTING)
+        assert kinds(ledger, "a") == ["create", "plan"]
         ledger.reserve("a", "run", "d", FITTING[0])
         assert ledger.verify().charges == 1
 
     @pytest.mark.parametrize("method", ["create_account", "ensure_account"])
     def test_over_the_cap_nothing_is_opened(self, ledger: Ledger, method: str) -> None:
         with pytest.raises(BudgetRefusedError, match="cap of 3"):
-            getattr(ledger, method)("a", *UNIT, CAP, "pld", plan=TOO_DEAR)
+            getattr(ledger, method)("a", *TERMS, "pld", plan=TOO_DEAR)
         assert [account.name for account in ledger.accounts()] == ["chat"]
-        ledger.create_account("a", *UNIT, CAP, "pld", plan=FITTING)
+        ledger.create_account("a", *TERMS, "pld", plan=FITTING)
 
     def test_an_account_that_exists_is_taken_as_it_is(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-        ledger.create_account("planned", *UNIT, CAP, "pld", plan=FITTING)
-        ledger.create_account("unplanned", *UNIT, CAP, "pld")
+        ledger.create_account("planned", *TERMS, "pld", plan=FITTING)
+        ledger.create_account("unplanned", *TERMS, "pld")
         head = ledger.head()
         monkeypatch.setattr(opening, "plan_epsilon", lambda lines, delta: pytest.fail("nothing to price"))
         for name in ("planned", "unplanned"):
-            assert ledger.ensure_account(name, *UNIT, CAP, "pld", plan=TOO_DEAR) == ledger.account(name)
+            assert ledger.ensure_account(name, *TERMS, "pld", plan=TOO_DEAR) == ledger.account(name)
         assert ledger.head() == head
 
     @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ class TestPlan:
         budget = Budget(epsilon, delta)
         event = SelfComposedDpEvent(GaussianDpEvent(gaussian_noise(queries, budget, "pld")), queries)
         ledger.ensure_account("a", *UNIT, budget, "pld", plan=[event])
-        ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
+        run(ledger, "a", "run", event)
         assert ledger.status("a").epsilon_spent == pytest.approx(epsilon, rel=1e-6)
         assert ledger.verify().charges == 1
 
@@ -82,7 +82,7 @@ def test_a_plan_of_small_losses_that_fills_its_cap_is_verified(
     budget = Budget(epsilon, 1e-6)
     sigma = least_noise(event, budget, "pld", start=1.0)
     ledger.create_account("a", *UNIT, budget, "pld", plan=[event(sigma)])
-    ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event(sigma))), b"x")
+    run(ledger, "a", "run", event(sigma))
     assert ledger.verify().charges == 1
 
 
@@ -94,7 +94,7 @@ def test_a_plan_of_records_that_are_sampled_one_by_one_is_verified(sqlite_url: s
     """Its steps are mixtures, which the auditor must not take for steps of all records at once."""
     ledger, event = Ledger.open(sqlite_url), record_sampling_event(0.01, 4.0, records, 300)
     ledger.create_account("a", *UNIT, Budget(12.0, 1e-5), "pld", plan=[event])
-    ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
+    run(ledger, "a", "run", event)
     assert ledger.verify().charges == 1
 
 
@@ -102,7 +102,7 @@ def test_sampled_steps_at_a_high_order_are_verified(sqlite_url: str) -> None:
     ledger = Ledger.open(sqlite_url)
     event = SelfComposedDpEvent(PoissonSampledDpEvent(1e-4, GaussianDpEvent(1e5)), 10**6)
     ledger.create_account("a", *UNIT, Budget(0.01, 1e-6), "rdp", order=30_000.0)
-    ledger.commit_output(ledger.start(ledger.reserve("a", "run", "d", event)), b"x")
+    run(ledger, "a", "run", event)
     assert ledger.verify().charges == 1
 
 
@@ -122,7 +122,7 @@ def test_the_command_line_opens_an_account_with_its_plan_or_not_at_all(sqlite_ur
     printed, error = create(FITTING)
     assert error is None
     assert "plan registered: epsilon 0." in printed
-    assert [entry.kind for entry in Ledger.open(sqlite_url).entries("a")] == ["create", "plan"]
+    assert kinds(Ledger.open(sqlite_url), "a") == ["create", "plan"]
 
 
 def test_an_order_is_for_one_rule_only() -> None:
@@ -136,28 +136,16 @@ def test_a_cap_far_below_the_plan_is_told_as_that() -> None:
     assert parameters_for("rdp", Budget(0.01, 1e-6), plan=[GaussianDpEvent(1000.0)])["order"] > 1
 
 
-class TestNews:
-    """What is said about a ledger or account that was opened: the same recipe elsewhere would open another one."""
-
-    def test_a_new_ledger_and_a_new_account_are_told_apart(self, url: str) -> None:
-        ledger = Ledger.open(url)
-        assert ledger.news is None
-        ledger.ensure_account("a", *UNIT, CAP)
-        first = str(ledger.news)
-        ledger.ensure_account("b", *UNIT, CAP)
-        second = str(ledger.news)
-        assert first.startswith("opened a new ledger, ")
-        assert second.startswith("opened a new account in the ledger ")
-        assert first.endswith("account 'a', epsilon 3 at delta 1e-06, from which nothing was spent before")
-        ledger.close()
-
-    def test_an_account_that_exists_is_no_news(self, ledger: Ledger) -> None:
+def test_what_was_opened_is_news_and_names_no_password(url: str) -> None:
+    """The same recipe elsewhere would open another ledger or account."""
+    ledger, said = Ledger.open(url), []
+    for name in ("a", "b", "a"):
         ledger.news = None
-        ledger.ensure_account("chat", *UNIT, CAP)
-        assert ledger.news is None
-
-    def test_a_password_is_no_news(self, url: str) -> None:
-        ledger = Ledger.open(url)
-        ledger.ensure_account("a", *UNIT, CAP)
-        assert "@" not in str(ledger.news)
-        ledger.close()
+        ledger.ensure_account(name, *TERMS)
+        said.append(str(ledger.news))
+    assert said[0].startswith("opened a new ledger, ")
+    assert said[1].startswith("opened a new account in the ledger ")
+    assert said[0].endswith("account 'a', epsilon 3 at delta 1e-06, from which nothing was spent before")
+    assert said[2] == "None"
+    assert "@" not in "".join(said)
+    ledger.close()

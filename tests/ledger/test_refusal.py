@@ -5,14 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from dp_accounting import GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
 from timeouts import patience
+from usual import TERMS, kinds
 
 from rayprivacy.core.errors import BudgetRefusedError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.filters.gdp import GdpRule
 from rayprivacy.ledger.filters.grid import Vector
 from rayprivacy.ledger.store import Ledger
 
-TERMS = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
 TOO_MUCH = GaussianDpEvent(0.5)
 
 
@@ -38,10 +37,7 @@ def test_others_write_while_a_refusal_is_explained(ledger: Ledger, url: str, mon
 
 def test_what_was_refused_leaves_the_client_as_it_was(ledger: Ledger) -> None:
     head = ledger.head()
-    for call in (
-        lambda: ledger.reserve("chat", "run", "d", TOO_MUCH),
-        lambda: ledger.check("chat", TOO_MUCH),
-    ):
+    for call in (lambda: ledger.reserve("chat", "run", "d", TOO_MUCH), lambda: ledger.check("chat", TOO_MUCH)):
         with pytest.raises(BudgetRefusedError, match=r"lower privacy\.epsilon to that") as caught:
             call()
         assert caught.value.__suppress_context__  # no traceback of how it was decided
@@ -55,12 +51,8 @@ def test_more_than_has_a_figure_is_refused_and_not_an_invalid_event(ledger: Ledg
     with pytest.raises(BudgetRefusedError, match=r"asks for epsilon 0\.\d+ and account 'planned' has 0\.06\d* of 3"):
         ledger.reserve("planned", "run", "d", SelfComposedDpEvent(LaplaceDpEvent(50.0), 30))
     million = SelfComposedDpEvent(LaplaceDpEvent(50.0), 10**6 + 1)
-    for call in (
-        lambda: ledger.reserve("planned", "run", "d", million),
-        lambda: ledger.check("planned", million),
-    ):
-        with pytest.raises(
-            BudgetRefusedError, match="more than account 'planned' has left of epsilon 3 at delta 1e-06"
-        ):
+    match = "more than account 'planned' has left of epsilon 3 at delta 1e-06"
+    for call in (lambda: ledger.reserve("planned", "run", "d", million), lambda: ledger.check("planned", million)):
+        with pytest.raises(BudgetRefusedError, match=match):
             call()
-    assert [entry.kind for entry in ledger.entries("planned")] == ["create", "plan"]
+    assert kinds(ledger, "planned") == ["create", "plan"]

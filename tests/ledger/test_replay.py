@@ -4,7 +4,6 @@ import ast
 import json
 import struct
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from handmade import (
     gdp_cost,
     refuse,
     refuse_next,
+    stored,
 )
-from sqlalchemy import create_engine, insert
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
@@ -50,7 +49,7 @@ def flipped(value: Any) -> Any:
 
 def test_a_book_of_every_kind_replays() -> None:
     counts = VerifyReport(8, len(BOOK.entries), 11, len(BOOK.outputs), BOOK.entries[-1]["hash"], "checked")
-    assert replace(replay(BOOK, KEY), doubts=()) == counts
+    assert replay(BOOK, KEY) == counts
     assert replay(BOOK).macs == "unchecked"
     assert replay(every_kind().rows, KEY).macs == "none"
     assert {row["kind"] for row in BOOK.entries} == {
@@ -148,8 +147,9 @@ def test_a_forged_balance_is_found(state: str) -> None:
 def test_a_balance_must_not_disappear() -> None:
     book = Handmade().open("chat")
     book.reserve("chat", "run", gaussian(5.0), gdp_cost(5.0))
-    book.entries[-1] |= {"balance": "", "cost": ""}
-    refuse_next(book, "entry 2 .* lacks the balance")
+    for missing in ("balance", "cost"):
+        book.entries[-1] |= {missing: ""}
+        refuse_next(book, f"entry 2 .* no valid JSON in {missing}")
 
 
 def test_the_auditor_uses_no_code_of_the_store() -> None:
@@ -166,21 +166,8 @@ def test_the_auditor_uses_no_code_of_the_store() -> None:
 # A real database, and time.
 
 
-def stored(book: Handmade, path: Path) -> Any:
-    engine = create_engine(f"sqlite:///{path}")
-    schema.metadata.create_all(engine)
-    with engine.begin() as connection:
-        connection.execute(insert(schema.accounts), book.accounts)
-        connection.execute(insert(schema.entries), book.rows.entries)
-        for row in book.outputs:
-            blob = f"output of {row['release_id']}".encode()
-            values = {key: value for key, value in row.items() if key != "size"}
-            connection.execute(insert(schema.outputs).values(**values, blob=blob))
-    return engine
-
-
 def test_a_database_is_verified_from_its_rows(tmp_path: Path) -> None:
-    engine = stored(every_kind(KEY), tmp_path / "ledger.db")
+    engine = stored(every_kind(KEY), f"sqlite:///{tmp_path}/ledger.db")
     with engine.connect() as connection:
         rows = read_rows(connection)
         assert replay(rows, KEY) == replay(BOOK, KEY)
@@ -206,8 +193,10 @@ def test_a_database_is_verified_from_its_rows(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_database_ends_in_one_sentence(tmp_path: Path, statement: str) -> None:
-    engine = stored(every_kind(KEY), tmp_path / "ledger.db")
+    engine = stored(every_kind(KEY), f"sqlite:///{tmp_path}/ledger.db")
     with engine.begin() as connection:
+        for (name,) in connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger'").all():
+            connection.exec_driver_sql(f"DROP TRIGGER {name}")
         connection.exec_driver_sql("PRAGMA ignore_check_constraints = ON")
         connection.exec_driver_sql("PRAGMA writable_schema = ON")
         connection.exec_driver_sql("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE type = 'table'")

@@ -83,7 +83,7 @@ def test_the_price_of_a_sampled_gaussian_is_its_renyi_divergence(q: float, sigma
         (("zcdp",), laplace(5.0), [steps(1 / 50)]),
         (("rdp", 3.0, "central", "", {"order": 8.0}), gaussian(5.0), [steps(8 / 50)]),
         (
-            ("metric", 30.0, "metric-local"),
+            ("metric", 30.0, "metric-local", "", {"protected": ""}),
             {"kind": "metric-local", "epsilon": 0.5, "diameter": 2.0, "tokens": 3},
             [3 * 2**80],
         ),

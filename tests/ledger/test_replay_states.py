@@ -1,7 +1,7 @@
-"""States, leases, rungs and exposures in a book with consistent hashes, and books of the first schema."""
+"""States, leases, rungs and exposures in a book with consistent hashes."""
 
 import pytest
-from handmade import Handmade, gaussian, gdp_cost, refuse_next, times
+from handmade import Handmade, gaussian, gdp_cost, refuse_next
 
 from rayprivacy.ledger.audit.replay import replay
 
@@ -129,42 +129,3 @@ def test_an_account_opened_later_records_what_came_first() -> None:
     replay(book.rows)
     book.expose("late", "s", "selective", "run")
     refuse_next(book, "entry 5 .* no charge calls for")
-
-
-# Books of the first schema.
-
-
-def first_schema() -> Handmade:
-    book = Handmade(first_schema=True).open("chat")
-    book.release("chat", "run-0", gaussian(5.0), gdp_cost(5.0))
-    book.step("cancel", book.reserve("chat", "run-1", gaussian(5.0), gdp_cost(5.0)))
-    book.release("chat", "run-2", times(3, gaussian(7.0)), gdp_cost(7.0, 7.0, 7.0))
-    return book
-
-
-def test_books_of_the_first_schema_verify_and_can_be_continued() -> None:
-    book = first_schema()
-    open_charge = book.reserve("chat", "run-3", gaussian(9.0), gdp_cost(9.0))
-    book.lease("start", open_charge)
-    assert replay(book.rows).macs == "none"
-    book.first_schema = False
-    book.lease("takeover", open_charge, 1, "new")
-    book.commit(open_charge)
-    book.release("chat", "run-4", gaussian(9.0), gdp_cost(9.0))
-    report = replay(book.rows)
-    assert (report.charges, report.outputs) == (5, 4)
-
-
-def test_a_continued_book_does_not_fall_back_to_the_first_schema() -> None:
-    book = first_schema()
-    book.first_schema = False
-    book.release("chat", "run-4", gaussian(9.0), gdp_cost(9.0))
-    book.first_schema = True
-    book.reserve("chat", "run-5", gaussian(9.0), gdp_cost(9.0))
-    refuse_next(book, "lacks the balance")
-
-
-def test_the_first_schema_knew_the_cap_too() -> None:
-    book = first_schema()
-    book.reserve("chat", "run-5", gaussian(1.6), gdp_cost(1.6))
-    refuse_next(book, "exceeds the cap of account 'chat'")

@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from reference import ModelAccount, ModelCharge, on_grid
+from usual import TERMS
 
 from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError, LedgerError
-from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.store import Ledger
 
-TERMS = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
 ORDER = 16.0
 SIGMAS = (2.5, 4.0, 9.0)  # two or three of the first fill an account
 GAUSSIANS = tuple(GaussianDpEvent(sigma) for sigma in SIGMAS)
@@ -92,8 +92,8 @@ class Store:
     def _model(self, name: str) -> ModelAccount:
         filter_: Any = self.ledger.terms(name).rule
         if self.composition == "pld":
-            return ModelAccount((3, 2), False, entries=2)
-        return ModelAccount((filter_.limit,), False, entries=1)
+            return ModelAccount((3, 2), entries=2)
+        return ModelAccount((filter_.limit,), entries=1)
 
 
 class LedgerMachine(RuleBasedStateMachine):

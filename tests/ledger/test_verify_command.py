@@ -7,20 +7,18 @@ from pathlib import Path
 import pytest
 from commands import command
 from dp_accounting import GaussianDpEvent
+from usual import TERMS, run
 
 from rayprivacy.core.keys import create_key, load_key
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-
-UNIT = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6)
 
 
 def _book(folder: Path) -> tuple[str, str]:
     """A ledger that is kept with a key, with one release: its URL, and its head."""
     url = f"sqlite:///{folder}/ledger.db"
     ledger = Ledger.open(url, key=create_key(folder / "key"))
-    ledger.create_account("chat", *UNIT)
-    ledger.commit_output(ledger.start(ledger.reserve("chat", "first", "d", GaussianDpEvent(2.0))), b"x")
+    ledger.create_account("chat", *TERMS)
+    run(ledger, "chat", "first", GaussianDpEvent(2.0))
     head = ledger.head()
     ledger.close()
     return url, head
@@ -55,7 +53,7 @@ def test_a_book_that_was_written_anew_and_then_continued_with_its_key_is_found(t
 def test_a_book_that_was_keyed_later_is_intact_for_who_knows_an_entry_of_before(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     ledger = Ledger.open(url)
-    ledger.create_account("chat", *UNIT)
+    ledger.create_account("chat", *TERMS)
     before = ledger.head()
     ledger.close()
     keyed = Ledger.open(url, key=create_key(tmp_path / "key"))

@@ -36,7 +36,7 @@ WORD = 16
 WARM = """
 torch torch.func torch.utils.checkpoint transformers transformers.models.llama.modeling_llama peft accelerate tokenizers
 safetensors.torch gguf numpy pandas polars pyarrow.parquet pyarrow.csv pyarrow.json pyarrow.dataset scipy.stats
-scipy.optimize sklearn sqlalchemy.dialects.sqlite alembic requests jsonschema google.protobuf fsspec optuna pydantic
+scipy.optimize sklearn sqlalchemy.dialects.sqlite requests jsonschema google.protobuf fsspec optuna pydantic
 yaml typer rich.console cryptography jinja2 dp_accounting opendp.prelude
 rayprivacy.models.backbone rayprivacy.models.trainable rayprivacy.models.features rayprivacy.models.adapters
 rayprivacy.models.store rayprivacy.ledger.store rayprivacy.release.gate rayprivacy.release.steps

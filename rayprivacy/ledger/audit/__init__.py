@@ -8,9 +8,8 @@ closed forms instead of `rayprivacy.accounting`). Top to bottom:
 - `links`: the hash chain and the keyed macs, which say that nothing was changed, removed or moved;
 - `terms`, `rules`, `plan`, `prices`, `events`: what an account promised, and what an event costs under that promise;
 - `book`, `charges`, `exposures`: sums and states after each entry, compared with what the entry claims;
-- `recalled`, `doubts`: releases and claims of earlier versions that are to be made again, or may be;
 - `replay`: one walk over the rows that applies all of it.
 
-What the chain proves: whoever keeps a head, or the key, sees every change. What the replay proves: even a book written
-anew with consistent hashes must follow the rules of its accounts, or it is refused.
+What the chain proves: with a head or the key kept elsewhere, every change shows. What the replay proves: even a book
+written anew with consistent hashes must follow the rules of its accounts, or it is refused.
 """

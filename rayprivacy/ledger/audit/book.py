@@ -4,8 +4,8 @@ from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.events import read_leaves
 from rayprivacy.ledger.audit.plan import PlanRule, read_plan
 from rayprivacy.ledger.audit.rows import Row
-from rayprivacy.ledger.audit.rules import Rule, SumRule, Vector, first_schema_cost
-from rayprivacy.ledger.audit.terms import Terms, read_meaning
+from rayprivacy.ledger.audit.rules import Rule, SumRule, Vector
+from rayprivacy.ledger.audit.terms import METRIC, Terms, read_meaning
 
 COUNTED = ("reserved", "started", "committed")
 
@@ -23,8 +23,7 @@ class AccountBook:
         self.terms = terms
         self.rule: Rule = PlanRule() if terms.composition == "pld" else SumRule(terms, where)
         self.sums = {state: [0] * self.rule.size for state in COUNTED}
-        self._has_balance = self._has_charges = False
-        self._first_schema: dict[str, Vector] = {}
+        self._has_charges = False
 
     def say(self, row: Row, where: str) -> None:
         """Take what the account says, from now on, of who or what it protects."""
@@ -44,13 +43,8 @@ class AccountBook:
 
     def reserve(self, row: Row, where: str) -> Vector:
         """Check the cost of a new charge, count it, and require that the cap holds with it."""
-        if (row["cost"] == "") != (row["balance"] == ""):
-            strict.fail(where, "records a cost without a balance, or a balance without a cost")
-        if row["cost"]:
-            cost = tuple(strict.amounts(strict.parse(row["cost"], where, "cost"), where, "cost"))
-            self.rule.check_cost(row["events"], cost, where)
-        else:
-            cost = self._first_schema_cost(row["events"], where)
+        cost = tuple(strict.amounts(strict.parse(row["cost"], where, "cost"), where, "cost"))
+        self.rule.check_cost(row["events"], cost, where)
         self._check_words(row["events"], where)
         self._has_charges = True
         self.move(cost, "", "reserved")
@@ -65,27 +59,14 @@ class AccountBook:
                 self.sums[state] = [have + sign * part for have, part in zip(self.sums[state], cost, strict=True)]
 
     def check_balance(self, row: Row, where: str) -> None:
-        """Compare the entry's balance with the sums; once an account has one, every later entry has."""
-        if row["balance"] == "":
-            if self._has_balance or row["rung"]:
-                strict.fail(where, "lacks the balance of its account")
-            return
-        self._has_balance = True
+        """Compare the entry's balance with the sums."""
         claimed = strict.mapping(strict.parse(row["balance"], where, "balance"), set(COUNTED), where, "balance")
         if any(strict.amounts(claimed[state], where, "balance") != self.sums[state] for state in COUNTED):
             strict.fail(where, "claims a balance that is not the sum of its charges")
 
     def _check_words(self, events: str, where: str) -> None:
-        """A metric-local account adds epsilons of one list of protected words, since it says which."""
-        wanted = self.terms.meaning.get("protected")
-        if wanted is not None:
+        """A metric-local account adds epsilons of one list of protected words, and says which before it is charged."""
+        if self.terms.kind == METRIC:
             lists = {leaf.facts.get("sensitive", "") for leaf, _ in read_leaves(events, where)}
-            if (lists - {""} or {""}) != {wanted}:
+            if (lists - {""} or {""}) != {self.terms.meaning.get("protected")}:
                 strict.fail(where, f"protects other words than account {self.terms.name!r}")
-
-    def _first_schema_cost(self, events: str, where: str) -> Vector:
-        if self.terms.composition != "gdp":
-            strict.fail(where, "records no cost")
-        if events not in self._first_schema:
-            self._first_schema[events] = first_schema_cost(read_leaves(events, where), where)
-        return self._first_schema[events]

@@ -4,7 +4,7 @@
 
 At most one live charge pays for one (account, release, input, rung), and a later rung needs the one before it alive. A
 started charge is held under a token; a takeover raises it by one, and only the newest token may commit, so that of two
-processes that both drew, one output is refused. Books of the first schema had no tokens: their charges stand at 0.
+processes that both drew, one output is refused.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,6 @@ _NEXT = {
     ("started", "takeover"): "started",
     ("started", "commit"): "committed",
 }
-_HEX = frozenset("0123456789abcdef")
 
 Identity = tuple[str, str, str, int]
 
@@ -89,8 +88,6 @@ def _identity(row: Row) -> Identity:
 
 
 def _lease(charge: Charge, row: Row, where: str) -> None:
-    if row["kind"] == "start" and row["detail"] == row["balance"] == "":
-        return  # the first schema
     lease = strict.mapping(strict.parse(row["detail"], where, "detail"), {"token", "holder", "until"}, where, "detail")
     token = strict.whole(lease["token"], 0, strict.MAX_COUNT, where, "detail")
     holder, until = (strict.text(lease[key], where, "detail") for key in ("holder", "until"))
@@ -105,10 +102,8 @@ def _lease(charge: Charge, row: Row, where: str) -> None:
 
 
 def _commit(charge: Charge, row: Row, where: str) -> None:
-    keys = {"output_digest", "token"} if row["balance"] else {"output_digest"}
+    keys = {"output_digest", "token"}
     detail = strict.mapping(strict.parse(row["detail"], where, "detail"), keys, where, "detail")
-    if row["balance"] and strict.whole(detail["token"], 0, strict.MAX_COUNT, where, "detail") != charge.token:
+    if strict.whole(detail["token"], 0, strict.MAX_COUNT, where, "detail") != charge.token:
         strict.fail(where, "commits with a token that was taken over")
-    charge.output = strict.text(detail["output_digest"], where, "detail")
-    if len(charge.output) != 64 or not set(charge.output) <= _HEX:
-        strict.fail(where, "holds no digest in detail")
+    charge.output = strict.digest(detail["output_digest"], where, "detail")

@@ -6,7 +6,7 @@ values out of range, and nesting deeper than eight.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,22 +81,19 @@ class Leaf:
 
 
 def read_leaves(text: str, where: str) -> Leaves:
-    """The leaves of a stored event, equal ones added up.
-
-    Raises:
-        LedgerError: the text is no event.
-    """
+    """The leaves of a stored event, equal ones added up."""
     return flatten(strict.parse(text, where, "events"), where)
 
 
 def flatten(event: Any, where: str) -> Leaves:
-    """The leaves of an event given as JSON values.
+    """The leaves of an event given as JSON values."""
+    return merged(_walk(event, 1, 0, where))
 
-    Raises:
-        LedgerError: the value is no event.
-    """
+
+def merged(leaves: Iterable[tuple[Leaf, int]]) -> Leaves:
+    """The same leaves, equal ones added up."""
     found: dict[Leaf, int] = {}
-    for leaf, times in _walk(event, 1, 0, where):
+    for leaf, times in leaves:
         found[leaf] = found.get(leaf, 0) + times
     return tuple(found.items())
 
@@ -129,10 +126,7 @@ def _leaf(event: dict[str, Any], kind: str, depth: int, where: str) -> Leaf:
     facts: dict[str, Any] = {}
     for key in sorted(_KEYS[kind]):
         if key == "event":
-            merged: dict[Leaf, int] = {}
-            for leaf, times in _walk(event["event"], 1, depth + 1, where):
-                merged[leaf] = merged.get(leaf, 0) + times
-            inside = tuple(merged.items())
+            inside = merged(_walk(event["event"], 1, depth + 1, where))
         else:
             facts[key] = _fact(event[key], key, where)
     if kind == "mixture-of-gaussians":

@@ -19,11 +19,7 @@ _IN_SUMMARY = (f"the file {SUMMARY}", "its only line")
 
 
 def verify(directory: Path, key: Key | None, trusted: str | None, expected_head: str | None) -> VerifyReport:
-    """Verify an export; `trusted` is the public key it must be signed with, if one is known.
-
-    Raises:
-        LedgerError: a file is missing or altered, the signature is missing or another's, or a row does not replay.
-    """
+    """Verify an export; `trusted` is the public key it must be signed with, if one is known."""
     summary = _summary(_read(directory / SUMMARY))
     signature = _check_signature(summary, trusted)
     tables = {table: _rows(directory, name, summary["files"][name]) for name, table in TABLES.items()}
@@ -56,13 +52,10 @@ def _check_signature(summary: dict[str, Any], trusted: str | None) -> str:
         _fail(SUMMARY, "holds no signature that can be read")
     if trusted is not None and public_key != trusted:
         _fail(SUMMARY, "is signed with another key")
-    if not is_signed(public_key, signature, _message(summary)):
+    signed = _canonical({name: value for name, value in summary.items() if name != "signature"})
+    if not is_signed(public_key, signature, signed.encode()):
         _fail(SUMMARY, "does not match its signature")
     return "unchecked" if trusted is None else "checked"
-
-
-def _message(summary: dict[str, Any]) -> bytes:
-    return _canonical({name: value for name, value in summary.items() if name != "signature"}).encode()
 
 
 def _canonical(summary: dict[str, Any]) -> str:

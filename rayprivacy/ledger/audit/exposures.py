@@ -45,8 +45,7 @@ class _Charge(NamedTuple):
 class Exposures:
     """Which exposures are due, and which will be when another account is opened or says what it means.
 
-    Args:
-        books: every account by name; the walk adds to them.
+    `books` holds every account by name; the walk adds to them.
     """
 
     def __init__(self, books: Mapping[str, AccountBook]) -> None:
@@ -126,8 +125,7 @@ class Exposures:
 def _exposes(charged: Terms, exposed: Terms) -> bool:
     if charged.kind != exposed.kind:
         return exposed.kind == CENTRAL
-    policies = [each.policy if "of" in each.meaning else "" for each in (charged, exposed)]
-    return _differ(charged.meaning, exposed.meaning) or (all(policies) and policies[0] != policies[1])
+    return charged.policy != exposed.policy or _differ(charged.meaning, exposed.meaning)
 
 
 def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

@@ -1,10 +1,9 @@
 """The hash chain and the macs: that nothing was changed, removed, moved or, with the key, written anew.
 
 hash = SHA-256 of the canonical JSON of every column but `hash` and `mac`; `rung`, `cost` and `balance` are left out
-when they are 0 or empty, so that rows of the first schema keep their hashes. mac = PRF(key, "ledger-entry", hash):
-whoever rewrites the chain can compute new hashes and no new macs. A book may begin without macs and be keyed later,
-never the other way round. A book that was written anew without the key, and then continued with it, looks like that
-too: so what is said of the macs names the first entry that has one.
+when they are 0 or empty. mac = PRF(key, "ledger-entry", hash): without the key, a rewritten chain can have new hashes
+and no new macs. A book may begin without macs and be keyed later, never the other way round. A book that was written
+anew without the key, and then continued with it, looks like that too: so the report names the first entry with a mac.
 """
 
 import hashlib
@@ -12,24 +11,16 @@ import hashlib
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger.audit.rows import Row
-from rayprivacy.ledger.audit.strict import canonical, fail
+from rayprivacy.ledger.audit.strict import canonical, fail, is_digest
 
 GENESIS = "0" * 64
 MAX_RUNG = 2**31 - 1
 _UNHASHED = {"hash", "mac"}
 _LEFT_OUT = {"rung": 0, "cost": "", "balance": ""}
-_HEX = frozenset("0123456789abcdef")
 
 
 def check_links(entries: list[Row], key: Key | None, expected_head: str | None) -> tuple[str, str]:
-    """Check every link and mac.
-
-    Returns:
-        the head, and what `VerifyReport.macs` says of the macs.
-
-    Raises:
-        LedgerError: the first entry that does not follow, or the head seen earlier is not there.
-    """
+    """Check every link and mac; returns the head, and `VerifyReport.macs`."""
     head, keyed = GENESIS, 0  # the first entry with a mac
     heads = {GENESIS}
     for seq, row in enumerate(entries, start=1):
@@ -67,7 +58,6 @@ def _check_mac(mac: str, digest: str, key: Key | None, keyed: bool, where: str) 
         if keyed:
             fail(where, "has no mac although the one before it has")
         return False
-    well_formed = len(mac) == 64 and set(mac) <= _HEX
-    if not well_formed or (key is not None and mac != key.digest("ledger-entry", digest)):
+    if not is_digest(mac) or (key is not None and mac != key.digest("ledger-entry", digest)):
         fail(where, "does not match its mac (the key is another one, or the entry was written without it)")
     return True

@@ -22,7 +22,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy.special import logsumexp
 
 from rayprivacy.ledger.audit import prices, strict
-from rayprivacy.ledger.audit.events import Leaf, Leaves, compose, flatten, read_leaves
+from rayprivacy.ledger.audit.events import Leaf, Leaves, compose, flatten, merged, read_leaves
 from rayprivacy.ledger.audit.rules import Vector
 from rayprivacy.ledger.audit.terms import Terms
 
@@ -62,7 +62,7 @@ class PlanRule:
         """Whether some of the runs that the cost took pay for the event; never for sure: there are several ways."""
         leaves = read_leaves(events, where)
         paying = self._paying(cost)
-        able = all(has_room(_of(group, leaves), _of(group, paying)) for group in {_group(leaf) for leaf, _ in leaves})
+        able = all(_has_room(_of(group, leaves), _of(group, paying)) for group in {_group(leaf) for leaf, _ in leaves})
         return None if able else False
 
     def fits(self, live: Vector) -> bool:
@@ -83,11 +83,7 @@ class PlanRule:
 
 
 def read_plan(detail: str, terms: Terms, where: str) -> PlanRule:
-    """The rule that a `plan` entry registers.
-
-    Raises:
-        LedgerError: it is no plan, or costs more than the account's cap.
-    """
+    """The rule that a `plan` entry registers."""
     plan = strict.mapping(strict.parse(detail, where, "detail"), {"events", "counts", "epsilon"}, where, "detail")
     stated = strict.number(plan["epsilon"], -1.0, 1e300, where, "detail")
     events, counts = strict.items(plan["events"], where, "detail"), strict.items(plan["counts"], where, "detail")
@@ -99,14 +95,14 @@ def read_plan(detail: str, terms: Terms, where: str) -> PlanRule:
         if len(leaves) != 1 or leaves[0][1] != 1:
             strict.fail(where, "lists an event that is not one basic mechanism")
         lines.append((leaves[0][0], strict.whole(count, 1, strict.MAX_COUNT, where, "detail")))
-    merged = _merged(lines)
-    reach = _guard(merged, where)
-    found = _epsilon(merged, terms.delta, _grid_step(merged, reach))
+    distinct = merged(lines)
+    reach = _guard(distinct, where)
+    found = _epsilon(distinct, terms.delta, _grid_step(distinct, reach))
     if found is None:
         strict.fail(where, "lists a plan that has no privacy loss distribution")
     if not found <= terms.epsilon * (1 + _SLACK) or not stated <= terms.epsilon * (1 + _SLACK):
         strict.fail(where, f"exceeds the cap of account {terms.name!r}")
-    if stated < found - _STATED * max(found, 1e-3):  # who states more than that was careful about rounding
+    if stated < found - _STATED * max(found, 1e-3):  # a plan may state more, by careful rounding
         strict.fail(where, "states an epsilon that is not the plan's")
     return PlanRule(tuple(lines))
 
@@ -121,10 +117,10 @@ def _of(group: str, leaves: Iterable[tuple[Leaf, int]]) -> list[tuple[Leaf, int]
 
 def shares_out(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
     """Whether these leaves, all of one family, use up exactly these runs of lines, each paid by one that covers it."""
-    return sum(times for _, times in leaves) == sum(count for _, count in lines) and has_room(leaves, lines)
+    return sum(times for _, times in leaves) == sum(count for _, count in lines) and _has_room(leaves, lines)
 
 
-def has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
+def _has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
     """Whether these leaves, all of one family, can be paid by these runs of lines, or by some of them."""
     if sum(times for _, times in leaves) > sum(count for _, count in lines):
         return False
@@ -146,13 +142,6 @@ def has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> b
             if not usable[at][1]:
                 del usable[at]
     return True
-
-
-def _merged(lines: list[tuple[Leaf, int]]) -> Leaves:
-    found: dict[Leaf, int] = {}
-    for leaf, count in lines:
-        found[leaf] = found.get(leaf, 0) + count
-    return tuple(found.items())
 
 
 def _grid_step(lines: Leaves, reach: float) -> float:
@@ -191,10 +180,9 @@ def _epsilon(lines: Leaves, delta: float, step: float) -> float | None:
 
 
 def _guard(lines: Leaves, where: str) -> float:
-    """Refuse before any work what would keep the auditor busy for hours: no honest plan has such losses.
+    """A loss that all mechanisms together exceed with a chance of about 1e-15.
 
-    Returns:
-        A loss that all mechanisms together exceed with a chance of about 1e-15.
+    Refuses before any work a plan that would keep the auditor busy for hours: no honest plan has such losses.
     """
     reach = 0.0
     for leaf, times in lines:

@@ -13,7 +13,6 @@ series drops the signs of its terms: never below the truth, and a few per cent a
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -48,13 +47,6 @@ def mu_squared(leaf: Leaf) -> Price | None:
     if leaf.kind != "gaussian":
         return None
     return (leaf.sigma**-2.0,) * 2
-
-
-def exact_mu_squared(leaves: Leaves) -> Fraction | None:
-    """The same for a whole event, without rounding."""
-    if any(leaf.kind != "gaussian" for leaf, _ in leaves):
-        return None
-    return sum((times / Fraction(leaf.sigma) ** 2 for leaf, times in leaves), Fraction(0))
 
 
 def rho(leaf: Leaf) -> Price | None:

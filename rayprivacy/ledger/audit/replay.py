@@ -12,10 +12,8 @@ from rayprivacy.core.keys import Key
 from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.book import AccountBook
 from rayprivacy.ledger.audit.charges import Charges
-from rayprivacy.ledger.audit.doubts import doubts
 from rayprivacy.ledger.audit.exposures import Exposures
 from rayprivacy.ledger.audit.links import check_links
-from rayprivacy.ledger.audit.recalled import recalled
 from rayprivacy.ledger.audit.rows import Row, Rows, check_types
 from rayprivacy.ledger.audit.terms import check_row, read_terms
 
@@ -33,7 +31,6 @@ _BLANK = {
     "exposure": ("charge", "cost"),
 }
 _WITHOUT_RUNG = ("create", "meaning", "plan", "exposure")
-_SECOND_SCHEMA = ("meaning", "plan", "renew", "takeover", "exposure")
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,6 @@ class VerifyReport:
         macs: 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key. Of a book that
             was keyed later, 'checked from entry 17 on': the entries before may have been written anew.
         signature: of an export: 'checked' against a key, 'unchecked' for want of one, or 'none'.
-        recalled: releases that are to be made again if they computed in bfloat16 (see `recalled`).
-        doubts: sentences on claims that do not hold, or may not, because of what earlier versions did (see `doubts`).
     """
 
     accounts: int
@@ -57,8 +52,6 @@ class VerifyReport:
     head: str
     macs: str = "none"
     signature: str = "none"
-    recalled: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,25 +63,15 @@ class Audit:
 
 
 def replay(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> VerifyReport:
-    """Replay a book.
+    """Replay a whole book, which must contain the head seen earlier; LedgerError names the first row that does not fit.
 
-    Args:
-        rows: the whole book.
-        key: the ledger's key, to check the macs.
-        expected_head: a head seen earlier, which the book must still contain.
-
-    Raises:
-        LedgerError: the first row that does not replay.
+    Without the key, the macs are not checked.
     """
     return audit(rows, key, expected_head).report
 
 
 def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> Audit:
-    """As `replay`, keeping the final sums.
-
-    Raises:
-        LedgerError: the first row that does not replay.
-    """
+    """As `replay`, keeping the final sums."""
     check_types(rows)
     head, macs = check_links(rows.entries, key, expected_head)
     walk = _Walk()
@@ -98,8 +81,7 @@ def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) 
     _check_accounts(walk, rows.accounts)
     _check_outputs(walk, rows.outputs)
     counts = len(walk.books), len(rows.entries), len(walk.charges.by_id), len(rows.outputs)
-    again, doubted = recalled(rows.entries, rows.outputs), doubts(rows.entries)
-    return Audit(VerifyReport(*counts, head, macs, recalled=again, doubts=doubted), walk.books)
+    return Audit(VerifyReport(*counts, head, macs), walk.books)
 
 
 class _Walk:
@@ -153,8 +135,8 @@ class _Walk:
 
 
 def _check_shape(row: Row, kind: str, where: str) -> None:
-    if kind not in _BLANK or (kind in _SECOND_SCHEMA and row["balance"] == ""):
-        strict.fail(where, "is of an unknown kind, or lacks its balance")
+    if kind not in _BLANK:
+        strict.fail(where, "is of an unknown kind")
     if any(row[column] for column in _BLANK[kind]) or (kind in _WITHOUT_RUNG and row["rung"]):
         strict.fail(where, f"fills a column that a {kind} entry leaves empty")
 

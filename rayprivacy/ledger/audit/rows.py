@@ -48,11 +48,7 @@ OUTPUT_COLUMNS = {name: kind for name, kind in _types(outputs).items() if name !
 
 
 def read_rows(connection: Connection) -> Rows:
-    """Read a book from a database, inside the caller's transaction.
-
-    Raises:
-        LedgerError: a table cannot be read, or an output is not the one its digest names.
-    """
+    """Read a book from a database, inside the caller's transaction, and compare outputs with their digests."""
     try:
         return Rows(
             [dict(row) for row in connection.execute(select(accounts).order_by(accounts.c.name)).mappings()],
@@ -64,11 +60,7 @@ def read_rows(connection: Connection) -> Rows:
 
 
 def check_types(rows: Rows) -> None:
-    """Check the columns of every row and the type of every cell.
-
-    Raises:
-        LedgerError: a cell is not of its column's type.
-    """
+    """Check the columns of every row and the type of every cell."""
     for row in rows.accounts:
         _check(row, ACCOUNT_COLUMNS, "a row of the accounts")
     for number, row in enumerate(rows.entries, start=1):

@@ -19,7 +19,7 @@ import numpy as np
 from dp_accounting import get_sigma_gaussian
 
 from rayprivacy.ledger.audit import prices, strict
-from rayprivacy.ledger.audit.events import Leaves, read_leaves
+from rayprivacy.ledger.audit.events import read_leaves
 from rayprivacy.ledger.audit.terms import Terms
 
 UNIT = 2**80
@@ -50,11 +50,7 @@ class Rule(Protocol):
 
 
 class SumRule:
-    """The rule of every composition but pld: one sum of costs, and one limit.
-
-    Raises:
-        LedgerError: the terms leave nothing that could be checked.
-    """
+    """The rule of every composition but pld: one sum of costs, and one limit."""
 
     size = 1
 
@@ -101,14 +97,6 @@ class SumRule:
             return None
         low, high = Fraction(found[0]) * (1 - Fraction(1, 10**9)), Fraction(found[1]) * (1 + Fraction(1, 10**6))
         return math.ceil(low * UNIT), math.ceil((high + Fraction(1, 2**70)) * UNIT)
-
-
-def first_schema_cost(leaves: Leaves, where: str) -> Vector:
-    """What a Gaussian event costs in a book that did not record costs yet: the exact sum, rounded up."""
-    total = prices.exact_mu_squared(leaves)
-    if total is None:
-        strict.fail(where, "holds an event that composition 'gdp' does not take")
-    return (math.ceil(total * UNIT),)
 
 
 def _pricing(terms: Terms) -> prices.Pricing:

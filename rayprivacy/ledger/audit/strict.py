@@ -58,9 +58,14 @@ def text(value: Any, where: str, column: str) -> str:
     return value
 
 
+def is_digest(value: str) -> bool:
+    """Whether this is a SHA-256 in hex."""
+    return _DIGEST.fullmatch(value) is not None
+
+
 def digest(value: Any, where: str, column: str) -> str:
     """A SHA-256 in hex."""
-    if not _DIGEST.fullmatch(text(value, where, column)):
+    if not is_digest(text(value, where, column)):
         fail(where, f"holds no digest in {column}")
     return str(value)
 

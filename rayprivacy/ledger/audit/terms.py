@@ -5,15 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.audit import strict
 from rayprivacy.ledger.audit.rows import Row
 
 CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
 MOST_ORDER = 1e5
-_FIRST = {"unit", "relation", "epsilon", "delta", "composition"}
-_LATER: dict[str, Any] = {"kind": CENTRAL, "corpus": "", "parameters": {}}
+_TERMS = {"unit", "relation", "epsilon", "delta", "composition", "kind", "corpus", "parameters"}
 _MEANING = frozenset({"of", "protected"})
 
 
@@ -80,21 +78,13 @@ class Terms:
 
 
 def read_terms(row: Row, where: str) -> Terms:
-    """The terms in a `create` entry; entries of the first schema state the first five only.
-
-    Raises:
-        LedgerError: the entry states no terms that an account can have.
-    """
+    """The terms in a `create` entry."""
     if not row["account"]:
         strict.fail(where, "creates an account without a name")
-    stated = strict.mapping(strict.parse(row["detail"], where, "detail"), _FIRST, where, "detail", frozenset(_LATER))
-    values = _LATER | stated
+    values = strict.mapping(strict.parse(row["detail"], where, "detail"), _TERMS, where, "detail")
     for key, known in _KNOWN.items():
         if strict.text(values[key], where, key) not in known:
-            raise LedgerError(
-                f"{where} of the ledger states a {key} that this version does not know: verify it with the version that"
-                " opened the account; if there was none, the file was altered, so restore the newest copy of it."
-            )
+            strict.fail(where, f"states an unknown {key}")
     strict.text(values["corpus"], where, "corpus")
     strict.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
     if strict.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
@@ -106,11 +96,7 @@ def read_terms(row: Row, where: str) -> Terms:
 
 
 def read_meaning(terms: Terms, row: Row, where: str) -> Terms:
-    """The terms after a `meaning` entry, which says once what the account left open.
-
-    Raises:
-        LedgerError: it says nothing, something that stands already, or what such an account cannot mean.
-    """
+    """The terms after a `meaning` entry, which says once what the account left open."""
     said = strict.mapping(strict.parse(row["detail"], where, "detail"), set(), where, "detail", _MEANING)
     if not said or said.keys() & terms.meaning.keys():
         strict.fail(where, "says nothing of what an account protects, or says it twice")
@@ -129,11 +115,7 @@ def _check_meaning(said: Mapping[str, Any], values: Mapping[str, Any], where: st
 
 
 def check_row(terms: Terms | None, row: Row) -> None:
-    """Compare the row of an account with its `create` entry.
-
-    Raises:
-        LedgerError: they differ, or there is no such entry.
-    """
+    """Compare the row of an account with its `create` entry."""
     found = {key: value for key, value in row.items() if key not in ("name", "parameters")}
     if terms is not None:
         expected = {k: v for k, v in terms.values.items() if k != "parameters"} | {"created_at": terms.created_at}

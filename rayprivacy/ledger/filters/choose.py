@@ -26,27 +26,16 @@ COMPOSITIONS = tuple(_RULES)
 
 
 def rule_for(composition: str, budget: Budget, parameters: dict[str, Any], lines: Lines = ()) -> Rule:
-    """The rule of an account.
-
-    Raises:
-        ConfigError: the composition rule is unknown, or its order leaves nothing of the cap.
-    """
+    """The rule of an account; ConfigError when it is unknown, or its order leaves nothing of the cap."""
     if composition not in _RULES:
-        raise ConfigError(
-            f"privacy.composition is {composition!r}: use one of {', '.join(COMPOSITIONS)}; an account of another rule"
-            " is kept by the version that opened it."
-        )
+        raise ConfigError(f"privacy.composition is {composition!r}: use one of {', '.join(COMPOSITIONS)}.")
     return _RULES[composition](budget, parameters, lines)
 
 
 def parameters_for(
     composition: str, budget: Budget, order: float | None = None, plan: Sequence[DpEvent] = ()
 ) -> dict[str, Any]:
-    """What the rule fixes when the account is opened: the given RDP order, or the best one for a plan.
-
-    Raises:
-        ConfigError: 'rdp' without an order and without a plan, an order for another rule, or a plan far above the cap.
-    """
+    """The parameters of a new account's rule: the given RDP order, or the best one for a plan."""
     if composition != "rdp":
         if order is not None:
             raise ConfigError(f"order is {order} and composition is '{composition}': only 'rdp' takes one.")

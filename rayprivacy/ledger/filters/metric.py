@@ -13,26 +13,20 @@ from rayprivacy.accounting.events import leaves, protected_by
 from rayprivacy.accounting.metric import MetricLocalDpEvent, exact_epsilon
 from rayprivacy.core.errors import EventError
 from rayprivacy.core.units import Budget
-from rayprivacy.ledger.filters.grid import Vector, down, real, up
+from rayprivacy.ledger.filters.rule import SumRule
 
 
-class MetricRule:
+class MetricRule(SumRule):
     """Sum of the per-document epsilons, at most epsilon*."""
 
-    size = 1
     claim = "basic composition of metric local privacy, per document"
 
     def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.limit = down(budget.epsilon)
+        super().__init__(budget, budget.epsilon)
 
-    def cost(self, event: DpEvent, used: Vector) -> Vector:
-        """Tokens times (epsilon times diameter, and the cost of words that are kept).
-
-        Raises:
-            EventError: the event is of another kind, or its parts protect the words of two lists.
-        """
-        protected_by(event)
+    def price(self, event: DpEvent) -> Fraction:
+        """Tokens times (epsilon times diameter, and the cost of words that are kept), for the words of one list."""
+        protected_by(event)  # refuses parts that protect two lists
         total = Fraction(0)
         for leaf, times in leaves(event):
             if type(leaf) is not MetricLocalDpEvent:
@@ -40,20 +34,8 @@ class MetricRule:
                     f"the event is a {type(leaf).__name__}: composition 'metric' takes metric-local events."
                 )
             total += exact_epsilon(leaf) * times
-        return (up(total),)
+        return total
 
-    def admits(self, used: Vector) -> bool:
-        """Whether the cap holds."""
-        return used[0] <= self.limit
-
-    def share(self, used: Vector) -> float:
-        """Part of the cap that is used."""
-        return used[0] / self.limit
-
-    def epsilon(self, used: Vector) -> float:
+    def epsilon_of(self, spent: float) -> float:
         """The sum itself."""
-        return real(used[0])
-
-    def left(self, used: Vector) -> float:
-        """What is left of epsilon*."""
-        return max(0.0, real(self.limit - used[0]))
+        return spent

@@ -5,39 +5,27 @@ under full adaptivity (Rogers et al. 2016; Feldman & Zrnic 2021). On Gaussian ev
 least as good; this is the rule for accounts that also take Laplace noise.
 """
 
+from fractions import Fraction
+
 from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.accounting import zcdp
 from rayprivacy.core.units import Budget
-from rayprivacy.ledger.filters.grid import Vector, down, real, up
+from rayprivacy.ledger.filters.rule import SumRule
 
 
-class ZcdpRule:
+class ZcdpRule(SumRule):
     """Sum of rho, at most rho*."""
 
-    size = 1
     claim = "zero-concentrated DP (zCDP filter)"
 
     def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.limit = down(zcdp.rho_cap(budget))
+        super().__init__(budget, zcdp.rho_cap(budget))
 
-    def cost(self, event: DpEvent, used: Vector) -> Vector:
+    def price(self, event: DpEvent) -> Fraction:
         """The rho of the event."""
-        return (up(zcdp.rho(event)),)
+        return zcdp.rho(event)
 
-    def admits(self, used: Vector) -> bool:
-        """Whether the cap holds."""
-        return used[0] <= self.limit
-
-    def share(self, used: Vector) -> float:
-        """Part of the cap that is used."""
-        return used[0] / self.limit
-
-    def epsilon(self, used: Vector) -> float:
+    def epsilon_of(self, spent: float) -> float:
         """The epsilon of this rho."""
-        return zcdp.epsilon_of_rho(real(used[0]), self._budget.delta)
-
-    def left(self, used: Vector) -> float:
-        """The epsilon of what is left of rho*."""
-        return min(self._budget.epsilon, self.epsilon((max(0, self.limit - used[0]),)))
+        return zcdp.epsilon_of_rho(spent, self._budget.delta)
