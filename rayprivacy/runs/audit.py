@@ -11,7 +11,6 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import load_key
 from rayprivacy.runs.directory import CERTIFICATE
 from rayprivacy.runs.method import Method
-from rayprivacy.runs.pretraining import on_its_base
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.scored import attacked_models
 from rayprivacy.runs.shadows import train_shadows
@@ -37,7 +36,7 @@ def audit_finished(
     if not method.card.has_model:
         raise ConfigError(f"method '{recipe.method}' releases no model, so it has no losses to attack.")
     if (root / CERTIFICATE).exists():  # of a run that is not finished the audit itself says so
-        recipe = on_its_base(root, recipe)
+        recipe = recipe.on_its_base(root)
     audit = RunAudit(
         root,
         recipe.model,

@@ -5,22 +5,20 @@ from rayprivacy.evaluation.settings import require_extra
 from rayprivacy.evaluation.texts import LEAST_TEXTS
 from rayprivacy.models.sentence_weights import sentence_weights
 from rayprivacy.runs.method import Method
+from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 
 
-def check_recipe(method: Method, recipe: Recipe, *, measured: bool = True) -> None:
-    """Refuse what would fail after something was spent.
-
-    Args:
-        method: of the recipe.
-        recipe: the recipe.
-        measured: whether the run will be compared with private text, if its recipe says so.
+def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
+    """Refuse what would fail after something was spent; `measured` runs are compared with private text, if they say so.
 
     Raises:
-        ConfigError: private inputs of the method cannot be used, a package of the extra `eval` is missing, the run is
-            to write too few texts for a comparison, or an audit is wanted of a method without a language model.
+        ConfigError: inputs of the method or of one of its blocks cannot be used, a package of the extra `eval` is
+            missing, the run is to write too few texts for a comparison, or an audit is wanted of a method without a
+            language model.
     """
     method.check_inputs(recipe)
+    plan.check(recipe)
     if recipe.audit and not method.card.has_model:
         raise ConfigError(
             f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."

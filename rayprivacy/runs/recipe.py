@@ -176,6 +176,13 @@ class Recipe(Config):
         """Name of the release: equal recipes are the same release."""
         return self._named(FREE)
 
+    def on_its_base(self, root: Path) -> Self:
+        """The recipe of a finished run in `root`, with the public model that the run stood on as its base model.
+
+        For what looks at the run afterwards, such as models that are trained like its own.
+        """
+        return self
+
     def absolute(self) -> Self:
         """The same recipe for a process with another working directory: the same release, absolute private paths.
 

@@ -18,7 +18,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.sealing import Seal
 from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.runs.directory import CERTIFICATE, Run, note_private
+from rayprivacy.runs.directory import CERTIFICATE, note_private
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.method import Method
@@ -56,8 +56,8 @@ def _trained(
         console.print(f"shadow model {number + 1}", highlight=False)
         private_directory(folder)
         _write_corpus(folder / "corpus.parquet", population, shadow)
-        run = Run.open(folder / "run", shadow_recipe(recipe, folder), resume=True, console=console, measured=False)
-        drive(method, run)
+        theirs = shadow_recipe(recipe, folder)
+        drive(method, theirs, folder / "run", console=console, measured=False, announce=False)
     return shadow
 
 

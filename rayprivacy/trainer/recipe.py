@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.blocks.steps_plan import PART_FILES, SampledPrivacyConfig, check_layer_scale
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
@@ -19,7 +20,6 @@ from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.runs.recipe import FREE, Recipe, Resources
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, check_layer_scale
 
 
 class DatasetConfig(CorpusConfig):

@@ -5,7 +5,6 @@ from typing import Any
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.methods.registry import method_of
-from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.tuning.heldout_loss import heldout_loss
@@ -28,8 +27,8 @@ def next_report(trials: Trials, recipe: Recipe, number: int) -> dict[str, Any]:
     last = number >= trials.reports(recipe)
     method = method_of(recipe)
     folder = trials.folder(recipe)
-    run = Run.open(folder, recipe.absolute(), resume=True, measured=False)
-    drive(method, run, until=None if last else number)
+    until = None if last else number
+    run, _ = drive(method, recipe.absolute(), folder, until=until, measured=False, announce=False)
     metric = trials.space.metric
     if metric.charged:
         figure = heldout_loss(run, metric, trials.chunks(recipe, number))

@@ -4,6 +4,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
+from rayprivacy.blocks.steps_plan import (
+    PART_FILES,
+    SampledPrivacyConfig,
+    SampledResources,
+    check_layer_scale,
+    with_learning_rate,
+)
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
@@ -13,14 +21,7 @@ from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    SampledPrivacyConfig,
-    SampledResources,
-    check_layer_scale,
-    with_learning_rate,
-)
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 
 class SelectivePrivacyConfig(SampledPrivacyConfig):
@@ -182,3 +183,26 @@ class DomainPrivateRecipe(PretrainedRecipe):
     def resolved_training(self) -> DpSgdConfig:
         """The training block with a learning rate: by default one that suits what is trained."""
         return with_learning_rate(self.training, self.adapter)
+
+
+CARD = Card(
+    citation="domain-private training (Domain Private Transformers for Multi-Domain Dialog Systems, 2023)",
+    sentence="a language model was fine-tuned on copies of private text that a public policy had redacted, with light"
+    " noise or none, and on the full text in noisy steps of DP-SGD. What the policy does not find is not protected.",
+    private=(
+        ("corpus", "the raw text"),
+        ("users", "one id each"),
+        ("copies", "redacted"),
+        ("gradients", "clipped"),
+    ),
+    released=(("model", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE | PRETRAINED | {"domain_private": "Domain-private model (this run)"},
+    ours="domain_private",
+)
+METHOD = Method(
+    recipe=DomainPrivateRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.domain_private.plan:plan_run",
+    run="rayprivacy.methods.domain_private.method:run",
+    reading="rayprivacy.methods.domain_private.method:reading_of",
+)

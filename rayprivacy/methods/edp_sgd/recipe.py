@@ -4,13 +4,14 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.blocks.steps_plan import PART_FILES, SampledPrivacyConfig, check_layer_scale, with_learning_rate
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
+from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import Recipe, Resources
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, check_layer_scale, with_learning_rate
 
 WHOLE = AdapterConfig(kind="full")
 
@@ -93,3 +94,21 @@ class EdpSgdRecipe(Recipe):
     def resolved_training(self) -> DpSgdConfig:
         """The training block with a learning rate: by default one that suits what is trained."""
         return with_learning_rate(self.training, self.adapter)
+
+
+CARD = Card(
+    citation="eDP-SGD (Dupuy et al., ICASSP 2022)",
+    sentence="a public model with a head for intents and one for slots was fine-tuned with clipped, noisy gradients"
+    " of keyed samples of private text.",
+    private=(("corpus", "text, intents, slots"), ("users", "one id each"), ("sample", "by coin"), ("sums", "clipped")),
+    released=(("tagger", "noisy steps"), ("report", "this page")),
+    texts="",
+    loader="AutoModelForTokenClassification",
+)
+METHOD = Method(
+    recipe=EdpSgdRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.edp_sgd.plan:plan_run",
+    run="rayprivacy.methods.edp_sgd.method:run",
+    reading="rayprivacy.methods.edp_sgd.reading:reading_of",
+)

@@ -4,6 +4,15 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.blocks.match_plan import MatchedRecipe
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
+from rayprivacy.blocks.steps_plan import (
+    PART_FILES,
+    SampledPrivacyConfig,
+    SampledResources,
+    check_layer_scale,
+    with_learning_rate,
+)
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig
@@ -12,15 +21,7 @@ from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.methods.generator.presets import GeneratorTraining
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.small_votes import small_vote_noise
-from rayprivacy.runs.matched_recipe import MatchedRecipe
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    SampledPrivacyConfig,
-    SampledResources,
-    check_layer_scale,
-    with_learning_rate,
-)
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 
 class GenerationConfig(WritingConfig):
@@ -73,3 +74,26 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
     def has_histogram(self) -> bool:
         """Whether the shares of the control codes are released."""
         return bool(self.corpus.labels) and self.codes.histogram
+
+
+CARD = Card(
+    citation="the DP-SGD generator (Yue et al., ACL 2023)",
+    sentence="a language model was fine-tuned with clipped, noisy gradients of keyed samples of private text; each text"
+    " stood behind its control code, if it has any.",
+    private=(
+        ("corpus", "the raw text"),
+        ("users", "one id each"),
+        ("sample", "by keyed coin"),
+        ("gradients", "clipped"),
+    ),
+    released=(("generator", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE | PRETRAINED | {"generator": "Generator (this run)"},
+    ours="generator",
+)
+METHOD = Method(
+    recipe=GeneratorRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.generator.plan:plan_run",
+    run="rayprivacy.methods.generator.method:run",
+    reading="rayprivacy.methods.generator.method:reading_of",
+)

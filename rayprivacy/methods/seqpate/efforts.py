@@ -10,7 +10,6 @@ from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.effort import FULL, Effort, Kernel, sampling_kernel
-from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
 _OF_TEACHERS = ("features", "teachers", "votes")  # what actors on GPUs do; only CPUs are timed
@@ -35,7 +34,7 @@ class _Counted:
     def __init__(self, recipe: SeqPateRecipe, size: ModelSize, queries: int) -> None:
         self._recipe, self._size, self._queries = recipe, size, queries
         self._written = recipe.pseudo.texts * recipe.pseudo.max_tokens * recipe.votes.rounds
-        self._released = candidates_of(recipe.match, recipe.generation.texts)
+        self._released = recipe.candidates(recipe.generation.texts)
         self._actors = min(recipe.resources.actors or recipe.teachers.parts, recipe.teachers.parts)
 
     @property

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rayprivacy.blocks.match_plan import MatchedRecipe
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 from rayprivacy.corpus.settings import check_unit
@@ -14,8 +16,7 @@ from rayprivacy.generation.settings import PseudoConfig, WritingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.release.ballots import CLIP_RANGE
-from rayprivacy.runs.matched_recipe import MatchedRecipe
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 from rayprivacy.runs.recipe import Resources
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
@@ -126,3 +127,33 @@ class SeqPateRecipe(PretrainedRecipe, MatchedRecipe):
         is_free = self.votes.rounds == 1 and self.match is None
         learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if is_free else {}
         return self._named({**self.free, **learning})
+
+
+CARD = Card(
+    citation="SeqPATE (Tian et al., NeurIPS 2022)",
+    sentence="many teachers, each trained on one shard of private text, voted on the next token of public sentences,"
+    " and a student learned from the noisy sums of their votes.",
+    private=(
+        ("corpus", "the raw text"),
+        ("users", "one id each"),
+        ("shards", "by keyed hash"),
+        ("teachers", "one per shard"),
+    ),
+    released=(("student", "learns from noise"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE
+    | PRETRAINED
+    | {
+        "base_pseudo": "Base model tuned on pseudo-text",
+        "student": "Student (this run)",
+        "nonprivate": "Trained without privacy",
+    },
+    ours="student",
+)
+METHOD = Method(
+    recipe=SeqPateRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.seqpate.plan:plan_run",
+    run="rayprivacy.methods.seqpate.method:run",
+    reading="rayprivacy.methods.seqpate.method:reading_of",
+    check="rayprivacy.methods.seqpate.plan:check_inputs",
+)

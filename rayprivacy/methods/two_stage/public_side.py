@@ -1,5 +1,6 @@
 """The public inputs: the grammar that trees follow, and annotated text on which the base model is trained first."""
 
+from rayprivacy.blocks.pretrain_plan import BLOCK
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.grammar import Grammar, lispress, read_functions, read_rules
@@ -9,7 +10,6 @@ from rayprivacy.generation.structured import Structure
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import LEAST_TEXTS, ParserConfig, PretrainConfig
-from rayprivacy.runs.pretrain_plan import BLOCK
 
 
 def check_inputs(recipe: TwoStageRecipe) -> None:

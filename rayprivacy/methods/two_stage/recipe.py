@@ -5,6 +5,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
+from rayprivacy.blocks.steps_plan import (
+    PART_FILES,
+    SampledPrivacyConfig,
+    SampledResources,
+    check_layer_scale,
+    with_learning_rate,
+)
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
@@ -13,15 +21,9 @@ from rayprivacy.corpus.settings import CorpusConfig, check_unit
 from rayprivacy.dpsgd.presets import PresetTraining
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    SampledPrivacyConfig,
-    SampledResources,
-    check_layer_scale,
-    with_learning_rate,
-)
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 TREES = "lispress"
 _TREES_STEPS = 20
@@ -232,3 +234,36 @@ class TwoStageRecipe(PretrainedRecipe):
         if stage == "trees":
             data["max_tokens"] = self.parses.max_tokens
         return with_learning_rate(DpSgdConfig.parse(data), self.adapter)
+
+
+CARD = Card(
+    citation="two-stage generation (Mireshghallah et al., ACL 2023)",
+    sentence="two language models were fine-tuned with clipped, noisy gradients of keyed samples of private text, one"
+    " on parse trees and one on utterances behind their trees; the first wrote trees, and the second their utterances.",
+    private=(
+        ("corpus", "utterances and their trees"),
+        ("users", "one id each"),
+        ("samples", "by keyed coin, for each stage"),
+        ("gradients", "clipped"),
+    ),
+    released=(
+        ("tree model", "noisy steps"),
+        ("utterance model", "noisy steps"),
+        ("synthetic text", "new writing"),
+        ("report", "this page"),
+    ),
+    text="Text that a language model wrote from the parse trees in the column `parse`, which another one had written."
+    " Both were made by",
+    opener=prompt("(Yield (Today))"),
+    models=BASE | PRETRAINED | {"two_stage": "Both models (this run)"},
+    ours="two_stage",
+)
+METHOD = Method(
+    recipe=TwoStageRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.two_stage.plan:plan_run",
+    run="rayprivacy.methods.two_stage.method:run",
+    reading="rayprivacy.methods.two_stage.readings:utterances_of",
+    beside="rayprivacy.methods.two_stage.readings:models_beside",
+    check="rayprivacy.methods.two_stage.public_side:check_inputs",
+)

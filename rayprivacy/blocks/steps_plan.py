@@ -1,12 +1,13 @@
-"""What all methods with steps of DP-SGD share: part files, the rules of composition, the learning rate, and the noise.
+"""The plan of a training with DP-SGD: its recipe keys, the least noise that fits the budget, and its charged stage.
 
-Imports neither torch nor Ray: a plan needs it.
+Imports neither torch nor Ray.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from dp_accounting.dp_event import (
     ComposedDpEvent,
@@ -29,8 +30,10 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.strategy import step_factors
+from rayprivacy.runs.assumptions import Placed, Where, at, of_training
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.plan import STEPS_DONE, Block, Stage, Work, composed
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
@@ -57,6 +60,61 @@ class SampledResources(EngineConfig, Resources):
     """
 
     actors: int = Field(default=0, ge=0)
+
+
+@dataclass(frozen=True)
+class Steps(Block):
+    """One training with DP-SGD.
+
+    Attributes:
+        name: of its stage.
+        training: the steps.
+        detail: what is trained, for the plan.
+        size: of the model, for estimates of time; None where it is not known.
+        tokens: that are read of a row, for estimates; those that are trained on when left out.
+        mechanism: the steps with their noise, once they are fitted.
+    """
+
+    calibrated: ClassVar[bool] = True
+    name: str
+    training: DpSgdConfig
+    detail: str
+    size: ModelSize | None = None
+    tokens: int | None = None
+    mechanism: Any = None
+
+    def fitted(self, recipe: Any, beside: Sequence[DpEvent]) -> Self:
+        """With the recipe's noise multiplier, or the least that fits the budget beside the other charges."""
+        before = composed(beside) if beside else None
+        return replace(self, mechanism=sampled_steps(self.training, recipe.privacy, before))
+
+    def stages(self, recipe: Any) -> tuple[Stage, ...]:
+        """The training, charged in chunks of steps."""
+        efforts = _efforts(self.size, self.training, self.tokens or self.training.max_tokens, recipe.resources)
+        return (training_stage(self.name, self.detail, self.mechanism, self.training.chunk, efforts),)
+
+    def assumptions(self, recipe: Any) -> tuple[Placed, ...]:
+        """Those of any training."""
+        return at(Where.STEPS, *of_training(recipe.privacy.unit, self.training.bands, self.training.microbatches))
+
+    def facts(self, recipe: Any) -> Mapping[str, Any]:
+        """What a plan says of its only training."""
+        return {
+            "protection": self.mechanism.protection,
+            "noise": noise_line(self.mechanism, self.training),
+            "figures": noise_figures(steps=self.mechanism),
+            "shards": PART_FILES,
+            "users": guessed_users(self.training),
+        }
+
+
+def training_stage(
+    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] | None = None
+) -> Stage:
+    """A stage of DP-SGD, charged in chunks of `chunk` steps."""
+    charges = tuple(mechanism.event_of(each) for each in mechanism.charged_chunks(chunk))
+    work = (Work(STEPS_DONE, mechanism.steps),)
+    return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts, mechanism=mechanism)
 
 
 def check_layer_scale(training: DpSgdConfig, adapter: AdapterConfig) -> None:
@@ -218,18 +276,14 @@ def guessed_users(training: DpSgdConfig) -> float:
     return training.expected_batch / training.sampling_rate
 
 
-def steps_efforts(size: ModelSize | None, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...] | None:
-    """How much all steps compute, padding included; None where the model's size is not known, or a GPU does it.
-
-    Args:
-        size: of the model that is trained.
-        training: the steps.
-        engine: its workers.
-    """
+def _efforts(
+    size: ModelSize | None, training: DpSgdConfig, tokens: int, engine: EngineConfig
+) -> tuple[Effort, ...] | None:
+    """How much all steps compute, padding included; None where the model's size is not known, or a GPU does it."""
     if size is None or engine.gpu:
         return None
-    tokens = training.expected_batch * training.max_records * training.max_tokens
-    return (Effort("train", size.trained(training.steps * tokens), processes=engine.workers),)
+    of_step = training.expected_batch * training.max_records * tokens
+    return (Effort("train", size.trained(training.steps * of_step), processes=engine.workers),)
 
 
 @lru_cache(maxsize=64)
