@@ -173,42 +173,9 @@ def public_sentences() -> list[str]:
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tiny random Llama (2 layers, width 64, tied head) and a real tokenizer of 400 tokens."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from small_tagger import save_tiny_llama
 
-    out = tmp_path_factory.mktemp("tiny_base")
-    bytes_and_merges = Tokenizer(models.BPE())
-    bytes_and_merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_and_merges.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=["<|endoftext|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bytes_and_merges.train_from_iterator(PUBLIC_SENTENCES, trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bytes_and_merges, bos_token="<|endoftext|>", eos_token="<|im_end|>"
-    )
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.1,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20240607)
-        LlamaForCausalLM(config).eval().save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return out
+    return save_tiny_llama(tmp_path_factory.mktemp("tiny_base"), PUBLIC_SENTENCES)
 
 
 @pytest.fixture(scope="session")
@@ -242,4 +209,4 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a tiny random BERT and a real tokenizer of the public sentences."""
     from small_tagger import save_tiny_bert
 
-    return save_tiny_bert(tmp_path_factory.mktemp("tiny_bert"), list(PUBLIC_SENTENCES))
+    return save_tiny_bert(tmp_path_factory.mktemp("tiny_bert"), PUBLIC_SENTENCES)

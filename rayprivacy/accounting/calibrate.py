@@ -13,6 +13,8 @@ from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 from typing import TypeAlias
 
+from scipy.optimize import brentq
+
 from rayprivacy.accounting.fields import MAX_COUNT
 from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.errors import ConfigError
@@ -22,8 +24,9 @@ _ROUND_UP = 1 + 1e-9  # far above the rounding of the ledger's sum, so that exac
 _LEAST_SIGMA = 1e-3
 _MOST_SIGMA = 1e9
 _TOLERANCE = 1e-4
-_HARDLY = 3e-3  # of an interpolation's step, relative: its error is much smaller then
+_HARDLY = 1e-3  # how much further than a guess says, so that the other side is met
 _MOST_NARROWING = 8
+_FAR = 20.0  # times epsilon: how far a cost is off does not matter beyond
 
 
 def sigma_for(queries: int, budget: Budget) -> float:
@@ -48,7 +51,6 @@ def check_queries(queries: int) -> None:
 
 Cost: TypeAlias = Callable[[float], float]
 _Error: TypeAlias = tuple[float, float]  # logarithms of noise, and of cost / guess there
-_Point: TypeAlias = tuple[float, float]  # logarithms of noise, and of its cost
 
 
 def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | None = None) -> float:
@@ -102,43 +104,28 @@ class _Enough:
 def _narrow(enough: _Enough, guess: Cost) -> None:
     """Ask for costs near the place where they meet epsilon, until it is known on both sides.
 
-    The first place is that of the guess, the second that of the guess times its error at the first. Later ones
-    are interpolated from up to three costs that are nearest to epsilon.
+    From the place of the guess to that of the guess times its error there, and a little further, then Brent's method.
     """
-    known, errors = list[_Point](), list[_Error]()
-    for _ in range(_MOST_NARROWING):
-        if len(known) < 2:
-            sigma = _meeting(_corrected(guess, errors), enough.epsilon, None)
-        else:
-            sigma = _interpolated(known, math.log(enough.epsilon))
-        if not enough.least < sigma < enough.most:
-            sigma = math.sqrt(max(enough.least, sigma / 16) * min(enough.most, sigma * 16))
-        enough(sigma)
-        if enough.most < enough.least * (1 + _TOLERANCE) or not _LEAST_SIGMA < sigma < _MOST_SIGMA:
+
+    def excess(place: float) -> float:
+        enough(math.exp(place))
+        ratio = enough.cost(math.exp(place)) / enough.epsilon
+        return math.log(min(max(ratio, 1 / _FAR), _FAR))
+
+    begin = math.log(min(_meeting(guess, enough.epsilon, None), _MOST_SIGMA))
+    error = excess(begin)
+    corrected = _corrected(guess, [_error(enough.cost(math.exp(begin)), guess, math.exp(begin))])
+    step = 1.1 * (math.log(_meeting(corrected, enough.epsilon, None)) - begin) + math.copysign(_HARDLY, error)
+    ends = (math.log(_LEAST_SIGMA) - 1, math.log(_MOST_SIGMA) + 1)
+    place = begin
+    while place not in ends:
+        place = min(max(begin + step, ends[0]), ends[1])
+        if excess(place) * error <= 0:
+            found = math.exp(brentq(excess, begin, place, xtol=_TOLERANCE / 2, maxiter=_MOST_NARROWING, disp=False))
+            enough(found * (1 - _TOLERANCE / 4))
+            enough(found * (1 + _TOLERANCE / 4))
             return
-        if 0 < enough.cost(sigma) < math.inf:
-            known.append((math.log(sigma), math.log(enough.cost(sigma))))
-            errors.append(_error(enough.cost(sigma), guess, sigma))
-
-
-def _interpolated(known: Sequence[_Point], target: float) -> float:
-    """The noise of a target by Lagrange's polynomial in the cost, on logarithmic scales, through the nearest points.
-
-    Where it has hardly moved, it is taken a little further, so that the next cost tells the other side.
-    """
-    points = sorted({y: (x, y) for x, y in known}.values(), key=lambda point: abs(point[1] - target))[:3]
-    others = [[y for _, y in points if y != own] for _, own in points]
-    terms = [
-        x * math.prod((target - other) / (y - other) for other in rest)
-        for (x, y), rest in zip(points, others, strict=True)
-    ]
-    near = math.exp(points[0][0])
-    sigma = math.exp(max(math.log(_LEAST_SIGMA) - 1, min(math.log(_MOST_SIGMA) + 1, math.fsum(terms))))
-    moved = abs(sigma / near - 1)
-    if moved > _HARDLY:
-        return sigma
-    beyond = max(_TOLERANCE / 4, moved / 30)
-    return sigma * (1 - beyond) if points[0][1] <= target else _digits_up(sigma * (1 + beyond))
+        step *= 2
 
 
 def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None = None) -> float:
@@ -194,7 +181,7 @@ def _check_epsilon(epsilon: float) -> None:
 
 
 def _error(cost: float, guess: Cost, sigma: float) -> _Error:
-    return math.log(sigma), math.log(cost) - math.log(max(guess(sigma), 1e-300))
+    return math.log(sigma), math.log(min(max(cost, 1e-300), 1e300)) - math.log(max(guess(sigma), 1e-300))
 
 
 def _corrected(guess: Cost, known: Sequence[_Error]) -> Cost:

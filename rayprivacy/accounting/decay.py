@@ -51,19 +51,9 @@ def decayed(
 ) -> list[tuple[float, int]]:
     """Effective multipliers of the schedule z_t = z0 d(t), t = 0 .. steps-1, with how many steps have each.
 
-    Where the schedule has more levels, neighbouring steps share the least multiplier among them: an upper bound.
-
-    Args:
-        z0: multiplier as printed, noise std / C.
-        schedule: d.
-        steps: number of steps.
-        workers: logical number N of contributions that are averaged.
-        per_worker: noise / N ("n", as printed) or noise / sqrt N ("sqrt-n").
-        levels: how many different multipliers to keep apart.
-        max_scale: the largest alpha_k where noise is added after un-scaling; 1 without scales, or with scaled noise.
-
-    Raises:
-        ConfigError: a number is out of range.
+    Where the schedule has more than `levels` of them, neighbouring steps share the least: an upper bound. z0 is noise
+    std / C as printed, `workers` the logical number N of contributions that are averaged, each with noise / N ("n", as
+    printed) or noise / sqrt N ("sqrt-n"). `max_scale` is the largest alpha_k where noise is added after un-scaling.
     """
     if not 0 < z0 < math.inf:
         raise ConfigError(f"z0 is {z0}: give a positive finite number.")
@@ -123,11 +113,7 @@ class DecayingNoise:
         return Figures({"gdp": epsilon_of(mu, delta)})
 
     def least_z0(self, epsilon: float, delta: float) -> float:
-        """The least first multiplier as printed with which the schedule costs at most epsilon.
-
-        Raises:
-            ConfigError: epsilon or delta is out of range, or no multiplier from 1e-3 to 1e9 is enough.
-        """
+        """The least first multiplier as printed with which the schedule costs at most epsilon."""
 
         def guess(z0: float) -> float:
             return guessed_epsilon([(self.q, sigma, times) for sigma, times in self.levels(z0)], delta)

@@ -43,10 +43,6 @@ def figures(lines: Sequence[tuple[DpEvent, int]], delta: float) -> Figures:
     """The epsilon of basic mechanisms with their counts, by PLD and by Renyi orders.
 
     For Renyi orders a mixture counts as its costlier stand-in `at_once`.
-
-    Raises:
-        EventError: an event is invalid, or no accountant has a figure.
-        ConfigError: delta is outside (0, 1).
     """
     by: dict[str, float] = {}
     notes = []

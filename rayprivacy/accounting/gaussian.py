@@ -26,11 +26,7 @@ _ULPS = 4 * sys.float_info.epsilon
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """The delta of mu-GDP at `epsilon`, an upper bound within float rounding of the truth.
-
-    Raises:
-        ConfigError: mu or epsilon is negative or not finite.
-    """
+    """The delta of mu-GDP at `epsilon`, an upper bound within float rounding of the truth."""
     _check("mu", mu)
     _check("epsilon", epsilon)
     if mu == 0:
@@ -45,11 +41,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest epsilon that mu-GDP gives at `delta`, rounded up.
-
-    Raises:
-        ConfigError: mu is negative or not finite, or delta is outside (0, 1).
-    """
+    """The smallest epsilon that mu-GDP gives at `delta`, rounded up."""
     _check("mu", mu)
     if not 0 < delta < 1:
         raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")

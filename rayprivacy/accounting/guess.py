@@ -18,22 +18,13 @@ _MOST = 600.0  # of 1 / sigma^2, whose exponential would not fit a float
 
 
 def guessed_epsilon(lines: Sequence[tuple[float, float, int]], delta: float) -> float:
-    """About what sampled steps cost; falls as the noise grows.
-
-    Args:
-        lines: sampling rate, noise multiplier and number of steps of each kind of step.
-        delta: of the figure.
-    """
+    """About what steps cost, each kind given as (sampling rate, noise multiplier, steps); falls as the noise grows."""
     squares = math.fsum(times * _square(q, 1 / sigma**2) for q, sigma, times in lines)
     return epsilon_of(math.sqrt(min(squares, _MOST_SQUARE)), delta)
 
 
 def equal_noise(levels: Sequence[tuple[float, int]]) -> float:
-    """The one noise multiplier at which as many sampled steps are guessed to cost what steps of several levels do.
-
-    Args:
-        levels: noise multipliers, with how many steps have each.
-    """
+    """The one noise multiplier at which sampled steps are guessed to cost what those of all (multiplier, steps) do."""
     steps = sum(times for _, times in levels)
     mean = math.fsum(times * math.expm1(min(sigma**-2, _MOST)) for sigma, times in levels) / steps
     return 1 / math.sqrt(math.log1p(mean))

@@ -54,11 +54,7 @@ Lines = Sequence[tuple[DpEvent, int]]
 
 
 def pld_epsilon(lines: Lines, delta: float) -> float:
-    """The epsilon of basic mechanisms, each with its count, at delta.
-
-    Raises:
-        EventError: a mechanism has no privacy loss distribution, or computing it would take too long.
-    """
+    """The epsilon of basic mechanisms, each with its count, at delta."""
     lines = [(_prepared(leaf), times) for leaf, times in _merged(lines)]
     if not lines:
         return 0.0

@@ -29,11 +29,7 @@ from rayprivacy.core.errors import ConfigError, EventError
 
 
 def read_plan(path: Path | str) -> tuple[DpEvent, ...]:
-    """The events of a plan file.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not a list of events.
-    """
+    """The events of a plan file."""
     try:
         listed = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -49,11 +45,7 @@ def read_plan(path: Path | str) -> tuple[DpEvent, ...]:
 
 
 def plan_lines(events: Sequence[DpEvent]) -> tuple[tuple[DpEvent, int], ...]:
-    """The basic mechanisms of a plan with their counts, equal ones added up, in an order that depends on neither.
-
-    Raises:
-        EventError: an event is invalid.
-    """
+    """The basic mechanisms of a plan with their counts, equal ones added up, in an order that depends on neither."""
     counts: dict[str, int] = {}
     for event in events:
         for leaf, times in leaves(from_json(to_json(event))):
@@ -67,9 +59,6 @@ def dominates(line: DpEvent, leaf: DpEvent) -> bool:
 
     Less noise and more sampling cost more; not sampling costs as much as sampling always. Other kinds only cover
     themselves, and metric privacy covers nothing.
-
-    Raises:
-        EventError: one of the two is invalid.
     """
     line, leaf = from_json(to_json(line)), from_json(to_json(leaf))
     if MetricLocalDpEvent in (type(line), type(leaf)):
@@ -83,12 +72,7 @@ def dominates(line: DpEvent, leaf: DpEvent) -> bool:
 
 
 def plan_epsilon(lines: Sequence[tuple[DpEvent, int]], delta: float) -> float:
-    """The epsilon of a whole plan by privacy loss distributions, rounded against the user of the budget.
-
-    Raises:
-        EventError: a line is invalid or not composable by 'pld'.
-        ConfigError: delta is outside (0, 1).
-    """
+    """The epsilon of a whole plan by privacy loss distributions, rounded against the user of the budget."""
     return epsilon([SelfComposedDpEvent(leaf, times) for leaf, times in lines], delta, "pld")
 
 

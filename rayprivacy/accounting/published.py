@@ -38,12 +38,6 @@ def votes_as_published(paper: str, queries: int, sigma: float, delta: float) -> 
 
     With rho = queries / (2 sigma^2) the best order gives rho + 2 sqrt(rho log(1/delta)); assumed to be optimised over
     real orders.
-
-    Args:
-        paper: name and year of the method, for the label.
-        queries: queries answered.
-        sigma: noise std / L2 sensitivity.
-        delta: of the figure.
     """
     rho = queries / (2 * sigma * sigma)
     epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))
@@ -75,10 +69,6 @@ def two_stage_together(stages: Sequence[tuple[float, float, int]], delta: float)
 
     The paper counts its batches as Poisson samples. Its code shuffles: a unit then takes part in a share q of the steps
     of a stage, for certain, and the second figure counts these as Gaussians without amplification, which is exact.
-
-    Args:
-        stages: sampling rate, noise multiplier and steps of each.
-        delta: of the figures.
     """
     sampled = [(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps) for q, sigma, steps in stages]
     mu = math.sqrt(math.fsum(math.ceil(q * steps) / sigma**2 for q, sigma, steps in stages))
@@ -99,11 +89,8 @@ def edpsgd(claimed: Sequence[tuple[DpEvent, int]], delta: float) -> Published:
 def edpsgd_by_zcdp(rho: float, delta: float) -> Published:
     """eDP-SGD (Dupuy et al., ICASSP 2022), the same by zCDP, which the paper names (after Yu et al., 2019).
 
-    That counts an epoch of shuffled batches as one release. Which conversion the paper took, it does not say.
-
-    Args:
-        rho: sum of 1 / (2 z_t^2) over epochs, at the multipliers as printed.
-        delta: of the figure.
+    That counts an epoch of shuffled batches as one release; rho is the sum of 1 / (2 z_t^2) over epochs. Which
+    conversion the paper took, it does not say.
     """
     epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))
     return Published(epsilon, f"{_EDPSGD}, zCDP with each epoch as one release")

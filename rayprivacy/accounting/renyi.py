@@ -54,13 +54,7 @@ logging.getLogger("absl").addFilter(lambda record: "_compute_log_a_frac" not in 
 
 
 def rdp(event: DpEvent, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]:
-    """Renyi costs of an event at each order, rounded up.
-
-    Raises:
-        EventError: the event is invalid, has no Renyi bound here (a mixture, metric privacy, no privacy), or its cost
-            is not a finite number.
-        ConfigError: an order is not a number above 1 and at most 1e5.
-    """
+    """Renyi costs of an event at each order, rounded up."""
     orders = _checked(tuple(orders))
     total = np.zeros(len(orders))
     for leaf, times in leaves(from_json(to_json(event))):
@@ -71,12 +65,9 @@ def rdp(event: DpEvent, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]
 
 
 def epsilon_at(rdp: float, order: float, delta: float) -> float:
-    """The epsilon of a Renyi cost at one order, at least 0.
-
-    Raises:
-        ConfigError: the cost is negative or NaN, the order is not above 1, or delta is outside (0, 1).
-    """
-    _check_delta(delta)
+    """The epsilon of a Renyi cost at one order, at least 0."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
     _checked((order,))
     if not rdp >= 0:
         raise ConfigError(f"rdp is {rdp}: give a number that is not negative.")
@@ -84,11 +75,7 @@ def epsilon_at(rdp: float, order: float, delta: float) -> float:
 
 
 def rdp_cap(order: float, budget: Budget) -> float:
-    """The largest Renyi cost at this order that fits the budget, rounded down.
-
-    Raises:
-        ConfigError: the order leaves nothing of this budget.
-    """
+    """The largest Renyi cost at this order that fits the budget, rounded down."""
     _checked((order,))
     cap = math.nextafter(budget.epsilon + _discount(order, budget.delta), -math.inf)
     while cap > 0 and epsilon_at(cap, order, budget.delta) > budget.epsilon:
@@ -102,12 +89,7 @@ def rdp_cap(order: float, budget: Budget) -> float:
 
 
 def best_order(events: Sequence[DpEvent], delta: float) -> float:
-    """The order of ORDERS that gives the least epsilon at delta for a plan.
-
-    Raises:
-        EventError: as `rdp`.
-        ConfigError: delta is outside (0, 1).
-    """
+    """The order of ORDERS that gives the least epsilon at delta for a plan."""
     total = np.sum([rdp(event) for event in events], axis=0) if events else np.zeros(len(ORDERS))
     return min(zip(ORDERS, total, strict=True), key=lambda pair: epsilon_at(float(pair[1]), pair[0], delta))[0]
 
@@ -172,8 +154,3 @@ def _checked(orders: tuple[float, ...]) -> tuple[float, ...]:
         if isinstance(order, bool) or not isinstance(order, int | float) or not 1 < order <= MOST_ORDER:
             raise ConfigError(f"order is {order!r}: give a number above 1 and at most {MOST_ORDER:g}.")
     return tuple(map(float, orders))
-
-
-def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")

@@ -34,9 +34,6 @@ class NoiseSchedule:
         kind: see the module.
         tau: how fast it falls, for each t; 0 for `constant` alone.
         steps_per_epoch: steps after which t grows by 1, a public number.
-
-    Raises:
-        ConfigError: the kind is unknown, tau does not go with it, or steps_per_epoch is below 1.
     """
 
     kind: ScheduleKind = "constant"
@@ -67,16 +64,7 @@ class NoiseSchedule:
         return math.exp(-self.tau * epoch) if self.falls else 1.0
 
     def levels(self, steps: int, chunk: int = 1, most: int = MOST_LEVELS) -> Levels:
-        """The factors of all steps, each with the number of steps in a row that have it.
-
-        Args:
-            steps: T.
-            chunk: steps that are charged at once; a level begins with a chunk.
-            most: how many levels there are at most.
-
-        Raises:
-            ConfigError: t counts epochs, and an epoch is no whole number of chunks.
-        """
+        """The factors of all steps, each with the number of steps in a row that have it."""
         if not self.falls:
             return ((1.0, steps),)
         if self.steps_per_epoch > 1 and self.steps_per_epoch % chunk:

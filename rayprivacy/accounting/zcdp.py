@@ -27,11 +27,7 @@ _UP = 1 + 1e-12
 
 
 def rho(event: DpEvent) -> Fraction:
-    """The exact rho of a composition of Gaussian and Laplace events.
-
-    Raises:
-        EventError: the event is invalid, or holds another mechanism.
-    """
+    """The exact rho of a composition of Gaussian and Laplace events."""
     return total([_rho(leaf) * times for leaf, times in leaves(from_json(to_json(event)))])
 
 
@@ -40,9 +36,6 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
     Source: Canonne, Kamath & Steinke 2020: the least over a > 1 of rho*a + log((a-1)/a) - (log delta + log a)/(a-1).
     Every a gives a valid bound, so the search for the least one may stop anywhere.
-
-    Raises:
-        ConfigError: rho is negative or not finite, or delta is outside (0, 1).
     """
     if not 0 <= rho < math.inf:
         raise ConfigError(f"rho is {rho}: give a finite number that is not negative.")

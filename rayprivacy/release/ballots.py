@@ -49,9 +49,6 @@ class Ballot:
         candidates: candidate tokens per query.
         kind: the whole distribution, or its most likely candidate.
         clip: L2 radius r of centred votes, as a probability; None for votes that are not centred.
-
-    Raises:
-        ReleaseError: the kind is unknown, or the radius is out of range.
     """
 
     candidates: int
@@ -84,29 +81,12 @@ class Ballot:
         return (0 if self.clip is None else -largest), largest
 
     def quantise(self, probabilities: _Real, centre: _Real | None = None) -> Votes:
-        """Ballots [..., candidates] from distributions of this shape.
-
-        Args:
-            probabilities: one distribution for each ballot.
-            centre: public distribution that centred votes deviate from; its shape broadcasts to that of the votes.
-
-        Raises:
-            ReleaseError: the last axis is not `candidates` long, a centre is missing, not asked for, of another shape,
-                or no sub-distribution.
-        """
+        """Ballots [..., candidates] from distributions of this shape."""
         ballots: Votes = self._steps(probabilities, centre).astype(np.int64)
         return ballots
 
     def summed(self, probabilities: _Real, centre: _Real | None = None) -> Votes:
-        """The sum over teachers of their ballots, int64 [..., candidates].
-
-        Args:
-            probabilities: distributions [..., teachers, candidates].
-            centre: as for `quantise`, [..., candidates] without the teachers' axis.
-
-        Raises:
-            ReleaseError: as `quantise`.
-        """
+        """The sum over teachers of their ballots, int64 [..., candidates]."""
         if np.ndim(probabilities) < 2:
             raise ReleaseError("votes have no axis of teachers: give [..., teachers, candidates].")
         shared = None if centre is None else np.asarray(centre)[..., None, :]
@@ -116,7 +96,8 @@ class Ballot:
 
     def _steps(self, probabilities: _Real, centre: _Real | None) -> _Real:
         """Whole grid steps as floats: float32 for float32, where a multiple of 2^20 is exact and rounds alike."""
-        votes = _floats(probabilities)
+        given = np.asarray(probabilities)
+        votes = given if given.dtype == np.float32 else np.asarray(given, dtype=np.float64)
         if votes.ndim < 1 or votes.shape[-1] != self.candidates:
             raise ReleaseError(f"votes have the shape {votes.shape}: the last axis must be {self.candidates} long.")
         if (centre is None) != (self.clip is None):
@@ -134,12 +115,6 @@ class Ballot:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _floats(values: _Real) -> _Real:
-    """Float32 as it is, anything else as float64."""
-    array = np.asarray(values)
-    return array if array.dtype == np.float32 else np.asarray(array, dtype=np.float64)
 
 
 def _valid(votes: _Real) -> npt.NDArray[np.bool_]:

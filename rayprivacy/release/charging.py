@@ -29,9 +29,6 @@ class Asked:
     Attributes:
         corpus: keyed digest of the private rows (`ShardManifest.corpus_digest`).
         question: digest of the question.
-
-    Raises:
-        ReleaseError: one of them is no digest.
     """
 
     corpus: str
@@ -50,12 +47,6 @@ def input_digest(key: Key, kind: str, stage: str, *parts: str) -> str:
     Two releases of one run with the same digest are one charge, and one draw of noise. A method that makes several
     releases of a kind names the stage of each; then they differ even if all they read and all their settings are equal.
 
-    Args:
-        key: the run's secret.
-        kind: of release: votes, a histogram or steps.
-        stage: names the release among those of its kind; empty where a run has one alone, whose digest it leaves alone.
-        parts: digests of what is read, of what is asked and of the mechanism.
-
     >>> key = Key.for_tests()
     >>> input_digest(key, "release-steps", "", "corpus") == key.digest("release-steps", "corpus")
     True
@@ -67,11 +58,7 @@ def input_digest(key: Key, kind: str, stage: str, *parts: str) -> str:
 
 
 def leased(ledger: LedgerApi, charge: Charge) -> Charge:
-    """Start a charge, waiting while another process has its lease.
-
-    Returns:
-        The charge, started by this process, taken over from one whose lease has run out, or committed by another one.
-    """
+    """Start a charge, waiting while another process has its lease."""
     while True:
         try:
             return ledger.start(charge)

@@ -141,14 +141,7 @@ class HistogramMechanism(NoisyCounts):
         return {"mechanism": "histogram", "scale": SCALE, **asdict(self)}
 
     def contribution(self, counts: npt.NDArray[Any]) -> Sums:
-        """Sums [cells] of the normalised histograms of some units; those of disjoint sets of units add up.
-
-        Args:
-            counts: whole numbers [units, cells]: how many records of a unit fall into a cell, one row for each unit.
-
-        Raises:
-            ReleaseError: the shape or the dtype is another one; the message holds no count.
-        """
+        """Sums [cells] of the normalised histograms of some units, from whole numbers [units, cells]."""
         return normalised_sums(counts, self.cells)
 
     def to_shares(self, noisy: Sums) -> Shares:
@@ -162,12 +155,7 @@ class HistogramMechanism(NoisyCounts):
 def normalised_sums(counts: npt.NDArray[Any], cells: int) -> Sums:
     """Sums [cells] of units' histograms, each divided by its number of records and rounded down to the grid.
 
-    Args:
-        counts: whole numbers [units, cells]; a row that holds a negative or absurdly large entry contributes zero.
-        cells: how many there must be.
-
-    Raises:
-        ReleaseError: the shape or the dtype is another one; the message holds no count.
+    A row of the counts [units, cells] that holds a negative or absurdly large entry contributes zero.
     """
     if counts.ndim != 2 or counts.shape[1] != cells or not np.issubdtype(counts.dtype, np.integer):
         raise ReleaseError(f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {cells}].")
@@ -179,11 +167,7 @@ def normalised_sums(counts: npt.NDArray[Any], cells: int) -> Sums:
 
 
 def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
-    """Refuse noise that is out of range, and units that hand in no histogram.
-
-    Raises:
-        ReleaseError: the noise multiplier is out of range, or the unit is neither user nor record.
-    """
+    """Refuse noise that is out of range, and units that hand in no histogram."""
     if not SIGMA_RANGE[0] <= sigma <= SIGMA_RANGE[1]:
         raise ReleaseError(f"sigma is {sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}.")
     if unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
@@ -193,10 +177,7 @@ def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
 def summed(mechanism: NoisyCounts, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> Sums:
     """Sums [cells] over records of which each falls into some cells; integers, so that their order does not matter.
 
-    Args:
-        mechanism: bounds what one unit adds.
-        owners: for each record the number of its unit, from 0 on, [records].
-        cells: the cells of each record, [records, places].
+    `owners` [records] is the number of each record's unit, from 0 on, and `cells` [records, places] its cells.
     """
     total = np.zeros(mechanism.cells, dtype=np.int64)
     for first in range(0, int(owners.max(initial=-1)) + 1, _UNITS_AT_ONCE):
@@ -208,11 +189,7 @@ def summed(mechanism: NoisyCounts, owners: npt.NDArray[Any], cells: npt.NDArray[
 
 
 def check_cells(cells: int) -> None:
-    """Refuse more combinations of label values than a histogram can tell apart.
-
-    Raises:
-        ConfigError: there are more than `MAX_CELLS`, or none.
-    """
+    """Refuse more combinations of label values than a histogram can tell apart, or none."""
     if not 1 <= cells <= MAX_CELLS:
         raise ConfigError(
             f"codes.values makes {cells:,} combinations of labels (each label also has 'other'), and 1 to"

@@ -83,14 +83,7 @@ class Margins(NoisyCounts):
         return np.split(values, np.cumsum(self.blocks)[:-1], axis=-1)
 
     def contribution(self, counts: npt.NDArray[Any]) -> Sums:
-        """Sums [cells] of some units; those of disjoint sets of units add up.
-
-        Args:
-            counts: whole numbers [units, cells]: how many records of a unit fall into a cell, one row for each unit.
-
-        Raises:
-            ReleaseError: the shape or the dtype is another one; the message holds no count.
-        """
+        """Sums [cells] of some units from whole numbers [units, cells], block by block."""
         if counts.ndim != 2 or counts.shape[1] != self.cells:
             raise ReleaseError(
                 f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {self.cells}]."

@@ -72,17 +72,13 @@ class StepRelease:
 
         Args:
             ledger: where it is charged.
-            account: the account that pays.
-            release_id: names the release.
+            account, release_id, mechanism, chunk, central: of the class.
             key: the run's secret.
-            mechanism: the steps.
-            chunk: steps that are reserved at once.
             corpus: keyed digest of the corpus.
             base: digest of the base model.
             more: digests of what else is read.
             stage: names the training where a release has several; empty where it has one. Two stages have charges,
                 coins and noise of their own, even if all else is equal.
-            central: a central account that pays for all steps of a schedule besides.
 
         Raises:
             ReleaseError: a schedule has light noise and no central account, or the other way round.
@@ -117,7 +113,7 @@ class StepRelease:
         return [(self.central, mechanism.central_event_of(steps), Protection(mechanism.unit)), own]
 
     def rung_of(self, done: int) -> int:
-        """The first rung that may still have to be committed when so many steps are done."""
+        """The first rung that may still have to be committed after the first `done` steps."""
         chunks = self.mechanism.charged_chunks(self.chunk)
         return next(rung for rung, steps in enumerate(chunks, start=1) if steps.stop >= done)
 

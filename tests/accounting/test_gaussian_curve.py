@@ -74,14 +74,6 @@ def test_calibration_is_admitted_exactly(queries: int, eps: float, delta: float)
     assert gdp_mu_squared(event) == pytest.approx(cap, rel=1e-8)
 
 
-def test_published_figures_of_the_accountants() -> None:
-    dpsgd = [dpa.SelfComposedDpEvent(dpa.PoissonSampledDpEvent(0.01, dpa.GaussianDpEvent(1.0)), 1000)]
-    assert epsilon(dpsgd, 1e-5, "rdp") == pytest.approx(2.101, abs=2e-3)
-    assert epsilon(dpsgd, 1e-5, "pld") == pytest.approx(1.828, abs=2e-3)
-    with pytest.raises(EventError, match="Gaussian events only"):
-        epsilon(dpsgd, 1e-5, "gdp")
-
-
 def test_accountants_agree_on_plain_gaussians_and_sum_what_they_get() -> None:
     events = [dpa.GaussianDpEvent(5.0), dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(10.0), 4)]
     exact = epsilon(events, 1e-6)

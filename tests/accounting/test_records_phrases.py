@@ -17,15 +17,6 @@ from rayprivacy.accounting.units import phrase_report, record_sampling_event
 from rayprivacy.core.errors import ConfigError, EventError
 
 
-@pytest.mark.exhaustive  # test_epsilon_calculators.py asks the command line for the same figures
-def test_one_record_is_the_sampled_gaussian_and_five_cost_far_more() -> None:
-    one, five = (record_sampling_event(0.01, 1.0, k, 1000) for k in (1, 5))
-    alone = epsilon([one], 1e-5, "pld")
-    assert alone == pytest.approx(1.828, abs=2e-3)
-    assert epsilon([five], 1e-5, "pld") == pytest.approx(11.64, abs=0.05)
-    assert alone < epsilon([record_sampling_event(0.01, 1.0, 2, 1000)], 1e-5, "pld")
-
-
 @pytest.mark.parametrize(("q", "k"), [(0.01, 5), (0.5, 40), (1e-6, 999), (0.3, 999)])
 def test_the_weights_are_binomial(q: float, k: int) -> None:
     event = record_sampling_event(q, 1e3, k, 1).event

@@ -26,6 +26,7 @@ from two_stages import TWO_STAGES
 
 _STEP_NOISE = "tests/statistical/test_step_noise.py"
 _VOTES = "tests/statistical/test_vote_mechanism.py"
+_GATE_NOISE = "tests/statistical/test_gate_noise.py"
 _STEPS = "tests/release/test_steps.py"
 
 MUTATIONS = (
@@ -107,7 +108,7 @@ MUTATIONS = (
         "release/vote.py",
         "return np.stack([add(query, self.noise_scale_grid) for query in self.check(sums)])",
         "return self.check(sums) + add(np.zeros_like(sums[0]), self.noise_scale_grid)",
-        f"{_VOTES}::test_no_noise_is_shared_between_draws_queries_or_candidates",
+        f"{_GATE_NOISE}::test_no_noise_is_shared_between_draws_rows_or_columns",
     ),
     Mutation(
         "noise_with_a_seed",
@@ -116,7 +117,7 @@ MUTATIONS = (
         "return np.asarray(measurement(signal.tolist()), dtype=np.int64)\n\n\ndef add_discrete_laplace",
         "return signal + np.random.default_rng(0).normal(0, std, len(signal)).astype(np.int64)"
         "\n\n\ndef add_discrete_laplace",
-        f"{_VOTES}::test_no_noise_is_shared_between_draws_queries_or_candidates",
+        f"{_GATE_NOISE}::test_no_noise_is_shared_between_draws_rows_or_columns",
     ),
     Mutation(
         "key_with_a_seed",

@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from trainings import open_book, train, training
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.accounting.schedule import NoiseSchedule
-from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError, ReleaseError
-from rayprivacy.core.keys import Key
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.store import Ledger
+from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.release.steps import StepGate, StepRelease
 
 LINEAR = NoiseSchedule("linear", tau=0.5, steps_per_epoch=8)
 MECHANISM = NoisySteps(0.2, 2.0, clipping_norm=0.5, steps=24, schedule=LINEAR, chunk=4)
@@ -41,29 +38,16 @@ def test_the_noise_follows_the_schedule_from_level_to_level() -> None:
 
 
 def test_chunks_together_are_charged_the_levels_and_nothing_twice(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
-    relation, plan = NeighbouringRelation.ADD_OR_REMOVE, [MECHANISM.event]
-    ledger.ensure_account("chat", PrivacyUnit.USER, relation, Budget(8.0, 1e-6), "pld", plan=plan)
-
-    def trained(mechanism: NoisySteps, release: str = "run") -> None:
-        steps = StepRelease.of(ledger, "chat", release, Key.for_tests(), mechanism, 4, "corpus", "base")
-        gate = StepGate(ledger, steps)
-        for rung in range(1, steps.rungs + 1):
-            gate.begin(rung)
-            gate.end(rung, f"after {rung}")
-
+    ledger = open_book(tmp_path, [MECHANISM.event], "pld")
     for _ in range(2):  # again after a crash that nobody noticed
-        trained(MECHANISM)
+        train(ledger, training(ledger, MECHANISM))
     charged = [charge.event for charge in ledger.charges_of("chat", "run")]
-    assert list(leaves(ComposedDpEvent(charged))) == [leaf for rung in range(6) for leaf in leaves(_rung(rung))]
+    rungs = [MECHANISM.event_of(range(first, first + 4)) for first in range(0, 24, 4)]
+    assert list(leaves(ComposedDpEvent(charged))) == [leaf for rung in rungs for leaf in leaves(rung)]
     assert len({leaf for event in charged for leaf, _ in leaves(event)}) == 3
     assert ledger.status("chat").balance.used == (8, 8, 8)  # of three planned lines
     with pytest.raises((BudgetRefusedError, LedgerError, EventError)):
-        trained(replace(MECHANISM, schedule=replace(LINEAR, tau=0.6)), "another")
-
-
-def _rung(rung: int) -> object:
-    return MECHANISM.event_of(range(4 * rung, 4 * rung + 4))
+        train(ledger, training(ledger, replace(MECHANISM, schedule=replace(LINEAR, tau=0.6))))
 
 
 def test_everything_that_fixes_the_noise_is_in_the_digest() -> None:
@@ -75,20 +59,3 @@ def test_everything_that_fixes_the_noise_is_in_the_digest() -> None:
     ]
     assert all(other.parameters != MECHANISM.parameters for other in others)
     assert MECHANISM.parameters["levels"] == [[2.0, 8], [2 / 1.5, 8], [1.0, 8]]
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "says"),
-    [
-        ({"schedule": NoiseSchedule("exponential", 1.0)}, ReleaseError, "leaves a noise multiplier of"),
-        ({"noise_multiplier": 0.1}, ReleaseError, "leaves a noise multiplier of 0.05 in the last steps"),
-        ({"chunk": 3}, ConfigError, "multiple of chunk"),
-        ({"noise_multiplier": 0.0}, EventError, "noise_multiplier"),
-        ({"clipping_norm": 0.0}, ReleaseError, "clipping norm is 0.0"),
-    ],
-)
-def test_a_mechanism_without_a_guarantee_cannot_be_made(
-    fields: dict[str, object], error: type[Exception], says: str
-) -> None:
-    with pytest.raises(error, match=says):
-        replace(MECHANISM, **fields)  # type: ignore[arg-type]

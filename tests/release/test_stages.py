@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trainings import open_book, train, training
 
 from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ReleaseError
@@ -33,29 +34,13 @@ COUNTED = np.array([30 * SCALE, 9 * SCALE])
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
-    for name, composition in (("steps", "rdp"), ("sums", "gdp")):
-        ledger.ensure_account(
-            name,
-            PrivacyUnit.USER,
-            NeighbouringRelation.ADD_OR_REMOVE,
-            Budget(8.0, 1e-6),
-            composition,
-            plan=[STEPS.event, STEPS.event] if composition == "rdp" else [],
-        )
+    ledger = open_book(tmp_path, [STEPS.event, STEPS.event], account="steps")
+    ledger.ensure_account("sums", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(8.0, 1e-6))
     return ledger
 
 
 def _training(ledger: Ledger, stage: str = "", *inputs: str) -> StepRelease:
-    return StepRelease.of(ledger, "steps", "run", KEY, STEPS, 4, *(inputs or ("corpus", "base")), stage=stage)
-
-
-def _train(ledger: Ledger, release: StepRelease, model: str, until: int = 3) -> StepGate:
-    gate = StepGate(ledger, release)
-    for rung in range(1, until + 1):
-        gate.begin(rung)
-        gate.end(rung, f"{model} after {rung}")
-    return gate
+    return training(ledger, STEPS, *inputs, account="steps", stage=stage)
 
 
 def test_releases_without_a_stage_have_the_names_they_always_had(ledger: Ledger) -> None:
@@ -102,16 +87,16 @@ def test_two_trainings_of_one_release_share_neither_coins_nor_noise(ledger: Ledg
 
 def test_two_trainings_of_one_release_are_charged_twice_and_each_resumes_on_its_own(ledger: Ledger) -> None:
     first, second = _training(ledger, "parses"), _training(ledger, "texts")
-    _train(ledger, first, "parser")
+    train(ledger, first, "parser")
     once = ledger.status("steps").balance.used
     with pytest.raises(ReleaseError, match=r"chunks \[1, 2, 3\] of the training are not committed"):
         StepGate(ledger, second).released("writer", "parser after 3")
-    _train(ledger, second, "writer", until=2)  # and dies
+    train(ledger, second, "writer", until=2)  # and dies
     assert len(ledger.charges_of("steps", "run")) == 5
     with pytest.raises(ReleaseError, match=r"chunks \[3\] of the training are not committed"):
         StepGate(ledger, second).released("writer", "writer after 3")
-    _train(ledger, first, "parser")  # what is finished is found again, and costs nothing
-    gate = _train(ledger, second, "writer")
+    train(ledger, first, "parser")  # what is finished is found again, and costs nothing
+    gate = train(ledger, second, "writer")
     assert gate.released("writer", "writer after 3").value == "writer"
     assert StepGate(ledger, first).released("parser", "parser after 3").value == "parser"
     assert len(ledger.charges_of("steps", "run")) == 6
@@ -121,10 +106,10 @@ def test_two_trainings_of_one_release_are_charged_twice_and_each_resumes_on_its_
 
 def test_each_training_is_bound_to_a_model_of_its_own(ledger: Ledger) -> None:
     first, second = _training(ledger, "parses"), _training(ledger, "texts")
-    _train(ledger, first, "parser")
-    _train(ledger, second, "writer")
+    train(ledger, first, "parser")
+    train(ledger, second, "writer")
     with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
-        _train(ledger, first, "writer")
+        train(ledger, first, "writer")
     with pytest.raises(ReleaseError, match="not those that were committed"):
         StepGate(ledger, second).released("parser", "parser after 3")
 
@@ -141,30 +126,20 @@ def test_a_stage_is_not_mistaken_for_an_input(ledger: Ledger) -> None:
     assert len(named) == 6
 
 
-def test_equal_votes_of_two_stages_are_two_charges_and_two_draws(ledger: Ledger) -> None:
+@pytest.mark.parametrize("kind", ["votes", "histogram"])
+def test_equal_sums_of_two_stages_are_two_charges_and_two_draws(ledger: Ledger, kind: str) -> None:
     gate, manifest = Gate(ledger, "sums", KEY), VoteManifest(tuple(range(5)))
-    drawn = {
-        stage: gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage=stage).value.tobytes()
-        for stage in ("", "first", "second")
-    }
-    assert len(set(drawn.values())) == len(ledger.charges_of("sums", "run")) == 3
-    assert gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED).value.tobytes() == drawn[""]
-    assert (
-        gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage="first").value.tobytes()
-        == drawn["first"]
-    )
-    assert len(ledger.charges_of("sums", "run")) == 3
 
+    def released(stage: str) -> bytes:
+        if kind == "votes":
+            found = gate.release_votes("run", VOTES, Private(VOTED), manifest, asked=ASKED, stage=stage)
+        else:  # far above the threshold
+            sums = Private(np.array([300 * SCALE, 200 * SCALE]))
+            found = gate.release_histogram("run", HISTOGRAM, sums, asked=ASKED, stage=stage)
+        return found.value.tobytes()
 
-def test_equal_histograms_of_two_stages_are_two_charges_and_two_draws(ledger: Ledger) -> None:
-    gate, counted = Gate(ledger, "sums", KEY), np.array([300 * SCALE, 200 * SCALE])  # far above the threshold
-    drawn = {
-        stage: gate.release_histogram("run", HISTOGRAM, Private(counted), asked=ASKED, stage=stage).value.tobytes()
-        for stage in ("", "first", "second")
-    }
-    assert len(set(drawn.values())) == len(ledger.charges_of("sums", "run")) == 3
-    assert (
-        gate.release_histogram("run", HISTOGRAM, Private(counted), asked=ASKED, stage="second").value.tobytes()
-        == drawn["second"]
-    )
+    stages = ("", "first", "second")
+    drawn = [released(stage) for stage in stages]
+    assert len(set(drawn)) == len(ledger.charges_of("sums", "run")) == 3
+    assert [released(stage) for stage in stages] == drawn
     assert len(ledger.charges_of("sums", "run")) == 3

@@ -9,9 +9,8 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError, ReleaseError
-from rayprivacy.core.keys import Key
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.errors import BudgetRefusedError, LedgerError, ReleaseError
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.step_mechanism import NoisySteps
@@ -20,33 +19,17 @@ from rayprivacy.release.steps import StepGate, StepRelease
 sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
 
 from changing_noise import changing
+from trainings import open_book, train, training
 
 MECHANISM = NoisySteps(sampling_rate=0.1, noise_multiplier=2.0, clipping_norm=0.5, steps=10)
 
 
 def _ledger(path: Path, epsilon: float = 8.0) -> Ledger:
-    ledger = Ledger.open(f"sqlite:///{path}/ledger.db")
-    ledger.ensure_account(
-        "chat",
-        PrivacyUnit.USER,
-        NeighbouringRelation.ADD_OR_REMOVE,
-        Budget(epsilon, 1e-6),
-        "rdp",
-        plan=[MECHANISM.event],
-    )
-    return ledger
+    return open_book(path, [MECHANISM.event], epsilon=epsilon)
 
 
 def _release(ledger: Ledger, *inputs: str, chunk: int = 4, mechanism: NoisySteps = MECHANISM) -> StepRelease:
-    return StepRelease.of(ledger, "chat", "run", Key.for_tests(), mechanism, chunk, *(inputs or ("corpus", "base")))
-
-
-def _train(ledger: Ledger, release: StepRelease, model: str = "m1", until: int | None = None) -> StepGate:
-    gate = StepGate(ledger, release)
-    for rung in range(1, (until or release.rungs) + 1):
-        gate.begin(rung)
-        gate.end(rung, f"{model} after {rung}")
-    return gate
+    return training(ledger, mechanism, *inputs, chunk=chunk)
 
 
 def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
@@ -57,28 +40,6 @@ def test_noise_event_and_sensitivity_are_of_one_piece() -> None:
     assert replace(MECHANISM, unit=PrivacyUnit.RECORD).protection.unit is PrivacyUnit.RECORD
 
 
-@pytest.mark.parametrize(
-    ("fields", "error", "says"),
-    [
-        ({"clipping_norm": 0.0}, ReleaseError, "clipping norm is 0.0"),
-        ({"clipping_norm": float("nan")}, ReleaseError, "clipping norm is nan"),
-        ({"clipping_norm": float("inf")}, ReleaseError, "clipping norm is inf"),
-        ({"steps": 0}, ReleaseError, "steps is 0"),
-        ({"steps": 2.5}, ReleaseError, "steps is 2.5"),
-        ({"sampling_rate": 1.5}, EventError, "sampling_probability"),
-        ({"sampling_rate": 0.0}, EventError, "sampling_probability"),
-        ({"noise_multiplier": 0.0}, EventError, "noise_multiplier"),
-        ({"noise_multiplier": float("nan")}, EventError, "noise_multiplier"),
-        ({"unit": PrivacyUnit.PHRASE}, ReleaseError, "unit is 'phrase'"),
-    ],
-)
-def test_a_mechanism_without_a_guarantee_cannot_be_made(
-    fields: dict[str, object], error: type[Exception], says: str
-) -> None:
-    with pytest.raises(error, match=says):
-        replace(MECHANISM, **fields)
-
-
 def test_chunks_cover_every_step_once() -> None:
     for chunk in (1, 3, 4, 10, 99):
         release = StepRelease("chat", "run", "book", "inputs", MECHANISM, chunk)
@@ -87,7 +48,7 @@ def test_chunks_cover_every_step_once() -> None:
 
 def test_a_training_charges_its_steps_in_chunks(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
-    _train(ledger, _release(ledger))
+    train(ledger, _release(ledger))
     charges = ledger.charges_of("chat", "run")
     assert [(charge.rung, charge.event.count) for charge in charges] == [(1, 4), (2, 4), (3, 2)]
     assert {charge.state for charge in charges} == {ChargeState.COMMITTED}
@@ -99,16 +60,12 @@ def test_a_chunk_is_charged_the_event_of_its_own_steps(tmp_path: Path) -> None:
     """Noise that changes by step is charged where it is drawn, and all chunks together cost what all steps cost."""
     mechanism = changing((2.0, 2.5, 3.0, 3.5, 4.0))
     ledger = _ledger(tmp_path)
-    _train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
+    train(ledger, _release(ledger, chunk=2, mechanism=mechanism))
     charges = ledger.charges_of("chat", "run")
     sigmas = [[leaf.event.noise_multiplier for leaf, _ in leaves(charge.event)] for charge in charges]
     assert sigmas == [[2.0, 2.5], [3.0, 3.5], [4.0]]
     assert [mechanism.noise_std(step) for step in range(5)] == [sigma for chunk in sigmas for sigma in chunk]
-    used = ledger.status("chat").balance.used
-    (tmp_path / "whole").mkdir()
-    whole = _ledger(tmp_path / "whole")
-    whole.reserve("chat", "run", "d", mechanism.event)
-    assert used[0] == pytest.approx(whole.status("chat").balance.used[0], rel=1e-12)
+    assert ledger.status("chat").balance.used[0] == pytest.approx(_whole(tmp_path, mechanism)[0], rel=1e-12)
 
 
 def test_other_noise_at_one_step_is_another_stream(tmp_path: Path) -> None:
@@ -117,10 +74,9 @@ def test_other_noise_at_one_step_is_another_stream(tmp_path: Path) -> None:
     assert first.stream != second.stream
 
 
-def _whole(tmp_path: Path) -> tuple[int, ...]:
-    (tmp_path / "whole").mkdir()
+def _whole(tmp_path: Path, mechanism: NoisySteps = MECHANISM) -> tuple[int, ...]:
     ledger = _ledger(tmp_path / "whole")
-    ledger.reserve("chat", "run", "d", MECHANISM.event)
+    ledger.reserve("chat", "run", "d", mechanism.event)
     return ledger.status("chat").balance.used
 
 
@@ -138,9 +94,7 @@ def test_a_chunk_is_charged_before_it_runs_and_stopping_early_charges_no_more(tm
 def test_a_refused_chunk_costs_nothing_and_what_ran_stays_charged(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     release = _release(ledger)
-    gate = StepGate(ledger, release)
-    gate.begin(1)
-    gate.end(1, "m1 after 1")
+    gate = train(ledger, release, until=1)
     number = 0
     while ledger.status("chat").share < 0.99:  # other releases of the account take what is left
         number += 1
@@ -159,18 +113,18 @@ def test_repeating_a_chunk_takes_the_charge_it_has(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     release = _release(ledger)
     StepGate(ledger, release).begin(1)  # and dies
-    _train(ledger, release)
-    _train(ledger, release)  # a whole repetition that ends in the same model
+    train(ledger, release)
+    train(ledger, release)  # a whole repetition that ends in the same model
     assert len(ledger.charges_of("chat", "run")) == 3
-    assert _train(ledger, release).released("model", "m1 after 3").value == "model"
+    assert train(ledger, release).released("model", "m1 after 3").value == "model"
 
 
 def test_one_release_has_one_model(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     release = _release(ledger)
-    _train(ledger, release, "m1")
+    train(ledger, release, "m1")
     with pytest.raises(ReleaseError, match="was made before, and chunk 1 ended in another model"):
-        _train(ledger, release, "m2")
+        train(ledger, release, "m2")
     with pytest.raises(ReleaseError, match="not those that were committed"):
         StepGate(ledger, release).released("model", "m2 after 3")
 
@@ -179,12 +133,12 @@ def test_a_model_on_the_way_is_bound_like_the_whole_one(tmp_path: Path) -> None:
     """A search looks at the model after some chunks: no second one under the same noise may leave, nor follow it."""
     ledger = _ledger(tmp_path)
     release = _release(ledger)
-    assert _train(ledger, release, "m1", until=2).released("model", "m1 after 2", 2).value == "model"
+    assert train(ledger, release, "m1", until=2).released("model", "m1 after 2", 2).value == "model"
     for other in ("m2 after 2", "m1 after 1"):
         with pytest.raises(ReleaseError, match="not those that were committed"):
             StepGate(ledger, release).released("model", other, 2)
     with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
-        _train(ledger, release, "m2")
+        train(ledger, release, "m2")
     with pytest.raises(ReleaseError, match=r"chunks \[3\] of the training are not committed"):
         StepGate(ledger, release).released("model", "m1 after 3")
     gate = StepGate(ledger, release)
@@ -212,14 +166,13 @@ def test_a_release_of_version_0_1_is_served_and_its_open_chunks_are_not_repeated
     with pytest.raises(ReleaseError, match="not those that were committed"):
         StepGate(ledger, release).released("model", "", 2)
     with pytest.raises(ReleaseError, match="chunk 1 ended in another model"):
-        _train(ledger, release)
+        train(ledger, release)
 
 
 def test_streams_differ_between_books_releases_and_inputs(tmp_path: Path) -> None:
     ledger = _ledger(tmp_path)
     release = _release(ledger)
     other = replace(MECHANISM, noise_multiplier=2.5)
-    (tmp_path / "other").mkdir()
     streams = {
         release.stream,
         _release(ledger, "another corpus", "base").stream,

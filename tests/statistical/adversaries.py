@@ -52,3 +52,14 @@ def variance_p_value(noise: Array, std: float) -> float:
     """Two-sided chi-square test that Gaussian noise has this standard deviation."""
     chi2, total = stats.chi2(noise.size), float(((noise / std) ** 2).sum())
     return 2 * min(float(chi2.cdf(total)), float(chi2.sf(total)))
+
+
+def betrays_more(hits: int, false: int, runs: int, sigma: float, q: float = 1.0) -> bool:
+    """Whether an attack tells two worlds apart better than Gaussian noise of multiplier sigma, sampled at q, allows.
+
+    Clopper-Pearson bounds of the attack against hits(false alarms a) <= q * Phi(Phi^-1(a) + 1 / sigma) + (1 - q) * a.
+    """
+    least_hits = stats.beta.ppf(P_THRESHOLD, hits, runs - hits + 1)
+    most_false = stats.beta.isf(P_THRESHOLD, false + 1, runs - false)
+    allowed = q * stats.norm.cdf(stats.norm.ppf(most_false) + 1 / sigma) + (1 - q) * most_false
+    return bool(least_hits > allowed)

@@ -1,17 +1,18 @@
 """Two worlds, with a canary and without, through sampler, clipping, noise and optimizer: no attack beats the claim.
 
-The attacker knows everybody else, and where the canary's clipped gradient points. Clopper-Pearson bounds of the
-threshold attack are compared with the trade-off curve of one Poisson-sampled Gaussian step,
-
-    hits(false alarms a) <= q * Phi(Phi^-1(a) + 1 / sigma) + (1 - q) * a.
+The attacker knows all other users, and where the canary's clipped gradient points. With micro-batches, one has users
+who pull the weight up, and a canary who pulls it down much harder: with the canary its clipped mean is at one end of
+the ball of radius C, and without at the other.
 """
+
+import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from adversaries import P_THRESHOLD
+from adversaries import betrays_more
 from effort import EFFORT
-from scipy import stats
 from torch import Tensor, nn
 
 from rayprivacy.core.keys import Key
@@ -20,35 +21,58 @@ from rayprivacy.dpsgd.clipping import Clipping
 from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
 from rayprivacy.dpsgd.engines.plain import PlainEngine
 from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.microbatches import MicroBatchGradients, mean_losses, micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import OptimizerConfig
 from rayprivacy.release.step_mechanism import NoisySteps
 
-NORM, CANARY, PAD = 0.5, 3, 1
+NORM, KEY = 0.5, Key.for_tests()
+CANARY, PAD = 3, 1
 STEPS = 2000 if EFFORT == 1 else 4000
-KEY = Key.for_tests()
+UP, DOWN, MEANS = 1, 2, 1200  # tokens, and steps of micro-batches
+PULL = torch.tensor([0.0, 10.0, -10_000.0])
+SGD = OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(one_thread: None) -> None:
+    torch.manual_seed(0)
+
+
+class _Weight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
 
 
 def _losses(model: nn.Embedding, batch: Batch) -> Tensor:
     return -1000 * (model(batch.ids)[:, :, 0] * batch.weights).sum(1)  # far above the clipping norm
 
 
-def _unit(name: str, token: int) -> Unit:
-    return Unit(unit_tag(KEY, "user", name), (Document(np.array([token, token], dtype=np.int32), 1),))
+def _pulling(model: _Weight, batch: Batch) -> Tensor:
+    return -(PULL[batch.ids] * batch.weights).sum(1) * model.weight
+
+
+def _sampler(run: str, q: float, present: bool, others: tuple[int, int], canary: tuple[int, int]) -> PoissonSampler:
+    """Three users and perhaps the canary, each with a document of two tokens."""
+    named = {**{f"user {number}": others for number in range(3)}, **({"canary": canary} if present else {})}
+    units = [
+        Unit(unit_tag(KEY, "user", name), (Document(np.array(tokens, dtype=np.int32), 1),))
+        for name, tokens in named.items()
+    ]
+    return PoissonSampler(KEY, run, q, units, 1)
 
 
 def _seen(present: bool, sigma: float, q: float) -> int:
     """In how many steps the threshold test says that the canary took part in the corpus."""
     run = f"{present} {sigma} {q}"
-    units = [_unit(f"user {number}", 0) for number in range(3)] + [_unit("canary", CANARY)] * present
-    sampler = PoissonSampler(KEY, run, q, units, 1)
+    sampler = _sampler(run, q, present, (0, 0), (CANARY, CANARY))
     noise = StepNoise(KeyedNoise(KEY, run), NoisySteps(q, sigma, NORM, STEPS), expected_batch=1.0)
-    schedule = Schedule(OptimizerConfig(kind="sgd", learning_rate=1.0, schedule="constant"), STEPS)
     model = nn.Embedding(4, 1)
-    clipped = BookKeeping(model, Clipping(NORM))
-    engine, hits = PlainEngine(model, clipped, noise, schedule, _losses), 0
+    engine = PlainEngine(model, BookKeeping(model, Clipping(NORM)), noise, Schedule(SGD, STEPS), _losses)
+    hits = 0
     for step in range(STEPS):
         before = model.weight[CANARY, 0].item()
         engine.step(step, physical_batches(sampler.sample(step), 64, PAD))
@@ -56,19 +80,30 @@ def _seen(present: bool, sigma: float, q: float) -> int:
     return hits
 
 
+def _seen_in_a_mean(present: bool, sigma: float) -> int:
+    """The same of steps with one micro-batch, in which all users are."""
+    run = f"{present} {sigma} 1.0"
+    sampler = _sampler(run, 1.0, present, (0, UP), (0, DOWN))
+    noise = StepNoise(KeyedNoise(KEY, run), NoisySteps(1.0, sigma, NORM, MEANS, chunk=MEANS, microbatches=1), 1.0)
+    model = _Weight()
+    losses = partial(mean_losses, losses=_pulling)
+    engine = PlainEngine(model, MicroBatchGradients(model, Clipping(NORM)), noise, Schedule(SGD, MEANS), losses)
+    hits = 0
+    for step in range(MEANS):
+        before = model.weight.item()
+        engine.step(step, micro_batches(sampler.micro_batches(step, 1), 64, 0))
+        hits += model.weight.item() < before
+    return hits
+
+
 def _exceeds(claimed: tuple[float, float], sigma: float, q: float) -> bool:
     """Whether steps of noise multiplier sigma and rate q betray more than the claimed (sigma, q) allow."""
-    noise, rate = claimed
-    hits, false = _seen(True, sigma, q), _seen(False, sigma, q)
-    least_hits = stats.beta.ppf(P_THRESHOLD, hits, STEPS - hits + 1)
-    most_false = stats.beta.isf(P_THRESHOLD, false + 1, STEPS - false)
-    allowed = rate * stats.norm.cdf(stats.norm.ppf(most_false) + 1 / noise) + (1 - rate) * most_false
-    return bool(least_hits > allowed)
+    return betrays_more(_seen(True, sigma, q), _seen(False, sigma, q), STEPS, *claimed)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(one_thread: None) -> None:
-    torch.manual_seed(0)
+def _mean_exceeds(sigma: float) -> bool:
+    """Whether a clipped mean with noise multiplier sigma betrays more than 1 allows."""
+    return betrays_more(_seen_in_a_mean(True, sigma), _seen_in_a_mean(False, sigma), MEANS, sigma=1.0)
 
 
 @pytest.mark.parametrize("claimed", [pytest.param((1.0, 1.0), marks=pytest.mark.exhaustive), (0.5, 0.5)])
@@ -83,3 +118,14 @@ def test_the_same_attack_finds_noise_1_5_times_too_small(claimed: tuple[float, f
 
 def test_the_same_attack_finds_users_who_always_take_part() -> None:
     assert _exceeds((0.5, 0.5), 0.5, 1.0)
+
+
+def test_a_turned_mean_betrays_no_more_than_claimed() -> None:
+    assert not _mean_exceeds(1.0)
+
+
+@pytest.mark.parametrize(
+    "factor", [pytest.param(math.sqrt(8), id="noise / N on 8 workers"), pytest.param(2, id="C in place of 2C")]
+)
+def test_the_same_attack_finds_the_noise_of_the_paper(factor: float) -> None:
+    assert _mean_exceeds(1.0 / factor)

@@ -109,12 +109,6 @@ def test_the_same_tests_reject_a_scale_30_percent_off(drawn: Array, factor: floa
     assert max(few[name] for name in ("variance", "kolmogorov", "chi-square", "tails")) < P_THRESHOLD
 
 
-def test_a_pair_has_an_exponential_radius_and_a_uniform_angle(drawn: Array) -> None:
-    even, odd = drawn[0::2], drawn[1::2]
-    assert stats.kstest((even**2 + odd**2) / 2, "expon").pvalue > P_THRESHOLD
-    assert stats.kstest(np.arctan2(odd, even) / math.tau + 0.5, "uniform").pvalue > P_THRESHOLD
-
-
 def _related(first: Array, second: Array) -> bool:
     """Whether values, or their sizes, are correlated."""
     pairs = ((first, second), (first**2, second**2), (np.abs(first), np.abs(second)))

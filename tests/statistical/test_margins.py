@@ -1,27 +1,20 @@
-"""Margins: how far one unit can move the sums of several partitions, and whether the noise is what the event says."""
+"""Margins: how far one unit can move the sums of several partitions."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from adversaries import P_THRESHOLD, Array, variance_p_value
+from adversaries import Array
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from rayprivacy.accounting.accountant import gdp_mu_squared
 from rayprivacy.core.errors import ConfigError, EventError, ReleaseError
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.release import noise
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.release.margins import Margins
 
 BLOCKS = (5, 3)
 SMALL = Margins(BLOCKS, sigma=3.0)
-NOISE = Margins((600, 400), sigma=3.0)
-DRAWS = 25
 LARGEST, LEAST = 2**63 - 1, -(2**63)
 WORST = {
     "nothing": [0] * 8,
@@ -75,66 +68,6 @@ def test_units_add_up_in_any_order_and_in_any_pieces() -> None:
     whole = SMALL.contribution(counts)
     assert np.array_equal(whole, SMALL.contribution(counts[::-1]))
     assert np.array_equal(whole, SMALL.contribution(counts[:7]) + SMALL.contribution(counts[7:]))
-
-
-def _noise() -> Array:
-    zero = np.zeros(NOISE.cells, dtype=np.int64)
-    return np.stack([NOISE.draw(zero) for _ in range(DRAWS)])
-
-
-def test_the_noise_has_the_declared_scale_and_shape() -> None:
-    noisy = _noise()
-    assert variance_p_value(noisy, NOISE.noise_std_grid) > P_THRESHOLD
-    bins = stats.norm.cdf(noisy.ravel() / NOISE.noise_std_grid) * 50
-    assert stats.chisquare(np.bincount(bins.astype(int), minlength=50)).pvalue > P_THRESHOLD
-
-
-@pytest.mark.parametrize("factor", [0.7, 1.3])
-def test_the_same_test_rejects_a_scale_30_percent_off(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    real: Callable[..., Any] = noise.add_discrete_gaussian
-    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: real(signal, std * factor))
-    assert variance_p_value(_noise(), NOISE.noise_std_grid) < P_THRESHOLD
-
-
-def test_no_noise_is_shared_between_draws_cells_or_blocks() -> None:
-    noisy = _noise().astype(float)
-    blocks = NOISE.split(noisy)
-    for first, second in (
-        (noisy[:-1], noisy[1:]),
-        (noisy[:, :-1], noisy[:, 1:]),
-        (blocks[0][:, :400], blocks[1]),
-    ):
-        assert stats.pearsonr(first.ravel(), second.ravel()).pvalue > P_THRESHOLD
-
-
-def test_noise_and_event_come_from_one_sigma() -> None:
-    for margins in (SMALL, NOISE, Margins((2, 2, 2), 0.7)):
-        assert margins.noise_std_grid == margins.sigma * margins.sensitivity
-        assert margins.event.event.noise_multiplier == margins.sigma
-        assert math.isclose(gdp_mu_squared(margins.event), margins.sigma**-2)
-
-
-def _seen(margins: Margins, sums: Array, unit: Array, runs: int) -> int:
-    """In how many runs the best test against Gaussian noise, the projection on the unit, says that it is there."""
-    return sum(float(margins.draw(sums) @ unit) > float(unit @ unit) / 2 for _ in range(runs))
-
-
-def _exceeds_the_claim(margins: Margins, claimed: float, runs: int = 3000) -> bool:
-    unit = margins.contribution(np.array([[5, 0, 5, 0]]))
-    hits, false = _seen(margins, unit, unit, runs), _seen(margins, unit * 0, unit, runs)
-    least_hits = stats.beta.ppf(P_THRESHOLD, hits, runs - hits + 1)
-    most_false = stats.beta.isf(P_THRESHOLD, false + 1, runs - false)
-    return bool(stats.norm.ppf(least_hits) - stats.norm.ppf(most_false) > 1 / claimed)
-
-
-def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed() -> None:
-    assert not _exceeds_the_claim(Margins((2, 2), 1.0), claimed=1.0)
-    assert _exceeds_the_claim(Margins((2, 2), 1.0 / 1.5), claimed=1.0)  # 1.5 times too little noise
-
-
-def test_noise_for_one_partition_only_exceeds_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Margins, "sensitivity", float(SCALE))
-    assert _exceeds_the_claim(Margins((2, 2), 0.75), claimed=0.75)
 
 
 def test_shares_of_each_block_are_those_of_the_units() -> None:

@@ -39,6 +39,45 @@ def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
     return out
 
 
+def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
+    """Save two layers of width 64 with a tied head, and a tokenizer of 400 tokens that learnt from the sentences."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    bytes_and_merges = Tokenizer(models.BPE())
+    bytes_and_merges.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytes_and_merges.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|endoftext|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bytes_and_merges.train_from_iterator(sentences, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bytes_and_merges, bos_token="<|endoftext|>", eos_token="<|im_end|>"
+    )
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20240607)
+        LlamaForCausalLM(config).eval().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    return out
+
+
 def save_tiny_gpt2(out: Path, llama: Path) -> Path:
     """Save two layers of width 32 with the tokenizer of a tiny Llama."""
     import torch

@@ -1,0 +1,65 @@
+"""The packaged recipes ask for the releases they always asked for: names, stages, and every digit of the noise.
+
+A release of another name, or with another event, is another charge: whoever runs a recipe again would pay again. After
+a change that is meant, `python tests/contract/test_pinned_releases.py` writes the file anew.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayprivacy as rp
+from rayprivacy.accounting.events import to_json
+
+JOBS = Path(__file__).parents[2] / "jobs"
+PINNED = Path(__file__).with_name("pinned_releases.json")
+NAMES = [str(path.relative_to(JOBS).with_suffix("")) for path in sorted(JOBS.rglob("*.yaml"))]
+DEAR = ("domain_private/dialog", "generator/edpsgd")
+
+
+def charges_of(name: str) -> dict[str, Any]:
+    """The charged stages of a recipe by name: what of the name enters a charge, and the events."""
+    few = ["sanitize.words=500"] if name.startswith("santext") else []  # a table of all words takes half a minute
+    plan = rp.plan(rp.load_recipe(JOBS / f"{name}.yaml", few)).plan
+    charges = {}
+    for stage in plan.charged:
+        events = [_digits(to_json(event)) for event in stage.charges]
+        charges[stage.name] = {"identity": plan.identity(stage.name), "events": events}
+    return charges | ({"second account": _digits(to_json(plan.second.event))} if plan.second else {})
+
+
+def _digits(event: dict[str, Any]) -> Any:
+    """The event with nine digits of each number: the last ones of a distance are the processor's."""
+    return json.loads(json.dumps(event), parse_float=lambda text: float(f"{float(text):.9g}"))
+
+
+def release_id_of(name: str) -> str:
+    return rp.load_recipe(JOBS / f"{name}.yaml").release_id
+
+
+def test_every_recipe_is_pinned() -> None:
+    assert list(json.loads(PINNED.read_text())) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_is_the_release_it_was(name: str) -> None:
+    assert release_id_of(name) == json.loads(PINNED.read_text())[name]["release_id"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] if name in DEAR else []) for name in NAMES]
+)
+def test_a_recipe_is_charged_as_it_was(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where noise is kept that was calibrated before
+    assert charges_of(name) == json.loads(PINNED.read_text())[name]["charges"]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["XDG_CACHE_HOME"] = cache
+        found = {name: {"release_id": release_id_of(name), "charges": charges_of(name)} for name in NAMES}
+    PINNED.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,0 +1,121 @@
+"""The noise of every mechanism of the gate, as it is drawn: its scale and shape, and that no draw is shared."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from adversaries import P_THRESHOLD, Array, betrays_more, variance_p_value
+from scipy import stats
+
+from rayprivacy.accounting.accountant import gdp_mu_squared
+from rayprivacy.release import noise
+from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism
+from rayprivacy.release.margins import Margins
+from rayprivacy.release.vote import VoteMechanism
+
+VOTES = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0)
+CENTRED = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, clip=0.1)
+HISTOGRAM = HistogramMechanism(MAX_CELLS, sigma=3.0)
+MARGINS = Margins((600, 400), sigma=3.0)
+DECLARED = {  # standard deviations by hand
+    VOTES: 3.0 * (math.sqrt(2) * (1 + 1e-6) * SCALE + math.sqrt(50)),
+    CENTRED: 3.0 * (0.2 * (1 + 1e-6) * SCALE + math.sqrt(50)),
+    HISTOGRAM: 3.0 * SCALE,
+    MARGINS: 3.0 * math.sqrt(2) * SCALE,
+}
+DRAWS = 25  # of a histogram: 25,000 numbers, as those of the votes
+
+Mechanism = VoteMechanism | HistogramMechanism | Margins
+every = pytest.mark.parametrize("mechanism", DECLARED, ids=["votes", "centred votes", "histogram", "margins"])
+
+
+def _drawn(mechanism: Mechanism) -> Array:
+    """Noise [queries, candidates], or [draws, cells]."""
+    if isinstance(mechanism, VoteMechanism):
+        return mechanism.draw(np.zeros((mechanism.queries, mechanism.candidates), dtype=np.int64))
+    return np.stack([mechanism.draw(np.zeros(mechanism.cells, dtype=np.int64)) for _ in range(DRAWS)])
+
+
+def _one_event(mechanism: Mechanism) -> float:
+    return float(mechanism.event.event.noise_multiplier)
+
+
+@every
+def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> None:
+    noisy, std = _drawn(mechanism), mechanism.noise_std_grid
+    assert noisy.size == 25_000
+    assert std == mechanism.sigma * mechanism.sensitivity == _one_event(mechanism) * mechanism.sensitivity
+    assert std == pytest.approx(DECLARED[mechanism], rel=1e-12)
+    assert math.isclose(gdp_mu_squared(mechanism.event), mechanism.event.count * mechanism.sigma**-2)
+    assert variance_p_value(noisy, std) > P_THRESHOLD
+    bins = np.bincount((stats.norm.cdf(noisy.ravel() / std) * 50).astype(int), minlength=50)
+    assert stats.chisquare(bins).pvalue > P_THRESHOLD
+
+
+@every
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_the_same_test_rejects_a_scale_30_percent_off(
+    monkeypatch: pytest.MonkeyPatch, mechanism: Mechanism, factor: float
+) -> None:
+    real: Callable[..., Any] = noise.add_discrete_gaussian
+    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: real(signal, std * factor))
+    assert variance_p_value(_drawn(mechanism), DECLARED[mechanism]) < P_THRESHOLD
+
+
+def _uncorrelated(first: Array, second: Array) -> bool:
+    return bool(stats.pearsonr(first.ravel().astype(float), second.ravel().astype(float)).pvalue > P_THRESHOLD)
+
+
+@every
+def test_no_noise_is_shared_between_draws_rows_or_columns(mechanism: Mechanism) -> None:
+    first, second = _drawn(mechanism), _drawn(mechanism)
+    assert _uncorrelated(first, second)
+    assert _uncorrelated(np.sort(first, axis=1)[:, 0], np.sort(second, axis=1)[:, 0])
+    assert _uncorrelated(first[:-1], first[1:])
+    assert _uncorrelated(first[:, :-1], first[:, 1:])
+    assert len({tuple(sorted(row)) for row in np.vstack([first, second]).tolist()}) == 2 * len(first)
+
+
+def test_blocks_of_margins_share_no_noise() -> None:
+    first, second = MARGINS.split(_drawn(MARGINS))
+    assert _uncorrelated(first[:, :400], second)
+
+
+def test_cached_noise_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = noise.add_discrete_gaussian(np.zeros(50, dtype=np.int64), VOTES.noise_std_grid)
+    monkeypatch.setattr(noise, "add_discrete_gaussian", lambda signal, std: signal + cached)
+    drawn = _drawn(VOTES)
+    assert not _uncorrelated(drawn[:-1], drawn[1:])
+
+
+@pytest.mark.parametrize(
+    "mechanism", [VoteMechanism(20, 1000, 2, 1e9 * 0.999), HistogramMechanism(MAX_CELLS, 1e9 * 0.999)]
+)
+def test_the_largest_noise_stays_inside_64_bits(mechanism: Mechanism) -> None:
+    assert variance_p_value(_drawn(mechanism), mechanism.noise_std_grid) > P_THRESHOLD
+    largest = VoteMechanism(2, 50_000, 2**30, 1e9 * 0.999)
+    assert 40 * largest.noise_std_grid + largest.teachers * SCALE < 2**62
+
+
+def _exceeds_the_claim(mechanism: HistogramMechanism | Margins, record: list[int], claimed: float) -> bool:
+    """Two worlds, with a canary and without, by the best test against Gaussian noise: the projection on the canary."""
+    unit, runs = mechanism.contribution(np.array([record])), 3000
+    middle = float(unit @ unit) / 2
+    hits, false = (sum(float(mechanism.draw(sums) @ unit) > middle for _ in range(runs)) for sums in (unit, unit * 0))
+    return betrays_more(hits, false, runs, sigma=claimed)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "record"), [(HistogramMechanism, [5]), (Margins, [5, 0, 5, 0])], ids=["histogram", "margins"]
+)
+def test_an_attacker_who_knows_all_other_units_sees_no_more_than_claimed(mechanism: Any, record: list[int]) -> None:
+    cells = (2, 2) if mechanism is Margins else 1
+    assert not _exceeds_the_claim(mechanism(cells, 1.0), record, claimed=1.0)
+    assert _exceeds_the_claim(mechanism(cells, 1.0 / 1.5), record, claimed=1.0)  # 1.5 times too little noise
+
+
+def test_noise_for_one_partition_only_exceeds_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Margins, "sensitivity", float(SCALE))
+    assert _exceeds_the_claim(Margins((2, 2), 0.75), [5, 0, 5, 0], claimed=0.75)
