@@ -178,7 +178,7 @@ class Shape:
 
     @staticmethod
     def of(texts: list[str], model: SentenceModel, config: MatchConfig) -> "Shape":
-        """The topics of public texts; fewer than there should be where there are not so many different texts."""
+        """The topics of public texts; fewer than `config.topics` where there are fewer different texts."""
         distinct = list(dict.fromkeys(texts))
         vectors = model.vectors(distinct)
         clusters = KMeans(min(config.topics, len(distinct)), n_init=_STARTS, random_state=_SEED).fit(vectors)

@@ -11,11 +11,6 @@ from rayprivacy.runs.recipe import Recipe
 
 def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
     """Refuse what would fail after something was spent; `measured` runs are compared with private text, if they say so.
-
-    Raises:
-        ConfigError: inputs of the method or of one of its blocks cannot be used, a package of the extra `eval` is
-            missing, the run is to write too few texts for a comparison, or an audit is wanted of a method without a
-            language model.
     """
     method.check_inputs(recipe)
     plan.check(recipe)
@@ -43,12 +38,7 @@ def tags_alone(method: str) -> str:
 
 
 def check_comparison(recipe: Recipe) -> None:
-    """Refuse a comparison that cannot be made.
-
-    Raises:
-        ConfigError: a package of the extra `eval` or the sentence model is missing, or the run is to write too few
-            texts.
-    """
+    """Refuse a comparison that cannot be made."""
     require_extra("evaluation.compare")
     sentence_weights()
     if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:

@@ -194,7 +194,7 @@ class RunContext(Generic[R]):
             yield piece
 
     def counter(self, what: str) -> Told:
-        """A function that is told how many pieces of a count are finished, for code that knows no run.
+        """A function to report how many pieces of a count are finished, for code that knows no run.
 
         Args:
             what: a count of the plan.

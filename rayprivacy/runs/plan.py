@@ -171,17 +171,17 @@ class Plan:
         given = [None if block.calibrated else block.stages(recipe) for block in blocks]
         beside = [event for stages in given if stages for stage in stages for event in stage.charges]
         fitted = tuple(block.fitted(recipe, beside) if block.calibrated else block for block in blocks)
-        told = [block.stages(recipe) if stages is None else stages for block, stages in zip(fitted, given, strict=True)]
+        listed = [block.stages(recipe) if own is None else own for block, own in zip(fitted, given, strict=True)]
         found = {name: value for block in fitted for name, value in block.facts(recipe).items()}
         said = [*of_unit(recipe.privacy.unit), *says, *(each for block in fitted for each in block.assumptions(recipe))]
-        stages = tuple(stage for stages in told for stage in stages)
+        stages = tuple(stage for own in listed for stage in own)
         return cls(stages=stages, assumptions=in_order(said), blocks=fitted, **(found | facts))
 
     def check(self, recipe: Any) -> None:
         """Refuse what a block cannot use.
 
         Raises:
-            ConfigError: as of the blocks.
+            ConfigError: names the key.
         """
         for block in self.blocks:
             block.check(recipe)

@@ -46,7 +46,7 @@ class MeasureConfig(Config):
         users: held-out users that are read, at most.
         completions: held-out texts whose first four words the models continue, for Bleu; 0 leaves it out.
         nonprivate_steps: AdamW steps of the non-private upper bound; 0 leaves it out.
-        compare: training texts, held-out texts and synthetic texts, at most so many of each, that are compared after
+        compare: most training texts, held-out texts and synthetic texts, of each, that are compared after
             the run as `rayprivacy evaluate` does, with the extra `eval`; 0 leaves it out.
     """
 

@@ -16,9 +16,6 @@ def ray_session(address: str) -> Iterator[None]:
     """Start Ray here (`local`) or join a cluster; leave it again at the end. A running session is used as it is.
 
     Logs stay on the workers: nothing that private code prints reaches the driver's terminal.
-
-    Raises:
-        ClusterError: Ray did not start, or there is none at the address.
     """
     if ray.is_initialized():
         yield

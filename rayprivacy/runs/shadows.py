@@ -35,13 +35,7 @@ def train_shadows(
 ) -> list[Shadow]:
     """Train, or find trained, some shadow models.
 
-    Args:
-        method: of the audited run.
-        root: the audited run.
-        recipe: its recipe.
-        population: its users, without canaries.
-        count: an even number, at least 4.
-        console: where progress is shown.
+    `count` is an even number, at least 4; `population` are the users of the audited run, without canaries.
     """
     corpus = read_manifest(population.shards).corpus_digest(population.key)[:16]
     place = note_private(root.absolute(), FOLDER) / corpus
@@ -62,12 +56,7 @@ def _trained(
 
 
 def shadow_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe of a shadow model: the same on another corpus, and as little text as possible.
-
-    Args:
-        recipe: of the audited run.
-        folder: of the shadow model, with its corpus.
-    """
+    """The recipe of a shadow model: the same on another corpus, and as little text as possible."""
     columns: dict[str, Any] = {"source": str(folder / "corpus.parquet"), "user": "user", "text": "text", "holdout": 0.0}
     join = recipe.corpus.join
     if join is not None:  # its rows are documents already: none has a place among turns

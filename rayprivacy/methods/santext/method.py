@@ -123,11 +123,7 @@ class _Measured:
 
 
 def check_inputs(recipe: SanTextRecipe) -> None:
-    """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged."""
     detector_of(recipe.sanitize.detector, recipe.sanitize.entities)
     if recipe.pretraining:
         public_texts(Path(recipe.pretraining.text))

@@ -51,11 +51,7 @@ class Example:
 def pretrained(
     backbone: Backbone, found: Planned, config: PretrainingConfig, told: Told
 ) -> tuple[Any, dict[str, float]]:
-    """The model, and its loss on held-out public text before and after, in nats for each word.
-
-    Raises:
-        ConfigError: the text cannot be read, or is too short.
-    """
+    """The model, and its loss on held-out public text before and after, in nats for each word."""
     every = examples(backbone, found, public_texts(Path(config.text)), config)
     held = max(1, int(_HELD_OUT * len(every)))
     if len(every) - held < config.batch:
@@ -68,11 +64,7 @@ def pretrained(
 
 
 def public_texts(path: Path) -> list[str]:
-    """The column `text` of a Parquet file, or the lines of any other.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """The column `text` of a Parquet file, or the lines of any other."""
     try:
         if path.suffix == ".parquet":
             return [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]

@@ -60,7 +60,7 @@ class PretrainingConfig(Config):
         text: a public Parquet file with the column `text`, or lines of text.
         steps: of AdamW.
         batch: texts of a step.
-        max_words: public texts are cut to so many words.
+        max_words: of a public text; what is longer is cut.
         learning_rate: of AdamW.
         rank: of the LoRA matrices.
         layers: how many of the last layers get them; all if absent.

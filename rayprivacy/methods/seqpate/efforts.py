@@ -19,10 +19,6 @@ Efforts = tuple[Effort, ...]
 
 def efforts_of(recipe: SeqPateRecipe, queries: int) -> Mapping[str, Efforts]:
     """The efforts of the stages by a word for each, without those of GPUs; empty where the model's size is not known.
-
-    Args:
-        recipe: the recipe.
-        queries: how many are asked.
     """
     size = size_of(recipe.model.base)
     return _Counted(recipe, size, queries).all if size else {}

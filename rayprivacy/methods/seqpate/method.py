@@ -167,13 +167,7 @@ class _Asking:
     def round(self, number: int, student: Student, rows: Encoded) -> tuple[Student, Encoded]:
         """Ask the teachers about text of a student, and let it learn from the noisy votes.
 
-        Args:
-            number: from 0.
-            student: who asks.
-            rows: the pseudo-sentences of the round before; those of the first round in the first.
-
-        Returns:
-            The student after the round, and the pseudo-sentences that it learnt with.
+        Returns the student after the round, and the pseudo-sentences that it learnt with.
         """
         context, asked = self.context, Round.of(number, student)
         votes = context.plan.stage(GATE).mechanism

@@ -122,11 +122,7 @@ def _warm(run: Run[SeqPateRecipe], untrained: Student, rows: Encoded, name: str,
 def round_queries(
     run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded, student: Student, asked: Round, count: int
 ) -> Queries:
-    """What is asked in a round: `count` queries, or fewer where the pseudo-sentences have no more.
-
-    Raises:
-        ConfigError: there is no position to ask about.
-    """
+    """What is asked in a round: `count` queries, or fewer where the pseudo-sentences have no more."""
     path, recipe = run.public(f"queries-{asked.name}.safetensors"), run.recipe
     if not path.exists():
         queries = select_queries(rows, student, backbone, recipe.votes, count, recipe.seed + asked.number)

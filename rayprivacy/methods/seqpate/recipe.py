@@ -29,7 +29,7 @@ class VotesConfig(Config):
     Attributes:
         queries: how many (context, position) queries are paid for; `auto`: as many as keep `noise_target`.
         noise_target: for `auto` queries or an `auto` clip: standard deviation of the noise on one entry of a mean vote.
-        rounds: the queries are spread over so many rounds; each asks about text of the student of the round before.
+        rounds: over which the queries are spread; each asks about text of the student of the round before.
         top_k: candidates per query, the student's most likely tokens; the end token is always one of them.
         top_p: keep only the candidates that hold this much of the student's probability (no limit if absent).
         select: positions to ask about: `any`, `threshold` (see outside_top), or of those where the student's `entropy`

@@ -52,14 +52,8 @@ def distill(
 ) -> HeadAdapter:
     """Train the student on released votes.
 
-    Args:
-        adapter: the warm-started student.
-        queries: contexts and candidates, public.
-        votes: released mean votes, float32 [queries, k], raw (they may be negative).
-        public: next-token examples of the pseudo-sentences, for L_pseudo.
-        head: output head, float32 [vocabulary, width].
-        config: training settings.
-        told: told how many steps are done.
+    Votes, float32 [queries, k], are raw: they may be negative. `public` are next-token examples of the pseudo-
+    sentences, for L_pseudo, and `head` is float32 [vocabulary, width].
     """
     draw = torch.Generator().manual_seed(config.seed)
     pools = _pools(queries, config)
@@ -90,10 +84,7 @@ def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
 def vote_loss(logits: torch.Tensor, votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """L_votes, a scalar: the mean over queries of the cross-entropy between the vote and the student.
 
-    Args:
-        logits: the student's, float32 [queries, k].
-        votes: released mean votes, float32 [queries, k], raw (they may be negative).
-        allowed: which candidates count, bool [queries, k].
+    Logits and votes are float32 [queries, k]; votes may be negative. Only `allowed` candidates count.
     """
     log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
     return -(votes * log_student).sum(1).mean()

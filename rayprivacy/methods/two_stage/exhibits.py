@@ -27,10 +27,6 @@ _MEASURED = {
 
 def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
     """How trees were drawn; and, both internal, the distribution of functions and the figures of words and functions.
-
-    Args:
-        drawn: public counts.
-        measured: figures on held-out text.
     """
     shares = measured.get("function_shares")
     return [
