@@ -30,8 +30,7 @@ BUSY = "while True: pass"
 def milliseconds(dtype: str) -> float:
     """Wall time of a step, in this process."""
     import torch
-
-    from rayprivacy.runs.kernels import FORMATS, _trunk
+    from kernels import FORMATS, _trunk
 
     torch.set_num_threads(cores())
     step, _ = _trunk(ROWS, TOKENS, FORMATS[dtype], True)

@@ -138,26 +138,23 @@ def plan(
     nodes: int = 1,
     users: int | None = None,
     minutes: float | None = None,
-    console: Console | None = None,
 ) -> "Outline":
     """The stages of a recipe, what each reads and charges, and epsilon by stage. Touches no data; prints as a table.
 
     Args:
         recipe: the resolved recipe.
-        timed: estimate how long each stage takes; the first time, this measures the machine for about ten seconds. Say
-            as well which method and settings the measured frontier suggests, where it has rows of this method.
+        timed: estimate how long each stage takes, and say which method and settings the measured frontier suggests,
+            where it has rows of this method.
         nodes: machines like this one that share the work, for estimates.
         users: a public guess at the users of the corpus, for estimates and advice; the method's own when left out.
         minutes: what a run may take on two cores, for advice; no bound when left out.
-        console: told when the machine is measured; standard error when left out.
 
     Raises:
         ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
     from rayprivacy.runs.advice import advice_for
     from rayprivacy.runs.checks import check_comparison
-    from rayprivacy.runs.estimate import estimated
-    from rayprivacy.runs.machine import this_machine
+    from rayprivacy.runs.estimate import estimated, this_machine
     from rayprivacy.runs.outline import Outline
 
     for name, value in (("nodes", nodes), ("users", users), ("minutes", minutes)):
@@ -165,9 +162,8 @@ def plan(
             raise ConfigError(f"{name} is {value:g}: give a number of at least 1.")
     if recipe.evaluation.compare:
         check_comparison(recipe)
-    planned, shown_on = method_of(recipe).planned(recipe), console or Console(stderr=True)
-    machine = this_machine(lambda said: shown_on.print(said, highlight=False)) if timed else None
-    estimate = estimated(recipe, planned, machine, nodes=nodes, users=users) if machine else None
+    planned = method_of(recipe).planned(recipe)
+    estimate = estimated(recipe, planned, this_machine(), nodes=nodes, users=users) if timed else None
     guess = planned.users if users is None else users
     said = advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes) if timed else None
     return Outline(recipe, planned, estimate=estimate, advice=said)

@@ -62,14 +62,14 @@ class Pretrain(Block):
         measured, written = 2 * HELD_ROWS * config.max_tokens, config.texts * config.tokens_written
         detail = f"{config.steps} steps of {config.batch} rows of {config.max_tokens} tokens, all weights"
         work = [Work(PRETRAINING_STEPS, config.steps)]
-        efforts = [Effort("train", size.trained(tokens)), Effort("encode", size.forward(measured))] if size else []
+        efforts = [Effort("train", size.trained(tokens)), Effort("encode", size.forward(measured))]
         if config.prompts:
             assert recipe.generation is not None, "an engine writes behind the prompts"
             engine: Any = recipe.generation
             detail += f", on {config.texts} texts that the base model writes"
             work.insert(0, Work(OWN_TEXTS, config.texts))
-            efforts += [Effort(sampling_kernel(engine.engine), size.forward(written))] if size else []
-        return (Stage(PRETRAINING, "public text", detail, work=tuple(work), efforts=tuple(efforts) if size else None),)
+            efforts.append(Effort(sampling_kernel(engine.engine), size.forward(written)))
+        return (Stage(PRETRAINING, "public text", detail, work=tuple(work), efforts=tuple(efforts)),)
 
     def assumptions(self, recipe: PretrainedRecipe) -> tuple[Placed, ...]:
         """That the text is public."""

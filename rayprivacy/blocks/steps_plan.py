@@ -32,7 +32,7 @@ from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.strategy import step_factors
 from rayprivacy.runs.assumptions import Placed, Where, at, of_training
 from rayprivacy.runs.calibration import kept
-from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.effort import UNKNOWN, Effort
 from rayprivacy.runs.plan import STEPS_DONE, Block, Stage, Work, composed
 from rayprivacy.runs.recipe import Resources
 
@@ -70,7 +70,7 @@ class Steps(Block):
         name: of its stage.
         training: the steps.
         detail: what is trained, for the plan.
-        size: of the model, for estimates of time; None where it is not known.
+        size: of the model, for estimates of time.
         tokens: that are read of a row, for estimates; those that are trained on when left out.
         mechanism: the steps with their noise, once they are fitted.
     """
@@ -79,7 +79,7 @@ class Steps(Block):
     name: str
     training: DpSgdConfig
     detail: str
-    size: ModelSize | None = None
+    size: ModelSize
     tokens: int | None = None
     mechanism: Any = None
 
@@ -109,7 +109,7 @@ class Steps(Block):
 
 
 def training_stage(
-    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] | None = None
+    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] = (UNKNOWN,)
 ) -> Stage:
     """A stage of DP-SGD, charged in chunks of `chunk` steps."""
     charges = tuple(mechanism.event_of(each) for each in mechanism.charged_chunks(chunk))
@@ -276,12 +276,10 @@ def guessed_users(training: DpSgdConfig) -> float:
     return training.expected_batch / training.sampling_rate
 
 
-def _efforts(
-    size: ModelSize | None, training: DpSgdConfig, tokens: int, engine: EngineConfig
-) -> tuple[Effort, ...] | None:
-    """How much all steps compute, padding included; None where the model's size is not known, or a GPU does it."""
-    if size is None or engine.gpu:
-        return None
+def _efforts(size: ModelSize, training: DpSgdConfig, tokens: int, engine: EngineConfig) -> tuple[Effort, ...]:
+    """How much all steps compute, padding included; of a GPU it is not known how fast it is."""
+    if engine.gpu:
+        return (UNKNOWN,)
     of_step = training.expected_batch * training.max_records * tokens
     return (Effort("train", size.trained(training.steps * of_step), processes=engine.workers),)
 

@@ -28,19 +28,18 @@ class Writing(Block):
 
     def stages(self, recipe: Any) -> tuple[Stage, ...]:
         """The stage."""
-        config, size, actors = self.config, size_of(recipe.model.base), recipe.resources.actors
-        blocks, efforts = -(-config.texts // BATCH), None
-        if size is not None:
-            processes, flops = min(actors or blocks, blocks), size.forward(config.texts * config.max_tokens)
-            efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),)
+        config, blocks = self.config, -(-self.config.texts // BATCH)
+        processes = min(recipe.resources.actors or blocks, blocks)
+        flops = size_of(recipe.model.base).forward(config.texts * config.max_tokens)
+        efforts = (Effort(sampling_kernel(config.engine), flops, processes=processes, threads=False),)
         detail = f"{config.texts} texts of {config.max_tokens} tokens at most"
         return (Stage(self.name, self.reads, detail, work=(Work(self.what, config.texts),), efforts=efforts),)
 
 
 def measuring_stage(
-    recipe: Recipe, size: ModelSize | None, tokens: int, models: int, others: tuple[Effort, ...] = ()
+    recipe: Recipe, size: ModelSize, tokens: int, models: int, others: tuple[Effort, ...] = ()
 ) -> Stage:
     """The stage in which models are measured on held-out private text, of records of `tokens` tokens at most."""
     read = recipe.evaluation.users * (recipe.corpus.max_records_per_user or 1) * tokens * FULL
-    efforts = (Effort("encode", size.forward(models * read)), *others) if size else None
+    efforts = (Effort("encode", size.forward(models * read)), *others)
     return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)

@@ -1,32 +1,31 @@
-"""How large a base model is, without loading it: what estimates of time are made from. Imports no torch."""
+"""How large a base model or a tagger is, without loading it, for estimates of time. Imports no torch."""
 
 import json
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
 
 _KNOWN = {"smollm2-135m": (134_515_008, 49_152, 576, 30), "minilm-l6": (22_565_376, 30_522, 384, 6)}
 _WIDTH, _DEPTH = ("hidden_size", "n_embd", "d_model"), ("num_hidden_layers", "n_layer", "num_layers")
+_OF_AN_LSTM = 8 * 384 * (80 + 384 + 768 + 384)  # weights of two layers in both directions, see `models.bilstm`
+_TOKENS_OF_A_WORD = 6  # itself and its letters, among which it is read once
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a language model, or of an encoder.
+    """Size of a language model, or of an encoder; a tied output head counts once among the parameters.
 
-    Attributes:
-        parameters: weights; those of a tied output head count once.
-        vocabulary: rows of the output head.
-        width: size of a hidden state.
-        layers: how many there are.
-        frozen: those of the parameters that nothing trained lies below, so that no gradient goes through them.
+    No gradient goes through the `frozen` ones of the parameters: nothing trained lies below them.
     """
 
-    parameters: int
-    vocabulary: int
-    width: int
-    layers: int
-    frozen: int = 0
+    parameters: float
+    vocabulary: float
+    width: float
+    layers: float
+    frozen: float = 0
 
     @property
     def head(self) -> float:
@@ -34,7 +33,7 @@ class ModelSize:
         return 2.0 * self.vocabulary * self.width
 
     def forward(self, tokens: float) -> float:
-        """Floating-point operations of the model over so many tokens."""
+        """Floating-point operations of the model over some tokens."""
         return 2.0 * self.parameters * tokens
 
     def trained(self, tokens: float) -> float:
@@ -42,12 +41,11 @@ class ModelSize:
         return self.forward(tokens) + 4.0 * (self.parameters - self.frozen) * tokens
 
 
-def size_of(base: str) -> ModelSize | None:
-    """The size of a model that we know by name, or of a directory with safetensors; None for others.
+UNKNOWN_SIZE = ModelSize(math.nan, math.nan, math.nan, math.nan)  # so that what is computed from it is unknown too
 
-    Args:
-        base: as in `model.base`.
-    """
+
+def size_of(base: str) -> ModelSize:
+    """The size of a model that we know by name, or of a directory with safetensors; unknown for others."""
     if base in _KNOWN:
         return ModelSize(*_KNOWN[base])
     folder = Path(base).expanduser()
@@ -55,9 +53,9 @@ def size_of(base: str) -> ModelSize | None:
         config = json.loads((folder / "config.json").read_text())
         width, layers = [next(int(config[name]) for name in names if name in config) for names in (_WIDTH, _DEPTH)]
         parameters = sum(_weights(path) for path in folder.glob("*.safetensors"))
-        return ModelSize(parameters, int(config["vocab_size"]), width, layers) if parameters else None
+        return ModelSize(parameters, int(config["vocab_size"]), width, layers) if parameters else UNKNOWN_SIZE
     except (OSError, ValueError, KeyError, TypeError, StopIteration, struct.error):
-        return None  # a hub id, or a folder that loading will complain about
+        return UNKNOWN_SIZE  # a hub id, or a folder that loading will complain about
 
 
 def _weights(path: Path) -> int:
@@ -66,3 +64,15 @@ def _weights(path: Path) -> int:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+
+
+def tagger_size(config: TaggerConfig, heads_alone: bool) -> ModelSize:
+    """What a tagger's parameters multiply with for each token. Embeddings are looked up and no output head is
+    multiplied, so neither counts. With `heads_alone`, nothing of the base is trained.
+    """
+    if config.base == BILSTM:
+        return ModelSize(_OF_AN_LSTM // _TOKENS_OF_A_WORD, 0, 0, 2)
+    base = size_of(config.base)
+    used = (base.parameters - base.vocabulary * base.width) * min(config.layers or base.layers, base.layers)
+    layers = used // base.layers
+    return replace(base, parameters=layers + len(config.tags.names) * base.width, frozen=layers if heads_alone else 0)

@@ -10,8 +10,7 @@ from rayprivacy.runs.recipe import Recipe
 
 
 def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
-    """Refuse what would fail after something was spent; `measured` runs are compared with private text, if they say so.
-    """
+    """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
     method.check_inputs(recipe)
     plan.check(recipe)
     if recipe.audit and not method.card.has_model:

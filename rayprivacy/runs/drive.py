@@ -25,10 +25,10 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import METRICS, R, Run, stored_recipe
 from rayprivacy.runs.drawn import drawn_rows
+from rayprivacy.runs.estimate import keep_seconds
 from rayprivacy.runs.exhibits import exhibits_json
 from rayprivacy.runs.ledger_service import ledger_service
 from rayprivacy.runs.method import Method, Output
-from rayprivacy.runs.pace import keep_paces
 from rayprivacy.runs.plan import EVALUATION, Plan
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
 from rayprivacy.runs.session import ray_session
@@ -109,7 +109,7 @@ def drive(
     if measured:
         _measure(run, method, output)
         compare_with_private(run, method.card, context.base, output.codes)
-        keep_paces(run, plan)
+        keep_seconds(run, plan)
     return Driven(run, certificate)
 
 

@@ -1,27 +1,64 @@
 """How long a run will take, stage by stage: a guess from public numbers, for people.
 
-    efforts of a stage (plan) / what a core does (runs.machine) / cores that can share it -> seconds
-    ... and where a recipe like this was run here before, what that took (runs.pace)
+A stage's operations (its plan) are divided by the cores that can share them and by what a core does in a second: NumPy
+multiplies small matrices for some 50 milliseconds, and other kernels are in proportion to that, as measured once by
+`benchmarks/kernels.py`. The machine is taken to be idle, further nodes to be like it, and how many users there are is a
+public guess. Where a recipe like this ran here before, what that took counts, in proportion to its work.
 
-The machine is taken to be idle, and further nodes to be like it. How many users there are is a public guess.
+For that, seconds and declared operations are kept in the user's cache, by processor, method, stage, base model and
+`resources`, and for work that grows with the corpus by `corpus.source`; not by number format or engine, which a run
+decides and a plan does not know, and never how many users there were. Only whole runs on this machine count: a stage
+that was resumed found part of its work done, one that took over what another run made (FOUND) found all of it, and
+trials of a search must leave no trace (their number may be secret).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import platform
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
-from rayprivacy.runs.effort import Effort
-from rayprivacy.runs.machine import Machine
+import numpy as np
+
+from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.files import read_json, user_cache, write_json
+from rayprivacy.core.threads import cores
+from rayprivacy.runs.directory import FOUND, R, Run, log_entries
+from rayprivacy.runs.effort import Kernel
 from rayprivacy.runs.measuring import all_stages
-from rayprivacy.runs.pace import Pace, kept_pace
-from rayprivacy.runs.plan import Plan
-from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.plan import Plan, Stage
+from rayprivacy.runs.recipe import LOCAL, Recipe
 
 START_SECONDS = 8.0  # a process that imports torch and loads a model, on every machine at once
 RAY_SECONDS = 10.0  # Ray itself
-SHARED = 0.7  # of a core that each further thread of one process adds
-MOST_THREADS = 16
-FARTHEST = 10.0  # an earlier run of other work corrects a guess by this factor at most
+FARTHEST = 10.0  # an earlier run of this many times as much work, or as little, tells nothing
+# Speed in proportion to one large product of float32.
+RATIOS: Mapping[Kernel, float] = {"encode": 0.98, "decode": 0.89, "train": 0.74, "sample": 0.53, "batched": 0.83}
+IN_BFLOAT16: Mapping[Kernel, float] = {"encode": 1.79, "decode": 1.46, "train": 1.05}
+EMULATED: Mapping[Kernel, float] = {"encode": 0.3, "decode": 0.3, "train": 0.2}  # bfloat16 on other processors
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of processors that compute in it
+OF_SMALL = {"avx512f": 0.84, "avx2": 1.5}  # a large product beside NumPy's small ones, which AVX-512 suits best
+SIZE, COUNT, TIMES = 64, 400, 10  # matrices too small for NumPy to share them among threads
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What estimates know of a machine; `flops` are those of one core in a large product of float32, per second."""
+
+    processor: str
+    cpus: int
+    flops: float
+    has_bfloat16: bool
+
+    def rate(self, kernel: Kernel, dtype: str) -> float:
+        """Operations per second of one core, with the model in a number format; `auto` is the faster one."""
+        in_bfloat16 = IN_BFLOAT16 if self.has_bfloat16 else EMULATED
+        if kernel in in_bfloat16 and (dtype == "bfloat16" or (dtype == "auto" and self.has_bfloat16)):
+            return self.flops * in_bfloat16[kernel]
+        return self.flops * RATIOS.get(kernel, 1.0)
 
 
 @dataclass(frozen=True)
@@ -29,7 +66,7 @@ class Estimate:
     """Guessed seconds of a run.
 
     Attributes:
-        seconds: by stage; None where the plan declares no work.
+        seconds: by stage; None where they are not known.
         measured: the stages that were run here before.
         nodes: machines like this one, for a stage that asks for none of its own.
         users: the public guess at how many users the corpus has, if anything depends on it.
@@ -58,85 +95,79 @@ class Estimate:
         return (RAY_SECONDS * self.nodes + seconds) / 3600
 
 
-def estimated(
-    recipe: Recipe,
-    plan: Plan,
-    machine: Machine,
-    *,
-    nodes: int = 1,
-    users: float | None = None,
-    measured: bool = True,
-) -> Estimate:
-    """Guess how long the stages of a plan take.
-
-    Args:
-        recipe: the recipe.
-        plan: of its method.
-        machine: what one node is.
-        nodes: how many there are.
-        users: of the private corpus, a public guess; the plan's own when left out.
-        measured: whether figures are measured after the run.
-    """
-    stages = all_stages(plan, recipe, measured)
-    guess = _Guess(machine, recipe.model.dtype, nodes, plan.users if users is None else users)
-    paces = {stage.name: kept_pace(recipe, stage) for stage in stages}
-    asked = recipe.resources.stages
-    machines = {needs.stage: math.ceil(needs.cpus / machine.cpus) for needs in asked if needs.cpus}
-    seconds = {
-        stage.name: None
-        if stage.efforts is None
-        else replace(guess, nodes=machines.get(stage.name, nodes)).corrected(stage.efforts, paces[stage.name])
-        for stage in stages
-    }
-    grows = any(effort.users for stage in stages for effort in stage.efforts or ())
-    before = frozenset(name for name, pace in paces.items() if pace)
-    return Estimate(seconds, before, nodes, guess.users if grows else None, machines)
+@cache
+def this_machine() -> Machine:
+    """This machine, measured once in a process; only Linux tells its flags."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    flags = set(facts.get("flags", facts.get("Features", "")).split())
+    of_small = next((ratio for flag, ratio in OF_SMALL.items() if flag in flags), 1.0)
+    processor = facts.get("model name", platform.processor())
+    return Machine(processor, cores(), of_small * _flops(), bool(BFLOAT16 & flags))
 
 
-@dataclass(frozen=True)
-class _Guess:
-    """What guesses are made from; see `Estimate`."""
-
-    machine: Machine
-    dtype: str
-    nodes: int
-    users: float
-
-    def corrected(self, efforts: Sequence[Effort], pace: Pace | None) -> float:
-        """Seconds of some work, in proportion to what an earlier run took for its own."""
-        guessed = self.seconds(efforts)
-        if pace is None:
-            return guessed
-        then = replace(self, nodes=1, users=pace.users)
-        if self == then and tuple(efforts) == pace.efforts:
-            return pace.seconds
-        factor = pace.seconds / max(then.seconds(pace.efforts), 1e-9)
-        return guessed * min(max(factor, 1 / FARTHEST), FARTHEST)
-
-    def seconds(self, efforts: Sequence[Effort]) -> float:
-        """Seconds of some work, one after the other, with one start of processes if there are any."""
-        starts = START_SECONDS if any(not each.threads or each.processes > 1 for each in efforts) else 0.0
-        return starts + sum(self._alone(each) for each in efforts)
-
-    def _alone(self, effort: Effort) -> float:
-        flops = effort.flops * (self.users if effort.users else 1)
-        return flops / (self.machine.rate(effort.kernel, self.dtype) * self._cores(effort))
-
-    def _cores(self, effort: Effort) -> float:
-        """How many cores' worth of speed the work gets."""
-        if not effort.threads:
-            return min(effort.processes, self.machine.cpus * self.nodes)
-        return min(effort.processes, self.nodes) * (1 + SHARED * (min(self.machine.cpus, MOST_THREADS) - 1))
+def _flops() -> float:
+    """Of the quickest of some products, per CPU second: time that other processes take is not counted."""
+    many, one, best = np.ones((COUNT, SIZE, SIZE), np.float32), np.ones((SIZE, SIZE), np.float32), float("inf")
+    for _ in range(TIMES):
+        began = time.process_time()
+        many @ one
+        best = min(best, time.process_time() - began)
+    return 2 * COUNT * SIZE**3 / max(best, 1e-6)
 
 
-def rough(seconds: float) -> str:
-    """Seconds with the digits that a guess has.
+def estimated(recipe: Recipe, plan: Plan, machine: Machine, *, nodes: int = 1, users: float | None = None) -> Estimate:
+    """Guess how long the stages of a plan take on some machines, with the plan's own guess at users when left out."""
+    asked = {each.stage: math.ceil(each.cpus / machine.cpus) for each in recipe.resources.stages if each.cpus}
+    stages, guess = all_stages(plan, recipe), plan.users if users is None else users
+    seconds: dict[str, float | None] = {}
+    before = set()
+    for stage in stages:
+        flops = [each.flops_per_core(machine.cpus, asked.get(stage.name, nodes), guess) for each in stage.efforts]
+        kept = _kept_seconds(recipe, stage, sum(flops))
+        if kept is not None:
+            before.add(stage.name)
+        rates = [machine.rate(each.kernel, recipe.model.dtype) for each in stage.efforts]
+        guessed = _start(stage) + sum(each / rate for each, rate in zip(flops, rates, strict=True))
+        seconds[stage.name] = (None if math.isnan(guessed) else guessed) if kept is None else kept
+    grows = any(effort.users for stage in stages for effort in stage.efforts)
+    return Estimate(seconds, frozenset(before), nodes, guess if grows else None, asked)
 
-    >>> rough(3.4), rough(170.2), rough(940), rough(9000)
-    ('3 s', '2.8 min', '16 min', '2.5 h')
-    """
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            count = seconds / size
-            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
-    return f"{seconds:.0f} s"
+
+def _start(stage: Stage) -> float:
+    """Seconds that the processes of a stage need to start, if it has any."""
+    return START_SECONDS if any(not each.threads or each.processes > 1 for each in stage.efforts) else 0.0
+
+
+def keep_seconds(run: Run[R], plan: Plan) -> None:
+    """Keep how long the stages of a finished run took, if it ran in one piece, on this machine, and is no trial."""
+    recipe, seconds, entries = run.recipe, run.timings(), list(log_entries(run.root))
+    found = {entry["stage"] for entry in entries if entry["event"] == FOUND}
+    starts = [entry["stage"] for entry in entries if entry["event"] == "start"]
+    if run.console.quiet or recipe.resources.address != LOCAL or starts.count(starts[0]) > 1:
+        return
+    for stage in all_stages(plan, recipe):
+        flops = sum(each.flops_per_core(this_machine().cpus, 1, plan.users) for each in stage.efforts)
+        if flops > 0 and stage.name not in found and seconds.get(stage.name, 0) > 0:
+            path = _path(recipe, stage)
+            with suppress(OSError):  # a home that cannot be written to is no reason to stop
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_json(path, {"seconds": seconds[stage.name], "flops": flops})
+
+
+def _kept_seconds(recipe: Recipe, stage: Stage, flops: float) -> float | None:
+    """What `keep_seconds` kept, in proportion to the operations of each core; None where there is nothing to go by."""
+    try:
+        kept = read_json(_path(recipe, stage))
+        seconds, times = float(kept["seconds"]), flops / float(kept["flops"])
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError):
+        return None  # never run here, or damaged
+    return seconds * times if 1 / FARTHEST <= times <= FARTHEST and 0 < seconds < math.inf else None
+
+
+def _path(recipe: Recipe, stage: Stage) -> Path:
+    source = recipe.corpus.source if any(effort.users for effort in stage.efforts) else ""
+    given = [recipe.model.model_dump(mode="json", exclude={"dtype"}), recipe.resources.model_dump(mode="json"), source]
+    machine = [this_machine().processor, this_machine().cpus]
+    return user_cache() / "pace" / f"{digest_json([*machine, recipe.method, stage.name, *given])[:32]}.json"

@@ -21,9 +21,6 @@ def all_stages(plan: Plan, recipe: Recipe, measured: bool = True) -> tuple[Stage
 
 def _comparison(recipe: Recipe) -> Stage:
     texts, base, encoder = recipe.evaluation.compare, size_of(recipe.model.base), size_of(MINILM)
-    efforts = None
-    if base and encoder:
-        flops = base.forward(SIDES * min(texts, SCORED) * TEXT_TOKENS) + encoder.forward(SIDES * texts * TEXT_TOKENS)
-        efforts = (Effort("encode", flops),)
+    flops = base.forward(SIDES * min(texts, SCORED) * TEXT_TOKENS) + encoder.forward(SIDES * texts * TEXT_TOKENS)
     work = (Work(GROUPS_MEASURED, GROUPS),)
-    return Stage(COMPARISON, f"{texts} private texts of each side", work=work, efforts=efforts)
+    return Stage(COMPARISON, f"{texts} private texts of each side", work=work, efforts=(Effort("encode", flops),))

@@ -11,7 +11,7 @@ from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.filters.choose import parameters_for, rule_for
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.models.settings import AUTO
-from rayprivacy.runs.estimate import Estimate, rough
+from rayprivacy.runs.estimate import Estimate
 from rayprivacy.runs.measuring import COMPARISON, all_stages
 from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
 from rayprivacy.runs.recipe import Recipe
@@ -114,6 +114,19 @@ def _time(estimate: Estimate, stage: str) -> str:
     machines = estimate.machines_of(stage)
     where = "" if machines == estimate.nodes else f" on {machines}"
     return f"{rough(seconds)}{'*' if stage in estimate.measured else ''}{where}"
+
+
+def rough(seconds: float) -> str:
+    """Seconds with the digits that a guess has.
+
+    >>> rough(3.4), rough(170.2), rough(940), rough(9000)
+    ('3 s', '2.8 min', '16 min', '2.5 h')
+    """
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            count = seconds / size
+            return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _nodes(count: int) -> str:

@@ -14,7 +14,7 @@ from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
 from rayprivacy.runs.assumptions import Placed, in_order, of_unit
-from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.effort import UNKNOWN, Effort
 
 PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
 TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
@@ -47,7 +47,7 @@ class Stage:
         chunked: whether its charges are chunks of one piece of work, such as a training, after each of which a search
             may look at the model and stop. The other charged stages pass the gate all at once.
         work: what is counted while it goes on.
-        efforts: how much it computes, for estimates of time; None where that is not known, empty for next to nothing.
+        efforts: how much it computes, for estimates of time; empty for next to nothing.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Stage:
     charges: tuple[DpEvent, ...] = ()
     chunked: bool = False
     work: tuple[Work, ...] = ()
-    efforts: tuple[Effort, ...] | None = None
+    efforts: tuple[Effort, ...] = (UNKNOWN,)
     mechanism: Any = None
 
     @property

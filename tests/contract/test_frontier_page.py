@@ -33,7 +33,7 @@ def test_what_is_made_of_the_results_is_up_to_date(pages: Any) -> None:
     assert rows
     assert pages.page(pages.PAGE.read_text(), rows) == pages.PAGE.read_text()
     assert pages.samples(rows) == pages.SAMPLES.read_text()
-    assert list(pages.evidence(rows)) == json.loads(pages.PACKAGED.read_text())
+    assert pages.quoted(list(pages.evidence(rows))) == json.loads(pages.PACKAGED.read_text())
 
 
 def test_seeds_become_their_mean_and_what_was_not_measured_stays_empty(pages: Any) -> None:

@@ -175,7 +175,7 @@ def test_text_of_its_own_is_counted_and_timed(name: str) -> None:
         )
     )
     assert {work.what: work.total for work in written.work} == {"own_texts_written": 50, "pretraining_steps": 100}
-    assert len(written.efforts or ()) == len(read.efforts or ()) + 1
+    assert len(written.efforts) == len(read.efforts) + 1
     assert "50 texts that the base model writes" in written.detail
 
 

@@ -8,8 +8,8 @@ from rayprivacy.models import bilstm
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.bilstm import BiLstmForTokenClassification
 from rayprivacy.models.glove import glove
+from rayprivacy.models.size import _OF_AN_LSTM, tagger_size
 from rayprivacy.models.tagger_settings import TaggerConfig
-from rayprivacy.models.tagger_size import _OF_AN_LSTM, tagger_size
 from rayprivacy.models.word_tokenizer import BYTES, END, FIRST_WORD, MOST_BYTES, START, UNKNOWN, WordTokenizer
 
 TOKENIZER = WordTokenizer(("the", "play"))
@@ -69,7 +69,6 @@ def test_estimates_know_its_size(lstm: Backbone) -> None:
     weights = sum(each.numel() for each in lstm.model.lstm.parameters() if each.dim() == 2)
     assert weights == _OF_AN_LSTM
     size = tagger_size(TaggerConfig(base="bilstm"), heads_alone=False)
-    assert size is not None
     assert size.trained(6.0) == pytest.approx(6.0 * weights), "one token in six is a word"
 
 

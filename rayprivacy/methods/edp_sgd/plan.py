@@ -13,8 +13,7 @@ from rayprivacy.accounting.decay import DecayingNoise
 from rayprivacy.blocks.steps_plan import Steps
 from rayprivacy.blocks.writing_plan import measuring_stage
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
-from rayprivacy.models.size import ModelSize
-from rayprivacy.models.tagger_size import tagger_size
+from rayprivacy.models.size import ModelSize, tagger_size
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import Where, at
 from rayprivacy.runs.effort import Effort
@@ -56,7 +55,7 @@ def plan_run(recipe: EdpSgdRecipe) -> Plan:
     return Plan.of(recipe, steps, says=_SAYS, measuring=_measuring(recipe, size))
 
 
-def _size(recipe: EdpSgdRecipe) -> ModelSize | None:
+def _size(recipe: EdpSgdRecipe) -> ModelSize:
     return tagger_size(recipe.model, heads_alone=recipe.adapter.kind == "full" and recipe.model.trained == "heads")
 
 
@@ -70,8 +69,8 @@ def as_published(mechanism: NoisySteps, delta: float) -> dict[str, float]:
     return {stated.label: stated.epsilon}
 
 
-def _measuring(recipe: EdpSgdRecipe, size: ModelSize | None) -> Stage:
+def _measuring(recipe: EdpSgdRecipe, size: ModelSize) -> Stage:
     """The untrained tagger, the released one, and the non-private reference, which is trained first."""
     tokens, steps = recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
-    training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),) if size else ()
+    training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),)
     return measuring_stage(recipe, size, tokens, 2 + bool(steps), training)

@@ -78,7 +78,7 @@ class Reader(Block):
         if config is None:
             return ()
         words = config.steps * config.batch * config.max_words * FULL
-        efforts = (Effort("train", size.forward(3 * words)),) if size else None
+        efforts = (Effort("train", size.forward(3 * words)),)
         detail = f"{config.steps} steps of {config.batch} texts"
         work = (Work(PRETRAINING_STEPS, config.steps),)
         return (Stage(PRETRAINING, "public text", detail, work=work, efforts=efforts),)
@@ -95,5 +95,5 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
 
 def _measuring(recipe: SanTextRecipe) -> Stage:
     size, attacked = size_of(recipe.model.base), recipe.evaluation.attacked
-    efforts = (Effort("encode", size.forward(attacked)),) if size and attacked else () if not attacked else None
+    efforts = (Effort("encode", size.forward(attacked)),) if attacked else ()
     return Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)

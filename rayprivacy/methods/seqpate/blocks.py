@@ -55,7 +55,7 @@ class Votes(Block):
         charges = tuple(replace(votes, queries=queries).event for queries in rounds)
 
         def stage(effort: str, name: str, reads: str, detail: str, *work: Work) -> Stage:
-            return Stage(name, reads, detail, work=work, efforts=efforts.get(effort))
+            return Stage(name, reads, detail, work=work, efforts=efforts[effort])
 
         trained = f"{teachers.count} on shards of {recipe.corpus.source}"
         asked = f"{votes.queries} queries, {votes.candidates} candidates"
@@ -107,7 +107,7 @@ def _measuring(recipe: SeqPateRecipe, votes: VoteMechanism) -> Stage:
     """
     without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind == "square"
     models = 3 + bool(without_privacy) + bool(recipe.pretrain)
-    efforts = efforts_of(recipe, votes.queries).get("measuring")
+    efforts = efforts_of(recipe, votes.queries)["measuring"]
     return Stage(EVALUATION, "held-out private text", work=(Work(MODELS_MEASURED, models),), efforts=efforts)
 
 

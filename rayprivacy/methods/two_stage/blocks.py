@@ -34,9 +34,8 @@ class Trees(Block):
             return ()
         tree = round(FULL * recipe.parses.max_tokens)
         pair, records = tree + round(FULL * config.max_tokens), recipe.corpus.max_records_per_user or 1
-        learning = (Effort("train", size.trained(config.steps * config.batch * pair)),) if size else None
-        read = size.forward(records * pair) if size else 0.0
-        reading = (Effort("decode", read, users=True, processes=PART_FILES, threads=False),) if size else None
+        learning = (Effort("train", size.trained(config.steps * config.batch * pair)),)
+        reading = (Effort("decode", size.forward(records * pair), users=True, processes=PART_FILES, threads=False),)
         detail = f"{config.steps} steps of {config.batch} pairs, {config.adapter.kind}"
         bound = f"one record at a time, {recipe.parses.max_tokens} tokens at most"
         parts = (Work(PARTS_PARSED, PART_FILES + 1),)  # and the held-out users

@@ -26,8 +26,7 @@ _MEASURED = {
 
 
 def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
-    """How trees were drawn; and, both internal, the distribution of functions and the figures of words and functions.
-    """
+    """How trees were drawn; and, internal, the distribution of functions and the figures of words and functions."""
     shares = measured.get("function_shares")
     return [
         *([_distribution(shares)] if shares else []),

@@ -1,9 +1,9 @@
-"""Timed kernels, for estimates: `python -m rayprivacy.runs.kernels` prints what a core does in a CPU second.
+"""Timed kernels: `python benchmarks/kernels.py` prints what a core does in a CPU second.
 
-A process of its own, because `rayprivacy plan` imports no torch. It takes about ten seconds, reads nothing, and times
-work that is shaped like that of a small model: a few layers over rows of 64 tokens, over one token of 128 texts, and
-forwards and backwards; one product with a large head, and many small ones. Where ONNX Runtime is installed, it samples
-with such layers; elsewhere, sampling is taken to be like one token of many texts in float32.
+The ratios of `rayprivacy.runs.estimate` are from it. It takes about ten seconds, and times work that is shaped like
+that of a small model: a few layers over rows of 64 tokens, over one token of 128 texts, and forwards and backwards; one
+product with a large head, and many small ones. Where ONNX Runtime is installed, it samples with such layers; elsewhere,
+sampling is taken to be like one token of many texts in float32.
 """
 
 import json
