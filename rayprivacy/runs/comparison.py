@@ -87,7 +87,7 @@ def _compared(run: Run[R], texts: Path, backbone: Backbone | None, codes: Codes 
 
 
 def _counter(run: Run[R]) -> Callable[[str], None]:
-    """Counts the groups of figures as they begin; each once, so that the log does not say whether labels could be used."""
+    """Counts the groups of figures as they begin; each once, whether the labels could be used or not."""
     begun: set[str] = set()
 
     def say(group: str) -> None:
