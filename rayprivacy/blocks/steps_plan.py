@@ -22,7 +22,8 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.accounting.guess import guessed_epsilon
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import Budget
+from rayprivacy.core.units import Budget, PrivacyUnit
+from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -117,18 +118,17 @@ def training_stage(
     return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts, mechanism=mechanism)
 
 
-def check_layer_scale(training: DpSgdConfig, adapter: AdapterConfig) -> None:
-    """Refuse scales of layers that say nothing.
-
-    Args:
-        training: with a `layer_scale` block, or without.
-        adapter: what is trained.
+def check_sampled(recipe: Any) -> None:
+    """Refuse what no recipe with steps of DP-SGD can have: the unit `phrase`, or scales of layers that say nothing.
 
     Raises:
-        ConfigError: all scales would be the least.
+        ValueError: names the key.
     """
-    config = training.layer_scale
-    if config is not None and config.source is None and adapter.kind == "lora":
+    if recipe.privacy.unit is PrivacyUnit.PHRASE:
+        raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
+    check_unit(recipe.corpus, recipe.privacy.unit, PART_FILES)
+    config = recipe.training.layer_scale
+    if config is not None and config.source is None and recipe.adapter.kind == "lora":
         raise ConfigError(
             "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0: take"
             " scales from 'public' text, or train 'full'."

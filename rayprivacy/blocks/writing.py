@@ -23,6 +23,7 @@ def written_once(
     what: str,
     structure: Structure | None = None,
     names: frozenset[str] = frozenset(),
+    begun: bool = False,
 ) -> Written:
     """Write the texts of a saved model, unless a file of the same source is there.
 
@@ -43,5 +44,6 @@ def written_once(
         structure=structure,
         names=names,
         source=source,
+        begun=begun,
         told=context.counter(what),
     )

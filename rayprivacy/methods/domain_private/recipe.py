@@ -6,15 +6,14 @@ from pydantic import Field, model_validator
 
 from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
 from rayprivacy.blocks.steps_plan import (
-    PART_FILES,
     SampledPrivacyConfig,
     SampledResources,
-    check_layer_scale,
+    check_sampled,
     with_learning_rate,
 )
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
-from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.dpsgd.schedules import SCALES, Form, Name, draw
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
@@ -125,7 +124,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "DomainPrivateRecipe":
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        check_sampled(self)
         self.control_codes  # noqa: B018 - refuses lists that do not fit the labels
         if self.training.bands > 1:
             raise ValueError(
@@ -142,7 +141,6 @@ class DomainPrivateRecipe(PretrainedRecipe):
                 f"redacted.central is set and redacted.schedule '{self.redacted.schedule}' has no redacted step:"
                 " all steps are noisy already, so leave it out"
             )
-        check_layer_scale(self.training, self.adapter)
         if all(self.schedule):
             raise ValueError(
                 f"redacted.schedule '{self.redacted.schedule}' with redacted.seed {self.redacted.seed} has no noisy"

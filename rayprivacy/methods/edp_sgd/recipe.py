@@ -4,9 +4,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks.steps_plan import PART_FILES, SampledPrivacyConfig, check_layer_scale, with_learning_rate
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, check_sampled, with_learning_rate
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
@@ -48,9 +47,7 @@ class EdpSgdRecipe(Recipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "EdpSgdRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        check_sampled(self)
         if len(self.corpus.labels) != 2:
             raise ValueError(
                 f"corpus.labels has {len(self.corpus.labels)} columns: name two, that of the intent and that of the"
@@ -87,7 +84,6 @@ class EdpSgdRecipe(Recipe):
                 f"model.trained is '{self.model.trained}' with adapter.kind 'lora', which trains LoRA matrices and the"
                 " heads: leave one of the two out"
             )
-        check_layer_scale(self.training, self.adapter)
         return self
 
     @property

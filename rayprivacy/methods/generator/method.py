@@ -69,18 +69,7 @@ def run(context: Context) -> Output | None:
 def reading_of(recipe: GeneratorRecipe) -> Reading:
     """How a run reads a row: its text behind the control code of its labels."""
     codes = Codes(recipe.codes, recipe.corpus.labels)
-    return Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
-
-
-class Prefixes:
-    """The control code of a record, from its labels; goes to the workers."""
-
-    def __init__(self, codes: Codes) -> None:
-        self._codes = codes
-
-    def __call__(self, labels: Any) -> str:
-        """The text in front of a record."""
-        return self._codes.text(self._codes.index(labels))
+    return Reading(recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens)
 
 
 def _shares(context: Context, codes: Codes) -> Any:

@@ -7,14 +7,11 @@ from pydantic import Field, model_validator
 from rayprivacy.blocks.match_plan import MatchedRecipe
 from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
 from rayprivacy.blocks.steps_plan import (
-    PART_FILES,
     SampledPrivacyConfig,
     SampledResources,
-    check_layer_scale,
+    check_sampled,
     with_learning_rate,
 )
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
@@ -51,10 +48,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "GeneratorRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter)
+        check_sampled(self)
         Codes(self.codes, self.corpus.labels)
         return self
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rayprivacy.core.counting import Told, nobody
-from rayprivacy.methods.seqpate.student import vote_loss
+from rayprivacy.methods.seqpate.student import descend, vote_loss
 from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS, StudentConfig
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded
@@ -128,18 +128,8 @@ class DeepStudent:
         losses: Callable[[torch.Tensor], Iterator[torch.Tensor]],
         told: Told,
     ) -> "DeepStudent":
-        """Adam with a linearly falling step size; a step's loss comes in parts, of which one is in memory at a time."""
         self.upper.load(self.tensors)
-        optimizer = torch.optim.Adam(self.upper.parameters(), lr=learning_rate)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / max(1, steps))
-        for step, take in enumerate(batches):
-            told(step)
-            optimizer.zero_grad()
-            for part in losses(take):
-                part.backward()
-            optimizer.step()
-            schedule.step()
-        told(steps)
+        descend(self.upper.parameters(), steps, learning_rate, map(losses, batches), told)
         return replace(self, tensors=self.upper.read())
 
     def state(self) -> dict[str, torch.Tensor]:

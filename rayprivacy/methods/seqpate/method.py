@@ -19,20 +19,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from safetensors.torch import load_file, save
 
 from rayprivacy.blocks.match import match_texts, text_file
 from rayprivacy.blocks.pretrain import load_model
+from rayprivacy.blocks.writing import written_once
 from rayprivacy.core.artifacts import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.corpus.phrases import Phrases, load_phrases
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
-from rayprivacy.generation.settings import settled
-from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.generation.writing import Written
 from rayprivacy.methods.seqpate.blocks import (
     BASES,
     FEATURES,
@@ -213,21 +212,9 @@ def _write(context: Context, backbone: Backbone, student: Student, prompts: list
     context.make_way()
     # Always: the model that lies there may be that of another corpus, whose run died before it wrote its text.
     save_model(student.model(), backbone.tokenizer, root / MODEL, recipe.release_id, HOW)
-    if path.exists() and (written := read_written(path)).source == mark:
-        return written
-    return write_samples(
-        root / MODEL,
-        [(0, prompt) for prompt in cut_prompts(prompts, config)],
-        config,
-        Codes(CodesConfig(), ()),
-        path,
-        recipe.resources.actors or int(ray.cluster_resources()["CPU"]),
-        engine=settled(config.engine),
-        workspace=root / "public",
-        source=mark,
-        begun=True,
-        told=context.counter(TEXTS_WRITTEN),
-    )
+    openers = [(0, prompt) for prompt in cut_prompts(prompts, config)]
+    labels = Codes(CodesConfig(), ())
+    return written_once(context, root / MODEL, openers, config, labels, path, mark, TEXTS_WRITTEN, begun=True)
 
 
 def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:

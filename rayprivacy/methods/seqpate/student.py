@@ -9,7 +9,7 @@ with KL the two differ by a constant in the student.
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -38,7 +38,7 @@ def fit_next_token(
 ) -> HeadAdapter:
     """Fit an adapter to next-token examples with the full-vocabulary cross-entropy; `told` how many steps are done."""
     draw = torch.Generator().manual_seed(seed)
-    return _descend(adapter, steps, learning_rate, lambda moved: _pseudo_loss(moved, examples, head, batch, draw), told)
+    return _moved(adapter, steps, learning_rate, lambda moved: _pseudo_loss(moved, examples, head, batch, draw), told)
 
 
 def distill(
@@ -69,7 +69,7 @@ def distill(
         pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
         return (pseudo + config.weight * of_votes) / (1 + config.weight)
 
-    return _descend(adapter, config.steps, config.step_size, loss, told)
+    return _moved(adapter, config.steps, config.step_size, loss, told)
 
 
 def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
@@ -97,21 +97,29 @@ def _pseudo_loss(
     return summed_cross_entropy(adapter(examples.hidden[take]), examples.targets[take], head, driver_threads()) / batch
 
 
-def _descend(
+def _moved(
     adapter: HeadAdapter, steps: int, learning_rate: float, loss: Callable[[HeadAdapter], torch.Tensor], told: Told
 ) -> HeadAdapter:
-    """Adam with a linearly falling step size."""
     matrix = adapter.matrix.clone().requires_grad_()
-    optimizer = torch.optim.Adam([matrix], lr=learning_rate)
+    losses = ([loss(HeadAdapter(adapter.basis, matrix))] for _ in range(steps))
+    descend([matrix], steps, learning_rate, losses, told)
+    return HeadAdapter(adapter.basis, matrix.detach())
+
+
+def descend(
+    parameters: Iterable[Any], steps: int, learning_rate: float, losses: Iterable[Iterable[torch.Tensor]], told: Told
+) -> None:
+    """Adam with a linearly falling step size; a step's loss may come in parts, of which one is in memory at a time."""
+    optimizer = torch.optim.Adam(parameters, lr=learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / max(1, steps))
-    for step in range(steps):
+    for step, parts in enumerate(losses):
         told(step)
         optimizer.zero_grad()
-        loss(HeadAdapter(adapter.basis, matrix)).backward()
+        for part in parts:
+            part.backward()
         optimizer.step()
         schedule.step()
     told(steps)
-    return HeadAdapter(adapter.basis, matrix.detach())
 
 
 def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:

@@ -7,17 +7,15 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
 from rayprivacy.blocks.steps_plan import (
-    PART_FILES,
     SampledPrivacyConfig,
     SampledResources,
-    check_layer_scale,
+    check_sampled,
     with_learning_rate,
 )
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.presets import PresetTraining
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
@@ -185,10 +183,7 @@ class TwoStageRecipe(PretrainedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "TwoStageRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter)
+        check_sampled(self)
         self._check_trees()
         for stage in ("trees", "utterances"):
             try:
