@@ -26,7 +26,7 @@ _MOST_SIGMA = 1e9
 _TOLERANCE = 1e-4
 _HARDLY = 1e-3  # how much further than a guess says, so that the other side is met
 _MOST_NARROWING = 8
-_FAR = 20.0  # times epsilon: how far a cost is off does not matter beyond
+_FAR = 4.0  # how many times more or less than epsilon: beyond, it does not matter how far a cost is off
 
 
 def sigma_for(queries: int, budget: Budget) -> float:
@@ -57,7 +57,7 @@ def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | No
     """About the smallest noise at which a cost that falls with the noise is at most epsilon, rounded up to 5 digits.
 
     The cost of the answer itself has been computed and is at most epsilon; the answer is within 2e-4 of the least. It
-    is a search by halves, of some 18 costs. A guess leaves five to nine of them to compute, mostly; it does not decide
+    is a search by halves, of some 18 costs. A guess leaves six to ten of them to compute, mostly; it does not decide
     the answer, which is the same where costs fall without exception.
 
     Args:
@@ -114,7 +114,7 @@ def _narrow(enough: _Enough, guess: Cost) -> None:
 
     begin = math.log(min(_meeting(guess, enough.epsilon, None), _MOST_SIGMA))
     error = excess(begin)
-    corrected = _corrected(guess, [_error(enough.cost(math.exp(begin)), guess, math.exp(begin))])
+    corrected = _corrected(guess, [_error(enough.epsilon * math.exp(error), guess, math.exp(begin))])
     step = 1.1 * (math.log(_meeting(corrected, enough.epsilon, None)) - begin) + math.copysign(_HARDLY, error)
     ends = (math.log(_LEAST_SIGMA) - 1, math.log(_MOST_SIGMA) + 1)
     place = begin
@@ -181,7 +181,7 @@ def _check_epsilon(epsilon: float) -> None:
 
 
 def _error(cost: float, guess: Cost, sigma: float) -> _Error:
-    return math.log(sigma), math.log(min(max(cost, 1e-300), 1e300)) - math.log(max(guess(sigma), 1e-300))
+    return math.log(sigma), math.log(cost) - math.log(max(guess(sigma), 1e-300))
 
 
 def _corrected(guess: Cost, known: Sequence[_Error]) -> Cost:

@@ -43,7 +43,7 @@ from rayprivacy.release import noise
 FOLDER = Path("/tmp/rayprivacy-pins")  # always the same one: where a base model lies is part of a release's name
 METHODS = ("toy", "seqpate", "generator", "two_stage", "edp_sgd", "domain_private", "santext")
 USERS = [f"user-{number}" for number in range(12)]
-NOT_RELEASED = ("private", "metrics.json", "report.html", "plots", "run.log", "audit", "certificate.md")
+NOT_RELEASED = ("private", "metrics.json", "report.html", "plots", "run.log", "audit", "certificate.md", "ledger_head")
 VARYING = ("ledger_head", "versions")  # of a certificate
 BY_TIME = ("renew", "takeover")  # entries of the ledger
 
