@@ -29,14 +29,9 @@ _FOR_USERS = "For plain differential privacy"  # the figure in which a selective
 class Claim:
     """A certificate, read for an audit.
 
-    Attributes:
-        kind: of the account, and so what its epsilon is about.
-        budget: the cap of the account.
-        unit: whose presence is hidden.
-        bound: the pair that bounds membership: the cap, or for a selective claim that of `central`; None without one.
-        events: the profile of the release's own events; None where the certificate does not tell them fully, or where
-            they do not bound membership.
-        central: the account of `bound` where that is not the certificate's own; else empty.
+    `budget` is the cap of its account. `bound` is the pair that bounds membership: the cap, or for a selective claim
+    that of the account `central`, if there is one. `events` is the profile of the release's own events, where the
+    certificate tells them fully and they bound membership.
     """
 
     kind: AccountKind
@@ -58,11 +53,7 @@ class Claim:
 
 
 def read_claim(run: Path) -> Claim:
-    """The claim of a finished run.
-
-    Raises:
-        ConfigError: there is no certificate, or it is none.
-    """
+    """The claim of a finished run."""
     path = run / "certificate.json"
     if not path.is_file():
         raise ConfigError(f"{run} has no certificate.json: give the directory of a finished `rayprivacy run`.")

@@ -55,20 +55,10 @@ NO_BOUND = "A selective claim does not bound membership, so the figures are meas
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What is audited, and how much of it.
+    """What is audited: `users` members and others at most, `records` texts of each, `candidates` of a kind of canary.
 
-    Attributes:
-        root: the run directory.
-        base: the public model that the run started from.
-        unit: of privacy.
-        models: the released models; the first one is that of texts, in which canaries are looked for. A row's loss is
-            the sum over all of them.
-        key: the run's key.
-        users: members that are scored, at most, and others.
-        records: texts of each.
-        candidates: of each kind of canary, that are scored.
-        shadows: models for the stronger attacks; none leaves these out.
-        texts: file name of the released text; empty where none is released, so that there is no overlap to look at.
+    Canaries are looked for in the first of the released models, and a row's loss is the sum over all of them. `texts`
+    is the file name of the released text, empty where none is released; stronger attacks need `shadows`.
     """
 
     root: Path
@@ -83,11 +73,7 @@ class RunAudit:
     texts: str = "synthetic.parquet"
 
     def population(self) -> Population:
-        """The run's users, canaries left out.
-
-        Raises:
-            KeyFileError: the canaries were planted with another key.
-        """
+        """The run's users, canaries left out."""
         hidden = planted_users(read_plan(self.root, self.key), self.key)
         return Population(self.root / "private" / "shards", self.unit, self.key, hidden)
 
@@ -100,13 +86,7 @@ class RunAudit:
 
 @_SEAL.around("the audit")
 def audit_run(audit: RunAudit) -> dict[str, Any]:
-    """Attack the run, write `audit.json` into it, and return what it says.
-
-    Raises:
-        ConfigError: the run is not finished, was cleaned, has no held-out users, or protects phrases.
-        ShardError: its shards were changed.
-        KeyFileError: its canaries were planted with another key.
-    """
+    """Attack the run, write `audit.json` into it, and return what it says."""
     claim = read_claim(audit.root)
     synthetic = _synthetic(audit)
     plan = read_plan(audit.root, audit.key)
@@ -120,23 +100,18 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         )
     released = _tuned(audit, audit.root)
     attacks = _scores(audit, released, members, others)
-    planted = (
-        canary_figures(_of_secrets(audit, released[0]), plan, population, synthetic, claim.strictest, audit.candidates)
-        if plan
-        else []
-    )
+    planted = []
+    if plan:
+        scorer = _of_secrets(audit, released[0])
+        planted = canary_figures(scorer, plan, population, synthetic, claim.strictest, audit.candidates)
     body = {
         "schema_version": 1,
         "releasable": False,
         "why": WHY,
         "claim": {"kind": claim.kind.value, **_pair(claim.budget), "unit": claim.unit},
         "bound": _pair(claim.bound) | {"account": claim.central or None} if claim.bound else None,
-        "sample": {
-            "members": len(members),
-            "others": len(others),
-            "records_at_most": audit.records,
-            "shadows": len(audit.shadows),
-        },
+        "sample": {"members": len(members), "others": len(others)}
+        | {"records_at_most": audit.records, "shadows": len(audit.shadows)},
         "membership": {name: _membership(claim, *scores) for name, scores in attacks.items()},
         "overlap": _overlap(synthetic, population, members, others) if audit.texts else None,
         "canaries": planted,
@@ -197,22 +172,18 @@ def _read(audit: RunAudit, models: Sequence[Backbone], units: Sequence[Drawn]) -
 
 
 def _membership(claim: Claim, members: Array, others: Array) -> dict[str, Any]:
-    points = operating_points(members, others)
-    return {
-        "auc": round(auc(members, others), 4),
-        "auc_interval": _rounded(auc_interval(members, others)),
-        "points": [_point(point, claim) for point in points],
-    }
-
-
-def _point(point: Point, claim: Claim) -> dict[str, Any]:
-    return {
-        "false_alarm_rate": point.rate,
-        "hit_rate": round(point.hit_rate, 4),
-        "interval": _rounded(point.interval),
-        "admitted_by_claim": _admitted(point, claim.cap),
-        "admitted_by_events": _admitted(point, claim.events),
-    }
+    points = [
+        {
+            "false_alarm_rate": point.rate,
+            "hit_rate": round(point.hit_rate, 4),
+            "interval": _rounded(point.interval),
+            "admitted_by_claim": _admitted(point, claim.cap),
+            "admitted_by_events": _admitted(point, claim.events),
+        }
+        for point in operating_points(members, others)
+    ]
+    interval = _rounded(auc_interval(members, others))
+    return {"auc": round(auc(members, others), 4), "auc_interval": interval, "points": points}
 
 
 def _admitted(point: Point, profile: Profile | None) -> float | None:
@@ -222,17 +193,14 @@ def _admitted(point: Point, profile: Profile | None) -> float | None:
 def _overlap(
     synthetic: Sequence[str], population: Population, members: Sequence[Drawn], others: Sequence[Drawn]
 ) -> dict[str, Any]:
-    overlap = Overlap(synthetic)
-    number = max(1, len(synthetic))
-    same = members[: len(others)]
-    return {
-        "words": WORDS,
-        "synthetic_texts": len(synthetic),
-        "long_enough": overlap.long_enough,
-        "training": round(len(overlap.shared_with(population.training_texts())) / number, 4),
-        "training_as_many_users": round(len(overlap.shared_with(_texts(same))) / number, 4),
-        "heldout": round(len(overlap.shared_with(_texts(others[: len(same)]))) / number, 4),
+    overlap, same = Overlap(synthetic), members[: len(others)]
+    sides = {
+        "training": population.training_texts(),
+        "training_as_many_users": _texts(same),
+        "heldout": _texts(others[: len(same)]),
     }
+    shares = {name: round(len(overlap.shared_with(texts)) / max(1, len(synthetic)), 4) for name, texts in sides.items()}
+    return {"words": WORDS, "synthetic_texts": len(synthetic), "long_enough": overlap.long_enough, **shares}
 
 
 def _texts(units: Sequence[Drawn]) -> list[str]:

@@ -15,7 +15,7 @@ A language model has pieces of words. The probability of a word is that of its f
 that begin with that piece in proportion to the public prior.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -45,12 +45,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Success:
-    """How often an attack guessed a word.
-
-    Attributes:
-        guessed: words that were guessed.
-        words: words on the public list that were attacked.
-    """
+    """How many of the attacked words on the public list an attack guessed."""
 
     guessed: int
     words: int
@@ -72,14 +67,10 @@ class Success:
 def attack(
     pairs: Sequence[Pair], spelled: Sequence[str], likelihoods: Likelihoods, prior: Matrix, backbone: Backbone
 ) -> dict[str, Success]:
-    """All four attacks on the same words.
+    """All four attacks on the same words, given the public vocabulary and the ln-probabilities of its words (`prior`).
 
-    Args:
-        pairs: documents; ids beyond the vocabulary stand for unknown words and typed values.
-        spelled: the words of the public vocabulary.
-        likelihoods: ln Pr[outcome | word] of outcomes, [outcomes, vocabulary].
-        prior: public ln-probabilities of the words, [vocabulary].
-        backbone: a public model.
+    Ids beyond the vocabulary stand for unknown words and typed values; `likelihoods` gives ln Pr[outcome | word],
+    [outcomes, vocabulary].
     """
     reader = _Reader(backbone, spelled, prior)
     guessed, words = dict.fromkeys(ATTACKS, 0), 0
@@ -89,7 +80,8 @@ def attack(
         if not len(known):
             continue
         context = reader.log_probabilities(pair.after)
-        for places in _pieces(known):
+        for start in range(0, len(known), _AT_ONCE):
+            places = known[start : start + _AT_ONCE]
             before, after = pair.before[places], pair.after[places]
             expected, table = context[places], likelihoods(after)
             mixed = np.logaddexp(expected + np.log(TRUST), prior + np.log(1 - TRUST))
@@ -101,11 +93,6 @@ def attack(
             ):
                 guessed[name] += int((guess == before).sum())
     return {name: Success(count, words) for name, count in guessed.items()}
-
-
-def _pieces(places: Ids) -> Iterator[Ids]:
-    for start in range(0, len(places), _AT_ONCE):
-        yield places[start : start + _AT_ONCE]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,15 +19,7 @@ WORDS = 8
 
 
 class Overlap:
-    """The runs of words of some texts, to be looked up in many others, which may stream by.
-
-    Args:
-        texts: e.g. synthetic ones.
-        words: the length of a run.
-
-    Raises:
-        ConfigError: a run has no word.
-    """
+    """The runs of a number of words of some texts, to be looked up in many others, which may stream by."""
 
     def __init__(self, texts: Sequence[str], words: int = WORDS) -> None:
         if words < 1:

@@ -36,17 +36,12 @@ def canary_figures(
 ) -> list[dict[str, Any]]:
     """One entry for each canary, by kind and number of users; no secret is in it.
 
-    Args:
-        scorer: the loss of the audited model.
-        plan: what was planted, with the population's key.
-        population: the run's shards: they say which canary users were trained on, and which were held out.
-        synthetic: the released texts.
-        claim: of the certificate; None where it does not bound membership, so that no chance is admitted or not.
-        most: candidates of a kind that are scored, the planted ones among them.
+    At most `most` candidates of a kind are scored, the planted ones among them. Without a claim that bounds membership,
+    no chance is admitted or not.
     """
     planted = canaries(plan, population.key)
     trained = population.training_users({user for canary in planted for user in canary.users})
-    figures = []
+    figures: list[dict[str, Any]] = []
     for kind in plan.kinds:
         own = [canary for canary in planted if canary.secret.kind == kind]
         listed, places = _scored(kind, own, plan, population.key, most)
@@ -55,17 +50,10 @@ def canary_figures(
         out = leaked([canary.secret for canary in own], synthetic)
         for canary, rank, verbatim in zip(own, placed, out, strict=True):
             users = sum(user in trained for user in canary.users)
+            chance = claim.most_hits(min(1.0, rank / compared)) if claim and users == 1 else None
             figures.append(
-                {
-                    "kind": kind,
-                    "users": len(canary.users),
-                    "trained_users": users,
-                    "candidates": compared,
-                    "rank": rank,
-                    "exposure": round(math.log2(compared / rank), 3),
-                    "verbatim": verbatim,
-                    "chance_admitted": claim.most_hits(min(1.0, rank / compared)) if claim and users == 1 else None,
-                }
+                {"kind": kind, "users": len(canary.users), "trained_users": users, "candidates": compared, "rank": rank}
+                | {"exposure": round(math.log2(compared / rank), 3), "verbatim": verbatim, "chance_admitted": chance}
             )
     return figures
 

@@ -26,11 +26,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, repr=False)
 class Drawn:
-    """One user, or one record, that the audit looks at; it does not print itself.
-
-    Attributes:
-        rows: the unit's first rows, each with its text and labels.
-    """
+    """One user or record that the audit looks at, by its first rows with text and labels; it does not print itself."""
 
     rows: tuple[Row, ...]
 
@@ -42,14 +38,7 @@ class Drawn:
 
 @dataclass(frozen=True, repr=False)
 class Population:
-    """The private shards of a run.
-
-    Attributes:
-        shards: their folder.
-        unit: user or record.
-        key: decides which units are drawn.
-        left_out: users to leave out, i.e. canaries.
-    """
+    """The private shards of a run, without the users who are left out, such as canaries."""
 
     shards: Path
     unit: PrivacyUnit
@@ -57,12 +46,7 @@ class Population:
     left_out: Set[str] = frozenset()
 
     def check(self) -> None:
-        """Require shards that are whole, and at least one user who was held out.
-
-        Raises:
-            ConfigError: the shards are gone, or no user was held out.
-            ShardError: a file was changed.
-        """
+        """Require shards that are whole, and at least one user who was held out."""
         if not (self.shards / MANIFEST).is_file():
             raise ConfigError(
                 f"{self.shards} holds no shards: without them nobody knows who was in the run, so audit it before"

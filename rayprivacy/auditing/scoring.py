@@ -25,12 +25,8 @@ _LEAST_SHARED = 4  # tokens; below it copying keys and values costs more than re
 class ModelLoss:
     """Losses of a model on texts, as documents `start, prefix, text, end`; the prefix carries no loss.
 
-    Attributes:
-        backbone: the model, with its tokenizer.
-        max_tokens: of a text; what is longer is cut, and then has no end.
-        batch_tokens: padded tokens that are computed together.
-        max_context: tokens of a context; None for contexts that are short by themselves.
-        prefix: context of every text that is scored by calling this, e.g. a control code.
+    A text of more than `max_tokens` is cut, and then has no end. `batch_tokens` padded tokens are computed together.
+    `prefix` is the context of every text that is scored by calling this.
     """
 
     backbone: Backbone
@@ -44,30 +40,23 @@ class ModelLoss:
         return self.totals(texts, [self.prefix] * len(texts))[0]
 
     def per_token(self, texts: Sequence[str], prefixes: Sequence[str] | None = None) -> Array:
-        """The same, divided by the number of tokens.
-
-        Args:
-            texts: what is scored.
-            prefixes: context of each text; `prefix` by default.
-        """
+        """The same, divided by the number of tokens."""
         total, tokens = self.totals(texts, prefixes if prefixes is not None else [self.prefix] * len(texts))
         return total / tokens
 
     @torch.no_grad()
     def totals(self, texts: Sequence[str], prefixes: Sequence[str]) -> tuple[Array, Array]:
         """The losses behind the prefixes, in nats, and the tokens that each is the sum over."""
-        documents = [self._document(text, prefix) for text, prefix in zip(texts, prefixes, strict=True)]
+        documents = []  # token ids, and how many of them are context
+        for text, prefix in zip(texts, prefixes, strict=True):
+            context = self.backbone.prefix(prefix, self.max_context)
+            documents.append((context + self.backbone.document(text, self.max_tokens)[1:], len(context)))
         shared = _shared([ids for ids, _ in documents])
         read, past = self._read(documents[0][0][: shared + 1]) if shared else (np.zeros(1), None)
         total = np.array([read[first:].sum() for _, first in documents])
         for batch in _batches([len(ids) - shared for ids, _ in documents], self.batch_tokens):
             total[batch] += self._batch([documents[row] for row in batch], shared, past)
         return total, np.array([len(ids) - first for ids, first in documents], dtype=np.float64)
-
-    def _document(self, text: str, prefix: str) -> tuple[list[int], int]:
-        """Token ids, and how many of them are context."""
-        context = self.backbone.prefix(prefix, self.max_context)
-        return context + self.backbone.document(text, self.max_tokens)[1:], len(context)
 
     def _read(self, ids: list[int]) -> tuple[Array, Any]:
         """The loss of each common token, and the keys and values of all but the last one."""
@@ -84,16 +73,14 @@ class ModelLoss:
         cache = copy.deepcopy(past)  # the model appends to what it is given
         if cache is not None:
             cache.batch_repeat_interleave(len(rest))
-        out = self.backbone.model(
-            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=cache is not None
-        )
+        cached = {"past_key_values": cache, "use_cache": cache is not None}
+        out = self.backbone.model(input_ids=ids, position_ids=positions, **cached)
         place = torch.arange(1, width)
         first = torch.tensor([[first - shared] for _, first in documents])
         length = torch.tensor([[len(row)] for row in rest])
         counted = (place >= first) & (place < length)
-        nll = torch.nn.functional.cross_entropy(
-            out.logits[:, :-1][counted].float(), ids[:, 1:][counted], reduction="none"
-        )
+        said, wanted = out.logits[:, :-1][counted].float(), ids[:, 1:][counted]
+        nll = torch.nn.functional.cross_entropy(said, wanted, reduction="none")
         total = torch.zeros(len(rest), dtype=torch.float64)
         return np.asarray(total.index_add(0, torch.nonzero(counted)[:, 0], nll.double()).numpy())
 
@@ -134,14 +121,8 @@ class ScoredModel(Protocol):
 
 @dataclass(frozen=True)
 class Scored:
-    """A released language model, and how it read a row.
-
-    Attributes:
-        folder: of the model in the run directory.
-        prefix: what stood in front of a row's text, such as the control code of its labels.
-        text: what it learnt to write of a row.
-        max_tokens: tokens of that text at most.
-        max_context: tokens of what stood in front; None where that is short by itself.
+    """A released language model, and how it read a row: what stood in front, such as the control code of its labels,
+    and the text that it learnt to write behind it; `max_context` is None where the first is short by itself.
     """
 
     folder: str
@@ -161,13 +142,7 @@ class Scored:
 
 
 def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], rows: Sequence[Row]) -> Array:
-    """What all models of a release together lose on each row, in nats per token.
-
-    Args:
-        models: of the release.
-        backbones: what they are now: the released ones, or the public one for each.
-        rows: private.
-    """
+    """What all models of a release together lose on each row, in nats per token."""
     parts = [model.totals(backbone, rows) for model, backbone in zip(models, backbones, strict=True)]
     loss, tokens = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
     return np.asarray(loss / tokens, np.float64)

@@ -82,11 +82,7 @@ class _Draws:
 
 
 def candidates(kind: Kind, key: Key, number: int = CANDIDATES) -> list[Secret]:
-    """The distinct candidates of a kind; with the same key, fewer of them are the first of more.
-
-    Raises:
-        ConfigError: the kind is unknown, or the number is not from 2 to 10,000.
-    """
+    """The distinct candidates of a kind; with the same key, fewer of them are the first of more."""
     if kind not in _MAKERS:
         raise ConfigError(f"kind is {kind!r}: use one of {', '.join(KINDS)}.")
     if not 2 <= number <= CANDIDATES:

@@ -9,11 +9,7 @@ LEAST_SHADOWS = 4
 
 
 def check_shadows(shadows: int) -> int:
-    """A number of shadow models with which each user has two that saw them, and two that did not.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A number of shadow models with which each user has two that saw them, and two that did not."""
     if shadows % 2 or 0 < shadows < LEAST_SHADOWS:
         raise ValueError(f"give an even number, at least {LEAST_SHADOWS}, or 0 for none")
     return shadows

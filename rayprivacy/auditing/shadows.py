@@ -22,13 +22,7 @@ _OWN_VARIANCES_FROM = 64  # shadows; below it LiRA estimates one variance for al
 
 @dataclass(frozen=True)
 class Shadow:
-    """One shadow model.
-
-    Attributes:
-        number: which.
-        root: the directory of its run.
-        key: decides which users are in.
-    """
+    """One shadow model: its number, the directory of its run, and the key that decides which users are in."""
 
     number: int
     root: Path
@@ -41,26 +35,14 @@ class Shadow:
 
 @dataclass(frozen=True)
 class Read:
-    """What a model says of users.
-
-    Attributes:
-        losses: [users].
-        certainty: further features of Shokri's attack, [users, features]; maybe none.
-    """
+    """What a model says of users: losses, [users], and further features of Shokri's attack, [users, features]."""
 
     losses: Array
     certainty: Array
 
 
 def shadow_scores(own: Read, public: Array, shadows: Sequence[Read], inside: Mask) -> dict[str, Array]:
-    """Scores of LiRA and of Shokri's attack, by name; high means member.
-
-    Args:
-        own: of the audited model.
-        public: losses of the public base, [users].
-        shadows: of the shadows.
-        inside: which user was in which shadow, bool [shadows, users].
-    """
+    """Scores of LiRA and of Shokri's attack, by name; high means member. `inside` is bool [shadows, users]."""
     losses, shared = np.stack([each.losses for each in shadows]), len(shadows) < _OWN_VARIANCES_FROM
     features = np.concatenate([_features(each, public) for each in shadows])
     return {

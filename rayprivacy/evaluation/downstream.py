@@ -9,7 +9,6 @@ answering with the most frequent label of the real training texts.
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -26,18 +25,8 @@ def downstream(
 ) -> tuple[dict[str, Figure], dict[str, Figure], dict[str, int]]:
     """Train on synthetic and on real text, test on other real text; texts without a label are left out.
 
-    Args:
-        real: real texts to train on.
-        synthetic: synthetic texts to train on.
-        test: real texts of users who are not in `real`.
-        seed: of the draw of equally many training texts.
-
-    Returns:
-        Accuracy and macro-F1 trained on synthetic text; the same trained on real text, with the accuracy of the most
-        frequent label; and how many texts trained and tested each.
-
-    Raises:
-        CorpusError: a side has no two labels to learn, or nothing to be tested on.
+    Returns the figures of training on synthetic text, those of training on real text with the accuracy of the most
+    frequent label, and how many texts trained and tested each. A side without two labels to learn is refused.
     """
     sides = {"--real": labelled(real), "--synthetic": labelled(synthetic)}
     tested = labelled(test)
@@ -57,8 +46,7 @@ def downstream(
 
 def labelled(texts: Texts) -> Texts:
     """The texts that have a label."""
-    has: npt.NDArray[np.int64] = np.flatnonzero([label is not None for label in texts.labels or ()])
-    return texts.take(has)
+    return texts.take(np.flatnonzero([label is not None for label in texts.labels or ()]))
 
 
 def _fit(texts: Texts) -> Pipeline:
@@ -68,10 +56,6 @@ def _fit(texts: Texts) -> Pipeline:
 
 def _figures(trained: Pipeline, test: Texts, seed: int) -> dict[str, Figure]:
     guessed, labels = trained.predict(test.texts), np.array(test.labels)
-    return {
-        "accuracy": mean_figure(guessed == labels, test.users, seed),
-        # Over the labels of the test: one that only a training set has would count as a class with F1 0.
-        "macro_f1": Figure(
-            float(f1_score(labels, guessed, average="macro", labels=np.unique(labels), zero_division=0))
-        ),
-    }
+    # Over the labels of the test: one that only a training set has would count as a class with F1 0.
+    macro = f1_score(labels, guessed, average="macro", labels=np.unique(labels), zero_division=0)
+    return {"accuracy": mean_figure(guessed == labels, test.users, seed), "macro_f1": Figure(float(macro))}

@@ -40,11 +40,7 @@ Embedding = SentenceModel | Backbone | None
 
 
 def open_base(name: str, option: str = "--base") -> Backbone:
-    """Load a base model; `option` is what named it.
-
-    Raises:
-        ConfigError: it does not exist or cannot be loaded.
-    """
+    """Load a base model; `option` is what named it."""
     try:
         return load_backbone(ModelConfig(base=name))
     except ConfigError as error:
@@ -52,40 +48,26 @@ def open_base(name: str, option: str = "--base") -> Backbone:
 
 
 def open_embedding(name: str) -> Embedding:
-    """Load what makes an embedding.
-
-    Raises:
-        ConfigError: it does not exist, cannot be loaded, or is not installed.
-    """
+    """Load what makes an embedding."""
     if name == LSA:
         return None
     return SentenceModel.packaged() if name == MINILM else open_base(name, "--embedding")
 
 
 def embed(corpora: Sequence[list[str]], embedding: Embedding, seed: int = 0) -> list[Matrix]:
-    """Features of each text, [texts, dimensions], of length 1.
-
-    Args:
-        corpora: lists of texts that will be compared with each other; none is blank.
-        embedding: the sentence model, a base model, or None for `tfidf`.
-        seed: of the randomised SVD.
-    """
+    """Features of each text, [texts, dimensions], of length 1."""
     texts = [text for corpus in corpora for text in corpus]
     distinct = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     places = np.array([distinct[text] for text in texts])
     once = list(distinct)
-    found = latent_semantics(once, places, seed) if embedding is None else _of_model(embedding, once, places)
+    found = _latent_semantics(once, places, seed) if embedding is None else _of_model(embedding, once, places)
     ends = np.cumsum([len(corpus) for corpus in corpora])[:-1]
     return [found[part] for part in np.split(places, ends)]
 
 
-def latent_semantics(texts: list[str], places: npt.NDArray[np.int64], seed: int) -> Matrix:
-    """TF-IDF reduced by a truncated SVD.
-
-    Args:
-        texts: distinct texts.
-        places: which of them each text of all corpora is, so that frequent texts weigh as much as they occur.
-        seed: of the SVD.
+def _latent_semantics(texts: list[str], places: npt.NDArray[np.int64], seed: int) -> Matrix:
+    """TF-IDF of distinct texts, reduced by a truncated SVD; `places` says which of them each text of all corpora is, so
+    that frequent texts weigh as much as they occur.
     """
     words = TfidfVectorizer(token_pattern=PATTERN, ngram_range=(1, 2), sublinear_tf=True, min_df=1)
     weighted = words.fit([texts[place] for place in places]).transform(texts)

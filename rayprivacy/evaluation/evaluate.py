@@ -15,16 +15,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.sealing import Seal
 from rayprivacy.evaluation.distances import has_mauve
 from rayprivacy.evaluation.downstream import downstream
-from rayprivacy.evaluation.embeddings import (
-    DIMENSIONS,
-    LAYERS,
-    TOKENS,
-    Embedding,
-    Matrix,
-    embed,
-    open_base,
-    open_embedding,
-)
+from rayprivacy.evaluation.embeddings import DIMENSIONS, LAYERS, TOKENS, Matrix, embed, open_base, open_embedding
 from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows
 from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, Row, paired
 from rayprivacy.evaluation.fluency import BLEU_TEXTS
@@ -43,11 +34,7 @@ NO_USERS = "no user column: intervals take each text for a user of its own, and 
 NO_MAUVE = "mauve-text is not installed, so there is no MAUVE: pip install 'rayprivacy[mauve]'"
 FEW_USERS = "fewer than 30 users: intervals are rough"
 _FEW = 30
-DOWNSTREAM: Mapping[str, Better] = {
-    "accuracy": "higher",
-    "macro_f1": "higher",
-    "most_frequent_label_accuracy": "near",
-}
+DOWNSTREAM: Mapping[str, Better] = {"accuracy": "higher", "macro_f1": "higher", "most_frequent_label_accuracy": "near"}
 Say = Callable[[str], None]
 _SEAL = Seal(RayPrivacyError, "report it, with the sizes of the files and the settings")
 
@@ -88,7 +75,11 @@ def evaluate(
         known[config.base] = open_base(config.base)
     embeddings = {name: known.get(name) or open_embedding(name) for name in dict.fromkeys(config.embeddings)}
     say("embeddings")
-    features = _features(drawn, embeddings, config.seed)
+    compared = [each.texts for each in (drawn.real, drawn.synthetic, drawn.holdout) if each is not None]
+    features = {}
+    for name, embedding in embeddings.items():
+        ours, theirs, *held = embed(compared, embedding, config.seed)
+        features[name] = Features(ours, theirs, held[0] if held else None)
     say("fidelity")
     rows = _fidelity_rows(drawn, features, config)
     say("words")
@@ -106,19 +97,6 @@ def evaluate(
         found, sizes = _downstream_rows(real, synthetic, holdout, config)
         rows += found
     return _answer(rows, sizes, drawn, (real, synthetic, holdout), config)
-
-
-def _features(drawn: Drawn, embeddings: Mapping[str, Embedding], seed: int) -> dict[str, Features]:
-    found = {}
-    for name, embedding in embeddings.items():
-        corpora = [
-            drawn.real.texts,
-            drawn.synthetic.texts,
-            *([drawn.holdout.texts] if drawn.holdout is not None else []),
-        ]
-        real, synthetic, *held = embed(corpora, embedding, seed)
-        found[name] = Features(real, synthetic, held[0] if held else None)
-    return found
 
 
 def _fidelity_rows(drawn: Drawn, features: Mapping[str, Features], config: EvaluationConfig) -> list[Row]:
@@ -146,9 +124,10 @@ def _downstream_rows(
         if parts is None:
             return [], {}
         train, test = real.take(parts[0]), real.take(parts[1])
-    test = test.take(sample(len(test), config.max_texts, config.seed))
-    limit = sample(len(train), config.max_texts, config.seed), sample(len(synthetic), config.max_texts, config.seed)
-    ours, theirs, sizes = downstream(train.take(limit[0]), synthetic.take(limit[1]), test, config.seed)
+    train, synthetic, test = (
+        each.take(sample(len(each), config.max_texts, config.seed)) for each in (train, synthetic, test)
+    )
+    ours, theirs, sizes = downstream(train, synthetic, test, config.seed)
     return paired("downstream", DOWNSTREAM, ours, theirs), sizes
 
 
@@ -184,12 +163,11 @@ def _answer(
 
 
 def _notes(drawn: Drawn, real: Texts) -> list[str]:
-    few = len(np.unique(drawn.real.users)) < _FEW
     said = {
         NO_HALVES: drawn.reference is None,
         NO_HOLDOUT: drawn.holdout is None,
         NO_USERS: not real.authored,
-        FEW_USERS: few,
+        FEW_USERS: len(np.unique(drawn.real.users)) < _FEW,
         NO_MAUVE: not has_mauve(),
     }
     return [note for note, true in said.items() if true]

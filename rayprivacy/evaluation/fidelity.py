@@ -14,27 +14,15 @@ from rayprivacy.evaluation.distances import frechet, has_mauve, mauve
 from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure
 from rayprivacy.evaluation.neighbours import Balls, balls
 
-BETTER: Mapping[str, Better] = {
-    "precision": "higher",
-    "recall": "higher",
-    "f1": "higher",
-    "density": "higher",
-    "coverage": "higher",
-    "frechet": "lower",
-    "mauve": "higher",
-}
+_HIGHER: tuple[str, ...] = ("precision", "recall", "f1", "density", "coverage")
+BETTER: Mapping[str, Better] = {**dict.fromkeys(_HIGHER, "higher"), "frechet": "lower", "mauve": "higher"}
 Matrix = npt.NDArray[np.floating]
 Users = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """What two sets of texts score in every embedding.
-
-    Attributes:
-        by_embedding: the figures of each embedding.
-        average: their averages, with intervals where there are any.
-    """
+    """What two sets of texts score in every embedding, and on average, with intervals where there are any."""
 
     by_embedding: Mapping[str, Mapping[str, float]]
     average: Mapping[str, Figure]
@@ -47,25 +35,15 @@ def fidelity(
     neighbours: int = 5,
     seed: int = 0,
 ) -> Fidelity:
-    """Compare two sets of texts.
-
-    Args:
-        real: features of the real texts by embedding.
-        synthetic: features of the synthetic texts by the same embeddings.
-        users: of the real and of the synthetic texts.
-        neighbours: k.
-        seed: of MAUVE's k-means and of the intervals.
-    """
+    """Compare the features of real and of synthetic texts by embedding; `users` are of the real and of the others."""
     found = {name: balls(real[name], synthetic[name], neighbours) for name in real}
-    figures = {name: each.figures() | _distances(real[name], synthetic[name], seed) for name, each in found.items()}
+    figures = {name: each.figures() | {"frechet": frechet(real[name], synthetic[name])} for name, each in found.items()}
+    if has_mauve():
+        for name, each in figures.items():
+            each["mauve"] = mauve(real[name], synthetic[name], seed)
     known = next(iter(figures.values()))
     average = {key: Figure(float(np.mean([each[key] for each in figures.values()]))) for key in known}
     return Fidelity(figures, average | _means(list(found.values()), users, seed))
-
-
-def _distances(real: Matrix, synthetic: Matrix, seed: int) -> dict[str, float]:
-    distance = {"frechet": frechet(real, synthetic)}
-    return distance | ({"mauve": mauve(real, synthetic, seed)} if has_mauve() else {})
 
 
 def _means(found: list[Balls], users: tuple[Users, Users], seed: int) -> dict[str, Figure]:

@@ -37,9 +37,7 @@ def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, flo
     drawn = [texts[place] for place in sample(len(texts), BLEU_TEXTS, seed)]
     pool = [real[place] for place in sample(len(real), BLEU_TEXTS, seed + 1)]
     return {
-        "distinct_1": distinct_n(texts, 1),
-        "distinct_2": distinct_n(texts, 2),
-        "distinct_3": distinct_n(texts, 3),
+        **{f"distinct_{n}": distinct_n(texts, n) for n in (1, 2, 3)},
         "duplicate_share": 1 - len(set(texts)) / max(len(texts), 1),
         "self_bleu_4": pool_bleu(drawn, drawn, 4, leave_one_out=True),
         "bleu_3": pool_bleu(drawn, pool, 3),
@@ -50,10 +48,7 @@ def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, flo
 def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor, threads: int = 1) -> tuple[float, int]:
     """Negative log-likelihood of all next tokens under the full vocabulary, in nats, summed; and how many they are.
 
-    Args:
-        hidden: the model's states, [rows, row_tokens, width]; `hidden @ head.T` are its logits.
-        rows: the text.
-        head: output head, float32 [vocabulary, width].
+    `hidden` are the model's states, [rows, row_tokens, width], and `hidden @ head.T` its logits.
     """
     return float(row_nll(hidden, rows, head, threads).sum()), int(rows.predicts.sum())
 

@@ -38,9 +38,6 @@ def perplexity(total_nll: float, tokens: int) -> float:
 
     >>> round(perplexity(2 * math.log(8), 2), 9)
     8.0
-
-    Raises:
-        ConfigError: no tokens, or a sum that is negative, not finite or too large for a likelihood.
     """
     if tokens <= 0:
         raise ConfigError(f"perplexity over {tokens} tokens is undefined: score at least one token.")
@@ -55,9 +52,6 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], order: int) -> fl
 
     Effective order is on: it matters only where no hypothesis has `order` tokens, which then counts the orders there
     are in place of scoring 0. No texts at all score 0.0.
-
-    Raises:
-        ConfigError: the lists differ in length, the order is below 1, or sacrebleu is not installed.
     """
     if len(hypotheses) != len(references):
         raise ConfigError(f"bleu has {len(hypotheses)} hypotheses and {len(references)} references: pair them up.")
@@ -82,9 +76,6 @@ def pool_bleu(hypotheses: Sequence[str], pool: Sequence[str], order: int, *, lea
 
     With the texts themselves as the pool, each left out in its turn, this is self-Bleu (Zhu et al., SIGIR 2018): high
     where texts repeat each other. Both figures rise with the size of the pool: compare equal sizes only.
-
-    Raises:
-        ConfigError: the pool is not the texts that are left out, the order is below 1, or sacrebleu is missing.
     """
     if leave_one_out and list(hypotheses) != list(pool):
         raise ConfigError("self-Bleu leaves each text out of the pool, and the pool is not the texts: give them twice.")
@@ -105,9 +96,6 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
 
     >>> distinct_n(["a a b"], 1) == 2 / 3
     True
-
-    Raises:
-        ConfigError: n is below 1.
     """
     if n < 1:
         raise ConfigError(f"distinct n is {n}: give 1 or more.")
@@ -176,12 +164,7 @@ def normal_words(text: str) -> list[str]:
 
 
 def shared_words(real: Iterable[str], synthetic: Iterable[str]) -> dict[str, float]:
-    """How much the vocabularies have in common.
-
-    Returns:
-        `word_type_overlap`: word types of both, over those of either (Jaccard); and `new_word_share`: the share of
-        synthetic running words that no real text has. Without any words: 0.
-    """
+    """How much the vocabularies have in common."""
     ours = Counter(word for text in synthetic for word in normal_words(text))
     theirs = {word for text in real for word in normal_words(text)}
     either = len(theirs | ours.keys())

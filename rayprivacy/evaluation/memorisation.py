@@ -33,24 +33,16 @@ Ints = npt.NDArray[np.int64]
 GROUP = "memorisation"
 QUANTILES = (1, 5, 50)
 Matrix = npt.NDArray[np.floating]
-RUN_BETTER: Mapping[str, Better] = {
-    f"shared_{GRAM}gram_texts": "near",
-    f"shared_{GRAM}gram_share": "near",
-    "copied_texts": "near",
-    "longest_run_mean": "near",
-    "longest_run_p95": "near",
-    "longest_run_max": "near",
-}
+Distances = npt.NDArray[np.float64]
+_OF_GRAMS = (f"shared_{GRAM}gram_texts", f"shared_{GRAM}gram_share", "copied_texts")
+_OF_RUNS = ("longest_run_mean", "longest_run_p95", "longest_run_max")
+RUN_BETTER: Mapping[str, Better] = dict.fromkeys((*_OF_GRAMS, *_OF_RUNS), "near")
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What each text shares with the real ones.
-
-    Attributes:
-        words: words of each text.
-        longest: length of its longest shared run, in words.
-        grams: how many of its runs of `GRAM` words are shared.
+    """What each text shares with the real ones: its words, those of its longest shared run, and how many of its runs of
+    `GRAM` words are shared.
     """
 
     words: Ints
@@ -78,11 +70,7 @@ class Runs:
 
 
 def shared_runs(texts: Sequence[str], real: Iterable[Sequence[str]]) -> Runs:
-    """Find the longest shared run of every text.
-
-    Args:
-        texts: whose runs are looked for.
-        real: the real texts, in blocks.
+    """Find the longest run of every text that it shares with the real texts, given in blocks.
 
     >>> found = shared_runs(["I like green tea a lot"], [["do you LIKE green tea?"], ["a lot"]])
     >>> found.longest.tolist(), found.words.tolist()
@@ -142,13 +130,7 @@ def _extended(starts: Ints, run: Ints, length: int, ids: Ints, owner: Ints) -> t
 
 @dataclass(frozen=True)
 class Features:
-    """Features in one embedding, of length 1.
-
-    Attributes:
-        real: of real texts.
-        synthetic: of synthetic texts.
-        holdout: of held-out real texts; None without them.
-    """
+    """Features of length 1 in one embedding, of held-out texts where there are some."""
 
     real: Matrix
     synthetic: Matrix
@@ -156,44 +138,24 @@ class Features:
 
 
 def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[Row]:
-    """Copied words: of synthetic and of held-out texts, in all real texts.
+    """Copied words of synthetic and of held-out texts (the control), in all real texts, given in blocks.
 
     Texts of fewer than `GRAM` words count in the longest runs only.
-
-    Args:
-        real: the real texts, in blocks.
-        synthetic, holdout: the texts that are looked for; the held-out ones are the control.
-        seed: of the intervals.
     """
     control = holdout.texts if holdout is not None else []
     found = shared_runs([*synthetic.texts, *control], real)
-    ours, theirs = found.part(slice(len(synthetic))), found.part(slice(len(synthetic), None))
-    return paired(
-        GROUP,
-        RUN_BETTER,
-        _figures(ours, synthetic, seed),
-        _figures(theirs, holdout, seed) if holdout is not None else None,
-    )
+    ours = _figures(found.part(slice(len(synthetic))), synthetic, seed)
+    theirs = None if holdout is None else _figures(found.part(slice(len(synthetic), None)), holdout, seed)
+    return paired(GROUP, RUN_BETTER, ours, theirs)
 
 
-def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure | float]:
-    return _of_long(found, texts, seed) | {
-        "longest_run_mean": mean_figure(found.longest, texts.users, seed),
-        "longest_run_p95": float(np.percentile(found.longest, 95)),
-        "longest_run_max": float(found.longest.max()),
-    }
-
-
-def _of_long(found: Runs, texts: Texts, seed: int) -> dict[str, Figure | float]:
+def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure]:
     long = found.long_enough
-    if not long.any():
-        return {}
-    users = texts.users[long]
-    return {
-        f"shared_{GRAM}gram_texts": mean_figure(found.grams[long] > 0, users, seed),
-        f"shared_{GRAM}gram_share": mean_figure(found.gram_share[long], users, seed),
-        "copied_texts": mean_figure(found.copied[long], users, seed),
-    }
+    each = (found.grams > 0, found.gram_share, found.copied)
+    of_grams = [mean_figure(values[long], texts.users[long], seed) for values in each] if long.any() else []
+    mean, most = mean_figure(found.longest, texts.users, seed), found.longest.max()
+    of_runs = (mean, Figure(float(np.percentile(found.longest, 95))), Figure(float(most)))
+    return {**dict(zip(_OF_GRAMS, of_grams, strict=False)), **dict(zip(_OF_RUNS, of_runs, strict=True))}
 
 
 def distance_rows(
@@ -204,27 +166,17 @@ def distance_rows(
     theirs = {
         name: nearest_distances(each.holdout, each.real) for name, each in features.items() if each.holdout is not None
     }
-    rows = [
-        row for quantile in QUANTILES for row in _quantile_rows(f"nearest_distance_p{quantile}", quantile, ours, theirs)
-    ]
-    rows.append(
-        Row(
-            GROUP,
-            "nearest_distance_mean",
-            "near",
-            mean_figure(np.mean(list(ours.values()), axis=0), synthetic.users, seed),
-            mean_figure(np.mean(list(theirs.values()), axis=0), holdout.users, seed) if holdout is not None else None,
-        )
-    )
-    return rows + (_nearer_rows(features, synthetic, seed) if holdout is not None else [])
+    rows = [row for quantile in QUANTILES for row in _quantile_rows(quantile, ours, theirs)]
+    mean = mean_figure(np.mean(list(ours.values()), axis=0), synthetic.users, seed)
+    if holdout is None:
+        return [*rows, Row(GROUP, "nearest_distance_mean", "near", mean)]
+    control = mean_figure(np.mean(list(theirs.values()), axis=0), holdout.users, seed)
+    nearer = _nearer_rows(features, synthetic, seed)
+    return [*rows, Row(GROUP, "nearest_distance_mean", "near", mean, control), *nearer]
 
 
-def _quantile_rows(
-    name: str,
-    quantile: int,
-    ours: Mapping[str, npt.NDArray[np.float64]],
-    theirs: Mapping[str, npt.NDArray[np.float64]],
-) -> list[Row]:
+def _quantile_rows(quantile: int, ours: Mapping[str, Distances], theirs: Mapping[str, Distances]) -> list[Row]:
+    name = f"nearest_distance_p{quantile}"
     each = {key: {"synthetic": float(np.percentile(values, quantile))} for key, values in ours.items()}
     for key, values in theirs.items():
         each[key]["reference"] = float(np.percentile(values, quantile))

@@ -17,17 +17,10 @@ Numbers = npt.NDArray[np.float64]
 def perplexity_figures(
     nll: Mapping[str, Numbers], tokens: Numbers, users: npt.NDArray[np.int64], seed: int = 0
 ) -> dict[str, Any]:
-    """Perplexity of each model, and of each over that of the base.
+    """Perplexity of each model, and of each over that of the base, with 95% intervals where there are two users.
 
-    Args:
-        nll: by model: the negative log-likelihood of each piece of text in nats, summed over its tokens, [pieces].
-        tokens: of each piece, [pieces].
-        users: whose piece it is, [pieces].
-        seed: public seed of the resampling of users.
-
-    Returns:
-        `perplexity` by model; `perplexity_interval`, [low, high] at 95%; and `over_base` with `ratio` and `interval`,
-        for which both models are resampled together. No intervals where there are fewer than two users.
+    `nll` holds by model the negative log-likelihood of each piece of text in nats, summed over its `tokens`, [pieces].
+    Both models of a ratio in `over_base` are resampled together.
     """
     found: dict[str, Any] = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
     for name, sums in nll.items():

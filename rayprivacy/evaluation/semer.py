@@ -67,7 +67,7 @@ def errors_of(reference: Frame, found: Frame) -> Errors:
     Errors(intents=0, substitutions=1, deletions=1, insertions=1, texts=1, slots=2)
     """
     there, said = Counter(reference.slots), Counter(found.slots)
-    missed, extra = (_names(one - other) for one, other in ((there, said), (said, there)))
+    missed, extra = (Counter(name for name, _ in left.elements()) for left in (there - said, said - there))
     substitutions = (missed & extra).total()
     return Errors(
         int(reference.intent != found.intent),
@@ -86,7 +86,3 @@ def all_errors(pairs: Iterable[tuple[Frame, Frame]]) -> Errors:
         one = errors_of(reference, found)
         total = Errors(*(getattr(total, name) + getattr(one, name) for name in Errors.__dataclass_fields__))
     return total
-
-
-def _names(slots: Counter[Slot]) -> Counter[str]:
-    return Counter(name for name, _ in slots.elements())

@@ -21,7 +21,11 @@ TITLES = {
 def tables(found: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
     """Title and cells of each group that has rows."""
     for group, title in TITLES.items():
-        cells = [_cells(row) for row in found["rows"] if row["group"] == group]
+        cells = [
+            (row["name"], _figure(row, "synthetic"), _figure(row, "reference"), BETTER[row["better"]])
+            for row in found["rows"]
+            if row["group"] == group
+        ]
         if cells:
             yield title, cells
 
@@ -57,10 +61,6 @@ def delete_evaluation(folder: Path) -> None:
     """Delete both files, if they are there."""
     for name in (JSON_FILE, PAGE_FILE):
         (folder / name).unlink(missing_ok=True)
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, str, str, str]:
-    return row["name"], _figure(row, "synthetic"), _figure(row, "reference"), BETTER[row["better"]]
 
 
 def _figure(row: dict[str, Any], side: str) -> str:

@@ -32,6 +32,7 @@ MAX_CHARS = 2000
 LEAST_TEXTS = 20
 LEAST_OF_HALF = 10
 _OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
+_MARKS = {"authored": "user", "labelled": "label", "parsed": "tree"}  # columns that say whether there is such a one
 PARSE = "parse"  # the column of trees that two-stage generation writes
 Indexes = npt.NDArray[np.int64]
 P = ParamSpec("P")
@@ -243,21 +244,16 @@ def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig)
 def _cleaned(piece: pa.Table, wanted: dict[str, str]) -> pa.Table:
     piece.validate(full=True)  # Parquet may carry bytes that are no UTF-8
     texts = stripped_texts(piece[wanted["text"]])
+    strings = {role: canonical_strings(piece[wanted[role]], role) for role in ("label", "tree") if role in wanted}
+    users = {"user": canonical_users(piece[wanted["user"]])} if "user" in wanted else {}
+    nothing = pa.chunked_array([pa.nulls(len(piece), pa.string())])
+    marks = {mark: pa.array([role in wanted] * len(piece)) for mark, role in _MARKS.items()}
     columns = {
         "text": pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, MAX_CHARS)),
         "long": pc.fill_null(pc.greater(pc.utf8_length(texts), MAX_CHARS), False),
-        "user": canonical_users(piece[wanted["user"]]) if "user" in wanted else _nothing(len(piece)),
-        "label": canonical_strings(piece[wanted["label"]], "label") if "label" in wanted else _nothing(len(piece)),
-        "tree": canonical_strings(piece[wanted["tree"]], "tree") if "tree" in wanted else _nothing(len(piece)),
-        "authored": pa.array(["user" in wanted] * len(piece)),
-        "labelled": pa.array(["label" in wanted] * len(piece)),
-        "parsed": pa.array(["tree" in wanted] * len(piece)),
+        **dict.fromkeys(_MARKS.values(), nothing),
     }
-    return pa.table(columns)
-
-
-def _nothing(rows: int) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(rows, pa.string())])
+    return pa.table(columns | users | strings | marks)
 
 
 def _kept(table: pa.Table) -> pa.Table:
@@ -267,22 +263,19 @@ def _kept(table: pa.Table) -> pa.Table:
 
 def _texts(table: pa.Table) -> Texts:
     kept = _kept(table)
-    authored, labelled, parsed = (pc.any(kept[name]).as_py() for name in ("authored", "labelled", "parsed"))
+    authored, labelled, parsed = (pc.any(kept[mark]).as_py() for mark in _MARKS)
+    known: dict[str | int, int] = {}
+    named = enumerate(kept["user"].to_pylist())  # a text without a user is its own
+    users = np.array([known.setdefault(row if name is None else name, len(known)) for row, name in named])
     return Texts(
         kept["text"].to_pylist(),
-        _codes(kept["user"].to_pylist()),
+        users,
         kept["label"].to_pylist() if labelled else None,
         kept["tree"].to_pylist() if parsed else None,
         bool(authored),
         len(table) - len(kept),
         pc.sum(kept["long"]).as_py() or 0,
     )
-
-
-def _codes(names: list[str | None]) -> Indexes:
-    """Users numbered; a text without a user is its own."""
-    known: dict[str | int, int] = {}
-    return np.array([known.setdefault(row if name is None else name, len(known)) for row, name in enumerate(names)])
 
 
 @dataclass(frozen=True)

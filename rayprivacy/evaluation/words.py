@@ -77,11 +77,7 @@ def _bins(texts: list[str]) -> list[int]:
 
 
 class Topics:
-    """Clusters of real text.
-
-    Attributes:
-        count: how many there are.
-    """
+    """Clusters of real text, `count` of them."""
 
     def __init__(self, real: list[str], seed: int = 0) -> None:
         words = TfidfVectorizer(token_pattern=PATTERN, sublinear_tf=True, stop_words=None)

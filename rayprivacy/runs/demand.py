@@ -15,12 +15,10 @@ from rayprivacy.runs.recipe import StageNeeds
 MINUTES = 15.0  # that a stage waits at most: autoscalers take a few to start a machine
 
 
-def await_machines(needs: StageNeeds, say: Callable[[str], None]) -> None:
-    """Wait MINUTES at most until the cluster has what a stage asks for; the work is the same with fewer machines.
+def await_machines(needs: StageNeeds, report: Callable[[str], None]) -> None:
+    """Wait MINUTES at most until the cluster has what a stage asks for, and report what is missing then.
 
-    Args:
-        needs: of the stage.
-        say: told a sentence when some of it is still missing in the end.
+    The work is the same with fewer machines.
     """
     wanted = {kind: count for kind, count in (("CPU", needs.cpus), ("GPU", needs.gpus)) if count}
     bundles = [{kind: 1} for kind, count in wanted.items() for _ in range(_asked(kind, count))]
@@ -32,18 +30,14 @@ def await_machines(needs: StageNeeds, say: Callable[[str], None]) -> None:
     finally:
         remove_placement_group(group)
     if not came:
-        say(f"asked for {_spoken(wanted)}, and after {MINUTES:g} min there are {_spoken(_had(wanted))}: going on")
+        there = {kind: int(ray.cluster_resources().get(kind, 0)) for kind in wanted}
+        report(f"asked for {_spoken(wanted)}, and after {MINUTES:g} min there are {_spoken(there)}: going on")
 
 
 def _asked(kind: str, wanted: int) -> int:
     """How many a group must hold so that the cluster has what is wanted: a group is given none that others hold."""
     missing = wanted - int(ray.cluster_resources().get(kind, 0))
     return missing + int(ray.available_resources().get(kind, 0)) if missing > 0 else 0
-
-
-def _had(wanted: Mapping[str, int]) -> dict[str, int]:
-    """What the cluster has of each kind."""
-    return {kind: int(ray.cluster_resources().get(kind, 0)) for kind in wanted}
 
 
 def _spoken(counts: Mapping[str, int]) -> str:

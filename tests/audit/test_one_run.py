@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from one_run import Guesses, coins
 from scipy import stats
 
-from rayprivacy.auditing.one_run import Guesses, coins
 from rayprivacy.core.errors import ConfigError
 
 CANARIES = 2000

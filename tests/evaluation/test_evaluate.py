@@ -59,13 +59,10 @@ def good(tiny_base: Path) -> dict[str, Any]:
     return evaluate(people(1), anonymous(people(2)), people(3), config)
 
 
-def test_nothing_of_it_is_releasable_and_all_of_it_is_json(good: dict[str, Any]) -> None:
+def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good: dict[str, Any]) -> None:
     assert good["releasable"] is False
     assert "private text" in good["why"]
     assert json.loads(json.dumps(good, allow_nan=False)) == good
-
-
-def test_no_text_user_or_label_is_in_it(good: dict[str, Any]) -> None:
     written = json.dumps(good) + markdown(good)
     for piece in (*WHO, *WHERE, *WHEN, "1-0", "dry"):
         assert piece not in written
@@ -84,13 +81,8 @@ def test_text_of_the_same_distribution_scores_like_the_reference(good: dict[str,
 def test_both_sides_are_compared_in_equal_numbers(good: dict[str, Any]) -> None:
     compared = good["compared"]
     assert compared["real_target"] == compared["synthetic"] == compared["reference"] == 100
-    assert good["inputs"]["real"] == {
-        "texts": 200,
-        "users": 40,
-        "users_named": True,
-        "left_out_without_text": 0,
-        "cut_to_max_chars": 0,
-    }
+    sizes = {"texts": 200, "users": 40, "users_named": True, "left_out_without_text": 0, "cut_to_max_chars": 0}
+    assert good["inputs"]["real"] == sizes
 
 
 def test_fidelity_is_the_mean_over_embeddings(good: dict[str, Any], tiny_base: Path) -> None:

@@ -25,19 +25,13 @@ ROWS = [f"number {row % 97} asks number {row * 7 % 89} about line {row * 13 % 83
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    columns = {
-        "text": ROWS,
-        "user": [f"u{row // 3}" for row in range(120)],
-        "topic": ["odd", "even"] * 60,
-        "lispress": TREES,
-    }
+    users, topics = [f"u{row // 3}" for row in range(120)], ["odd", "even"] * 60
+    columns = {"text": ROWS, "user": users, "topic": topics, "lispress": TREES}
     pq.write_table(pa.table(columns), tmp_path / "real.parquet")
-    synthetic = {"text": ROWS[::-1], "topic": columns["topic"][::-1], "parse": ["(Find (F1))", "no tree", None] * 40}
+    synthetic = {"text": ROWS[::-1], "topic": topics[::-1], "parse": ["(Find (F1))", "no tree", None] * 40}
     pq.write_table(pa.table(synthetic), tmp_path / "synthetic.parquet")
-    more = {"user": "h", "topic": "odd"}
-    (tmp_path / "holdout.jsonl").write_text(
-        "".join(json.dumps({"text": f"{text} today", **more}) + "\n" for text in ROWS)
-    )
+    held = [json.dumps({"text": f"{text} today", "user": "h", "topic": "odd"}) + "\n" for text in ROWS]
+    (tmp_path / "holdout.jsonl").write_text("".join(held))
     return {name.stem: str(name) for name in tmp_path.iterdir()}
 
 
@@ -45,21 +39,8 @@ def test_it_prints_tables_and_writes_both_files(
     files: dict[str, str], tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "deep" / "out"
-    words = [
-        "evaluate",
-        "--label",
-        "topic",
-        "--tree",
-        "lispress",
-        "--embedding",
-        "tfidf",
-        "--base",
-        str(tiny_base),
-        "--out",
-        str(out),
-    ]
-    for name, path in files.items():
-        words += [f"--{name}", path]
+    options = {"label": "topic", "tree": "lispress", "embedding": "tfidf", "base": str(tiny_base), "out": str(out)}
+    words = ["evaluate", *(word for name, value in (options | files).items() for word in (f"--{name}", value))]
     done = CliRunner().invoke(app, words, catch_exceptions=False, env={"COLUMNS": "200"})
     assert done.exit_code == 0
     for figure in ("precision", "copied_texts", "macro_f1", "not releasable"):

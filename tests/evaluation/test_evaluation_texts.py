@@ -97,11 +97,8 @@ def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, mon
     assert read_texts(source, "--real", config).texts == found.texts
     monkeypatch.setattr(readers, "_PIECE_LINES", 50_000)
     assert read_texts(source, "--real", config).texts == found.texts, "however it is cut into pieces"
-    copies, again = (
-        read_texts(source, "--synthetic", config),
-        read_texts(source, "--real", config.model_copy(update={"seed": 1})),
-    )
-    for other in (copies, again):
+    copies = read_texts(source, "--synthetic", config)
+    for other in (copies, read_texts(source, "--real", config.model_copy(update={"seed": 1}))):
         assert len({*other.texts} & {*found.texts}) < 30, "500 of 40,000: six are expected in both"
     everything = read_texts(source, "--real", config.model_copy(update={"max_texts": rows}))
     assert len(everything) == everything.summary()["texts"] == rows - 1
@@ -121,20 +118,16 @@ def test_texts_without_a_user_are_users_of_their_own(tmp_path: Path) -> None:
     found = read_texts(write(tmp_path / "a.parquet", {"text": COLUMNS["text"], "user": users}), "--real", CONFIG)
     assert len(set(found.users[:5])) == 4
     assert found.users[0] == found.users[4]
-    assert not read_texts(write(tmp_path / "b.parquet", {"text": COLUMNS["text"]}), "--real", CONFIG).authored
+    source = write(tmp_path / "b.parquet", {"text": COLUMNS["text"]})
+    assert not read_texts(source, "--real", CONFIG).authored
+    assert not read_texts(source, "--synthetic", EvaluationConfig(user="author")).authored, "it needs no such column"
 
 
-def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
-    columns = {"text": [*COLUMNS["text"], "", "  \n", None]}
-    found = read_texts(write(tmp_path / "a.parquet", columns), "--synthetic", CONFIG)
-    assert (len(found), found.left_out) == (30, 3)
-
-
-def test_a_text_of_a_million_characters_is_cut(tmp_path: Path) -> None:
-    columns = {"text": [*COLUMNS["text"], "a long one " * 100_000]}
-    found = read_texts(write(tmp_path / "a.jsonl", columns), "--real", CONFIG)
+def test_empty_texts_are_left_out_and_long_ones_cut(tmp_path: Path) -> None:
+    columns = {"text": [*COLUMNS["text"], "", "  \n", None, "a long one " * 100_000]}
+    found = read_texts(write(tmp_path / "a.jsonl", columns), "--synthetic", CONFIG)
+    assert (len(found), found.left_out, found.cut) == (31, 3, 1)
     assert max(map(len, found.texts)) == MAX_CHARS
-    assert found.cut == 1
 
 
 def test_files_with_different_columns_are_told_apart(tmp_path: Path) -> None:
@@ -146,29 +139,15 @@ def test_files_with_different_columns_are_told_apart(tmp_path: Path) -> None:
     assert "--user is 'author', which is not a column of --real" in refused(same, "--real", user="author")
 
 
-def test_synthetic_text_needs_no_user_column(tmp_path: Path) -> None:
-    source = write(tmp_path / "b.parquet", {"text": COLUMNS["text"]})
-    assert not read_texts(source, "--synthetic", EvaluationConfig(user="author")).authored
-
-
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_a_file_without_rows_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_file_of_few_texts_or_none_is_refused(tmp_path: Path, kind: str) -> None:
+    few = f"texts that are not empty: give at least {LEAST_TEXTS}."
     path = tmp_path / f"a.{kind}"
-    source = write(path, {"text": []})
-    if kind == "parquet":
-        assert refused(source) == f"--real has 0 texts that are not empty: give at least {LEAST_TEXTS}."
-    assert refused(source).startswith("--real")
-
-
-def test_a_file_of_no_bytes_is_refused(tmp_path: Path) -> None:
-    for kind in ("parquet", "csv", "jsonl"):
-        (tmp_path / f"a.{kind}").touch()
-        assert "--real" in refused(str(tmp_path / f"a.{kind}"))
-
-
-def test_one_text_is_refused(tmp_path: Path) -> None:
-    source = write(tmp_path / "a.csv", {"text": [SECRET]})
-    assert refused(source, "--holdout").startswith("--holdout has 1 texts")
+    path.touch()
+    assert "--real" in refused(str(path))
+    none = refused(write(path, {"text": []}))
+    assert none == f"--real has 0 {few}" if kind == "parquet" else none.startswith("--real")
+    assert refused(write(path, {"text": [SECRET]}), "--holdout") == f"--holdout has 1 {few}"
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])

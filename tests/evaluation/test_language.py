@@ -1,28 +1,36 @@
 """Figures against values worked out by hand, and against sacrebleu and torch on the same input."""
 
+import json
 import math
 
 import pytest
 import sacrebleu
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.language import bleu, distinct_n, perplexity, pool_bleu, synthetic_metrics
+from rayprivacy.evaluation.language import (
+    WORD_EDGES,
+    bleu,
+    distinct_n,
+    length_summary,
+    perplexity,
+    pool_bleu,
+    synthetic_metrics,
+)
 
 HYPOTHESES = ["the cat sat on the mat", "hello there, how are you ?", "I like tea"]
 REFERENCES = ["the cat sat on a mat", "hello, how are you today ?", "I like green tea"]
 
 
 def test_perplexity_is_the_exponential_of_the_mean() -> None:
+    assert perplexity(10 * math.log(49152), 10) == pytest.approx(49152), "of a uniform guess, that of the vocabulary"
     logits = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 0.0], [0.0, 3.0, 1.0]])
     targets = torch.tensor([0, 2, 1])
     loss = torch.nn.functional.cross_entropy(logits, targets)
     total = float(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"))
     assert perplexity(total, 3) == pytest.approx(math.exp(float(loss)), rel=1e-6)
-
-
-def test_a_uniform_guess_has_the_perplexity_of_the_vocabulary() -> None:
-    assert perplexity(10 * math.log(49152), 10) == pytest.approx(49152)
 
 
 @pytest.mark.parametrize(("nll", "tokens"), [(1.0, 0), (1.0, -3), (-1.0, 2), (math.nan, 2), (math.inf, 2), (1e6, 2)])
@@ -31,27 +39,20 @@ def test_perplexity_refuses_what_is_no_likelihood(nll: float, tokens: int) -> No
         perplexity(nll, tokens)
 
 
-def test_bleu_by_hand() -> None:
-    # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
-    by_hand = 100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3)
-    assert bleu(HYPOTHESES[:1], REFERENCES[:1], 3) == pytest.approx(by_hand)
-
-
-def test_bleu_brevity_penalty_by_hand() -> None:
-    assert bleu(["a b c"], ["a b c d"], 2) == pytest.approx(100 * math.exp(1 - 4 / 3))
-
-
-def test_bleu_four_is_the_default_corpus_bleu_of_sacrebleu() -> None:
-    assert bleu(HYPOTHESES, REFERENCES, 4) == pytest.approx(sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score)
-
-
-def test_bleu_of_short_texts_counts_the_orders_there_are() -> None:
-    assert bleu(["so do I"], ["so do I"], 4) == pytest.approx(100)
-
-
-def test_bleu_of_nothing_is_zero() -> None:
-    assert bleu([], [], 4) == 0.0
-    assert bleu([""], ["some text"], 4) == 0.0
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "order", "score"),
+    [
+        # 5 of 6 words, 3 of 5 pairs, 2 of 4 triples; equal lengths, so no brevity penalty
+        (HYPOTHESES[:1], REFERENCES[:1], 3, 100 * (5 / 6 * 3 / 5 * 2 / 4) ** (1 / 3)),
+        (["a b c"], ["a b c d"], 2, 100 * math.exp(1 - 4 / 3)),  # brevity penalty
+        (HYPOTHESES, REFERENCES, 4, sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score),
+        (["so do I"], ["so do I"], 4, 100),  # short texts count the orders there are
+        ([], [], 4, 0),
+        ([""], ["some text"], 4, 0),
+    ],
+)
+def test_bleu_by_hand(hypotheses: list[str], references: list[str], order: int, score: float) -> None:
+    assert bleu(hypotheses, references, order) == pytest.approx(score)
 
 
 def test_bleu_refuses_unpaired_lists_and_order_zero() -> None:
@@ -88,16 +89,27 @@ def test_distinct_by_hand() -> None:
 
 
 def test_synthetic_metrics_by_hand() -> None:
-    found = synthetic_metrics(["a b", "a b", " ", "c"])
-    assert found["texts"] == 4
-    assert found["distinct_1"] == 3 / 5
-    assert found["distinct_2"] == 1 / 2
-    assert found["empty_share"] == 0.25
-    assert found["duplicate_share"] == 0.25
+    names = ("texts", "distinct_1", "distinct_2", "empty_share", "duplicate_share")
+    found, nothing = synthetic_metrics(["a b", "a b", " ", "c"]), synthetic_metrics([])
+    assert [found[name] for name in names] == [4, 3 / 5, 1 / 2, 0.25, 0.25]
     assert found["words"]["mean"] == 5 / 4
+    assert [nothing[name] for name in names] == [0] * 5
 
 
-def test_synthetic_metrics_of_nothing_are_zero() -> None:
-    found = synthetic_metrics([])
-    assert found["words"]["histogram"]["counts"] == [0] * 9
-    assert {found[key] for key in ("texts", "distinct_1", "distinct_2", "empty_share", "duplicate_share")} == {0}
+def test_lengths_by_hand() -> None:
+    found, nothing = length_summary(["w " * count for count in range(101)]), length_summary([])
+    assert [found[name] for name in ("mean", "p5", "p50", "p95")] == [50, 5, 50, 95]
+    assert [nothing[name] for name in ("mean", "p5", "p50", "p95")] == [0] * 4
+
+
+@pytest.mark.parametrize(("words", "place"), [(0, 0), (1, 1), (4, 1), (5, 2), (99, 7), (100, 8), (5000, 8)])
+def test_bins_start_at_their_edge(words: int, place: int) -> None:
+    assert length_summary(["w " * words])["histogram"]["counts"].index(1) == place
+
+
+@given(st.lists(st.text(max_size=40), max_size=20))
+def test_every_text_falls_into_one_public_bin(texts: list[str]) -> None:
+    found = length_summary(texts)
+    assert found["histogram"]["edges"] == list(WORD_EDGES)
+    assert sum(found["histogram"]["counts"]) == len(texts)
+    json.dumps(found, allow_nan=False)

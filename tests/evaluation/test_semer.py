@@ -15,10 +15,6 @@ FRAMES = st.builds(
 )
 
 
-def test_perfect_is_zero_in_any_order() -> None:
-    assert errors_of(TRUTH, Frame("play", TRUTH.slots[::-1])).rate == 0
-
-
 @pytest.mark.parametrize("slots", range(4))
 def test_one_wrong_intent_with_k_slots(slots: int) -> None:
     held = TRUTH.slots[:slots]

@@ -27,6 +27,7 @@ def test_what_is_not_known_has_no_size(tmp_path: Path, config: str | None) -> No
         (tmp_path / "config.json").write_text(config)
     assert size_of(str(tmp_path)) is UNKNOWN_SIZE
     assert size_of("some/model-of-a-hub") is UNKNOWN_SIZE
+    assert math.isnan(tagger_size(TaggerConfig(base="some/model-of-a-hub"), heads_alone=False).forward(1))
 
 
 def test_a_damaged_file_has_no_size(tiny_base: Path, tmp_path: Path) -> None:
@@ -48,7 +49,3 @@ def test_a_tagger_is_as_large_as_its_layers_and_heads(tiny_base: Path, layers: i
     assert whole.trained(10) == 3 * whole.forward(10)
     head = 7 * 64
     assert heads.trained(10) == pytest.approx(heads.forward(10) + 2 * 2 * head * 10)
-
-
-def test_a_tagger_of_an_unknown_base_has_no_size() -> None:
-    assert math.isnan(tagger_size(TaggerConfig(base="some/model-of-a-hub"), heads_alone=False).forward(1))

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from commands import command
 
-from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import method_named
 from rayprivacy.runs.advice import Evidence, advice, advice_for, measured_frontier
 
@@ -85,10 +84,3 @@ def test_the_plan_says_it_and_bad_minutes_are_refused(tmp_path: Path) -> None:
     refused = command(["plan", str(JOBS / "generator" / "europarl.yaml"), "--minutes", "0"], tmp_path)
     assert refused.returncode == 2
     assert "minutes is 0: give a number of at least 1" in " ".join(refused.stderr.split())
-
-
-def test_no_minutes_are_refused_from_python_too() -> None:
-    import rayprivacy as rp
-
-    with pytest.raises(ConfigError, match=r"minutes is 0\.5: give a number of at least 1"):
-        rp.plan(rp.load_recipe(JOBS / "seqpate" / "chat.yaml"), minutes=0.5)
