@@ -1,7 +1,7 @@
 """Keyed coins of words: a function of (secret, release, document, position, attempt) and of nothing else.
 
-The privacy of a sanitised word rests on a draw that nobody can predict and nobody sees twice. If a retry, a resumed run
-or another machine drew anew, whoever saw both texts could average the noise away. So a draw is two 64-bit numbers of an
+The privacy of a sanitised word rests on a draw that cannot be predicted and is seen once. If a retry, a resumed run
+or another machine drew anew, a reader of both texts could average the noise away. So a draw is two 64-bit numbers of an
 AES stream (`core.streams`) under a key made of the secret and of what names the release: its account, the digest of
 its inputs, and its release id, which together cover the corpus, the recipe and the mechanism. Another recipe or another
 corpus has other coins, and a charge of its own: two draws from one coin would be worth more than two charges. Within a
@@ -29,12 +29,7 @@ _MOST_ATTEMPTS = 2**28
 
 
 class Coins:
-    """The coins of one release; prints as sealed and refuses to be pickled.
-
-    Args:
-        key: the run's secret.
-        release: what names the release: account, release id and digest of its inputs.
-    """
+    """The coins of one release, named by account, release id and input digest; prints as sealed, is not pickled."""
 
     __slots__ = ("_key", "_release", "_secret")
 
@@ -43,7 +38,7 @@ class Coins:
         self._secret = bytes.fromhex(key.digest("sanitize-coins", *release))
 
     def tag(self, *parts: str | int) -> int:
-        """The 64-bit tag of a document, from whatever identifies it."""
+        """The 64-bit tag of a document, from what identifies it."""
         return self._key.integer("sanitize-document", *self._release, *parts) >> 192
 
     def words(self, purpose: int, tags: Tags, positions: Positions, attempt: int = 0) -> Words:
@@ -72,12 +67,7 @@ class Coins:
 def below(coins: Coins, purpose: int, tags: Tags, positions: Positions, limits: Words) -> Words:
     """Uniform whole numbers in [0, limit) for each word, exactly: a draw beyond a whole multiple is rejected.
 
-    Args:
-        coins: of the release.
-        purpose: one of `PURPOSES`.
-        tags: of the words' documents, [words].
-        positions: of the words, [words].
-        limits: above 0, [words].
+    Purpose, tags and positions are those of `Coins.words`; limits are above 0, [words].
     """
     drawn = np.zeros(len(tags), dtype=np.uint64)
     # 2^64 mod limit, without leaving 64 bits: draws at or above 2^64 minus it are rejected.

@@ -24,17 +24,17 @@ Value = tuple[str, str]  # kind and text
 
 @dataclass(frozen=True, eq=False)
 class Sanitizer:
-    """What turns texts into sanitised ones.
+    """Turns texts into sanitised ones.
 
     Attributes:
         words: the public vocabulary.
-        mechanism: what replaces words.
+        mechanism: replaces words.
         detector: finds typed values.
         surrogates: makes up others.
         coins: of the release.
-        most: texts are cut to so many words.
-        keep_case: every word gets the case of the word before it.
-        keep_layout: what stood between words is released.
+        most: number of words to which texts are cut.
+        keep_case: every word gets the case of the word that it replaces.
+        keep_layout: the white space between words is released.
     """
 
     words: Words
@@ -47,12 +47,7 @@ class Sanitizer:
     keep_layout: bool = False
 
     def sanitise(self, texts: Sequence[str], tags: Tags) -> list[str]:
-        """The sanitised texts, one for one.
-
-        Args:
-            texts: private.
-            tags: of the documents, all different, [texts].
-        """
+        """The sanitised texts, one for one; tags of the documents, all different, [texts]."""
         bare, values = self._without_values(texts)
         ids, lengths = self.words.ids(bare, self.most)
         positions = places_in(lengths)

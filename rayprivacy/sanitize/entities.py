@@ -19,26 +19,17 @@ from rayprivacy.core.errors import ConfigError
 
 @dataclass(frozen=True, order=True)
 class Span:
-    """One typed value of a text.
-
-    Attributes:
-        start, end: its characters.
-        kind: one of `settings.KINDS`.
-    """
+    """One typed value of a text, between two of its characters."""
 
     start: int
     end: int
-    kind: str
+    kind: str  # one of `settings.KINDS`
 
 
 class Detector(Protocol):
-    """Finds typed values.
+    """Finds typed values."""
 
-    Attributes:
-        name: of the detector with its version, for the certificate.
-    """
-
-    name: str
+    name: str  # with its version, for the certificate
 
     def find(self, text: str) -> list[Span]:
         """The values of a text, from left to right, none over another."""
@@ -77,11 +68,7 @@ _LONG_DASH = re.compile(r"(?<=\d)[\u2014\u2015\ufe58](?=\d)|(?<=\d )[\u2014\u201
 
 
 class PatternDetector:
-    """The patterns of this package.
-
-    Args:
-        kinds: which are looked for; where two match the same characters, the one named first in `PATTERNS`.
-    """
+    """The patterns of this package; where two match the same characters, the one named first in `PATTERNS`."""
 
     name = "patterns of rayprivacy, version 2"
 
@@ -136,12 +123,6 @@ class PresidioDetector:
     """The recognisers of Microsoft Presidio that are patterns and checks (extra `presidio`); no model is loaded.
 
     They are called one by one: Presidio's engine would download a language model.
-
-    Args:
-        kinds: which are looked for.
-
-    Raises:
-        ConfigError: Presidio is not installed.
     """
 
     def __init__(self, kinds: Iterable[str]) -> None:
@@ -187,9 +168,5 @@ def without_overlaps(spans: Sequence[Span]) -> list[Span]:
 
 
 def detector_of(name: str, kinds: Sequence[str]) -> Detector:
-    """A detector by its name in recipes.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """A detector by its name in recipes; ConfigError where it is not installed."""
     return PresidioDetector(kinds) if name == "presidio" else PatternDetector(kinds)

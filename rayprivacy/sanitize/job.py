@@ -39,30 +39,19 @@ _SEAL = Seal(ReleaseError, "nothing was released, run again with --resume")
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What a task needs to know; holds no row of the corpus, and no secret.
-
-    Attributes:
-        config: the recipe's block.
-        words: the public vocabulary.
-        mechanism: what replaces words.
-        labels: what happens to labels.
-        shards: folder of the part files.
-        key_path: file of the secret.
-        release: what names the release: account, release id and keyed digest of its inputs.
-        folder: where blocks are written.
-    """
+    """The settings of a task; holds no row of the corpus, and no secret."""
 
     config: SanitizeConfig
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # the public vocabulary
     mechanism: Mechanism
     labels: Labels
-    shards: Path
+    shards: Path  # folder of the part files
     key_path: Path
-    release: tuple[str, ...]
-    folder: Path
+    release: tuple[str, ...]  # account, release id and keyed digest of its inputs
+    folder: Path  # where blocks are written
 
     def sanitizer(self, key: Key, coins: Coins) -> Sanitizer:
-        """What sanitises texts with the coins of this release."""
+        """The sanitizer with the coins of this release."""
         config = self.config
         return Sanitizer(
             words=Words(self.words),
@@ -87,13 +76,7 @@ class Job:
 
 
 def sanitise_parts(job: Job, parts: int) -> Iterator[int]:
-    """Sanitise every part that is not done yet; yields each part once, as it is finished.
-
-    Ray must be started.
-
-    Raises:
-        ReleaseError: a task failed or was lost too often; nothing was released.
-    """
+    """Sanitise every part that is not done yet; yields each part once, as it is finished. Ray must be started."""
     private_directory(job.folder)
     left = [part for part in range(parts) if not job.block(part).exists()]
     yield from (part for part in range(parts) if part not in left)
@@ -128,11 +111,7 @@ def tags_of(rows: pa.Table, coins: Coins) -> Tags:
 
 
 def write_release(job: Job, parts: int, path: Path) -> None:
-    """All blocks as one file, in the order of document ids.
-
-    Raises:
-        ReleaseError: a block has other columns than were written.
-    """
+    """All blocks as one file, in the order of document ids."""
     blocks = pa.concat_tables([_block(job, part) for part in range(parts)])
     pq.write_table(blocks.take(pc.sort_indices(blocks[DOCUMENT])), path, compression="zstd")
 

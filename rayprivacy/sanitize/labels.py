@@ -15,15 +15,7 @@ from rayprivacy.sanitize.settings import LabelsConfig
 
 @dataclass(frozen=True)
 class Labels:
-    """What happens to the labels of a corpus.
-
-    Attributes:
-        config: the recipe's block.
-        columns: names of the labels.
-
-    Raises:
-        ConfigError: labels are to be randomised, and the values of one are not listed, or those of no label are.
-    """
+    """The labels of a corpus, and how they are released; ConfigError where the listed values do not fit them."""
 
     config: LabelsConfig
     columns: tuple[str, ...]
@@ -47,19 +39,13 @@ class Labels:
         return self.config.kind == "randomize" and bool(self.columns)
 
     def event(self, records: int) -> MetricLocalDpEvent | None:
-        """What the labels of so many records cost; None where they are copied, or there are none."""
+        """The charge for the labels of a number of records; None where they are copied, or there are none."""
         if not self.is_randomized:
             return None
         return MetricLocalDpEvent(self.config.epsilon, 1.0, records * len(self.columns))
 
     def released(self, rows: pa.Table, tags: Tags, coins: Coins) -> Mapping[str, pa.Array]:
-        """The columns as they are released.
-
-        Args:
-            rows: private rows.
-            tags: of their documents, [rows].
-            coins: of the release.
-        """
+        """The columns as they are released, of private rows and the tags of their documents, [rows]."""
         if not self.is_randomized:
             return {name: rows[name].combine_chunks().cast(pa.string()) for name in self.columns}
         return {name: self._randomized(name, rows[name].to_pylist(), tags, coins) for name in self.columns}

@@ -27,7 +27,7 @@ _HALF = 32  # bits of the coin of a word that may be kept
 
 
 class Mechanism(Protocol):
-    """What replaces words."""
+    """Replaces words."""
 
     @property
     def token_epsilon(self) -> float:
@@ -35,11 +35,11 @@ class Mechanism(Protocol):
         ...
 
     def event(self, tokens: int) -> MetricLocalDpEvent:
-        """What so many words cost."""
+        """The charge for a number of words."""
         ...
 
     def draw(self, ids: Ids, tags: Tags, positions: Positions, coins: Coins) -> Ids:
-        """An outcome for every word, [words]; tags and positions as of `Coins.words`."""
+        """An outcome for every word, [words]; tags and positions are those of `Coins.words`."""
         ...
 
 
@@ -49,7 +49,7 @@ class SanText:
 
     Attributes:
         table: the law; its outcomes are the sensitive words.
-        replaced: 2^32 p, how often of 2^32 a word is replaced that is not sensitive; None where all are sensitive.
+        replaced: 2^32 p, how often of 2^32 a word that is not sensitive is replaced; None where all are sensitive.
     """
 
     table: Table
@@ -71,13 +71,13 @@ class SanText:
         return "" if self.replaced is None else digest_json(list(self.table.vocabulary.words[self.table.first :]))
 
     def event(self, tokens: int) -> MetricLocalDpEvent:
-        """What `tokens` words cost: epsilon times the distance at which the bound would be reached, rounded up."""
+        """The charge: epsilon times the distance at which the bound would be reached, rounded up, for each word."""
         epsilon = self.table.epsilon
         reach = math.nextafter(self.table.token_bound / epsilon, math.inf)
         return MetricLocalDpEvent(epsilon, reach, tokens, self.keep_cost, self.sensitive)
 
     def draw(self, ids: Ids, tags: Tags, positions: Positions, coins: Coins) -> Ids:
-        """An outcome for every word, [words]; tags and positions as of `Coins.words`."""
+        """An outcome for every word, [words]."""
         if self.replaced is None:
             return self._outcomes(ids, tags, positions, coins)
         coin = coins.words(KEEP, tags, positions)[:, 0] >> np.uint64(64 - _HALF)
@@ -131,11 +131,11 @@ class RandomizedResponse:
         return 1 - self._replaced / 2**64
 
     def event(self, tokens: int) -> MetricLocalDpEvent:
-        """What so many words cost: any two of them are at distance 1."""
+        """The charge for a number of words: any two of them are at distance 1."""
         return MetricLocalDpEvent(self.epsilon, 1.0, tokens)
 
     def draw(self, ids: Ids, tags: Tags, positions: Positions, coins: Coins) -> Ids:
-        """An outcome for every word, [words]; tags and positions as of `Coins.words`."""
+        """An outcome for every word, [words]."""
         replaced = coins.words(KEEP, tags, positions)[:, 0] < np.uint64(min(self._replaced, 2**64 - 1))
         limits = np.where(ids < self.size, self.size - 1, self.size).astype(np.uint64)
         drawn = below(coins, WORD, tags, positions, limits).astype(np.int64)
@@ -150,7 +150,7 @@ class RandomizedResponse:
 
 
 def randomized_response_epsilon(keep: float, words: int) -> float:
-    """The epsilon of randomised response over so many words that keeps a word with this chance.
+    """The epsilon of randomised response over a number of words that keeps a word with this chance.
 
     >>> round(randomized_response_epsilon(0.22, 30_000), 2)
     9.04

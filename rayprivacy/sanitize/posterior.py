@@ -1,4 +1,4 @@
-"""What an outcome says of the word before it: the likelihood of every word, from the public table.
+"""The likelihood of every word, given the outcome that replaced it, from the public table.
 
 An attacker knows the table: it is public. Given an outcome y, the words are as likely as prior(x) Pr[M(x) = y] says
 (Bayes). In SanText+ a common word that comes out is itself for sure, and a sensitive outcome may have been any word.

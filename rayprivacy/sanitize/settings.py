@@ -1,4 +1,4 @@
-"""The `sanitize` block of a recipe: the public vocabulary, the mechanism, and what is done with the rest of a text."""
+"""The `sanitize` block of a recipe: the public vocabulary, the mechanism, and the treatment of the rest of a text."""
 
 from typing import Annotated, Literal, get_args
 
@@ -30,7 +30,7 @@ class LabelsConfig(Config):
         kind: `copy` releases them as they are, which protects nothing of them; `randomize` answers by randomised
             response over `values`, for a charge of its own.
         epsilon: of the randomised response of one label of one record.
-        values: the public list of values of each label; what is not on it counts as one further value.
+        values: the public list of values of each label; all others count as one further value.
     """
 
     kind: Literal["copy", "randomize"] = "copy"
@@ -53,14 +53,14 @@ class SanitizeConfig(Config):
         mechanism: `santext` replaces a word by one whose vector is near, `randomized_response` by any other one.
         vectors: `glove-50d`, or `base` for the input embeddings of `model.base`.
         vectors_file: in their place, a public .npz file with `words` and `vectors`, the most frequent word first.
-        words: size of the vocabulary: so many of its most frequent words.
+        words: size of the vocabulary: its most frequent words.
         length: `unit` scales every vector to length 1, `raw` leaves it.
         cap: distances above it count as it; None leaves them.
         epsilon: of a token, per unit of distance; for `randomized_response` of a token.
         keep: in place of `epsilon`: the share of draws that give a word itself, median over the vocabulary. Without
             both, epsilon is the largest that `privacy.epsilon` allows.
         plus: SanText+; None protects every word.
-        max_tokens: texts are cut to so many tokens.
+        max_tokens: number of tokens to which texts are cut.
         case: `lower` writes all in small letters; `keep` gives every word the case that the word before it had.
         layout: `spaces` puts one space between words; `keep` releases what stood between them.
         entities: kinds of typed values that are replaced by made-up ones of their format before words are.

@@ -1,4 +1,4 @@
-"""Made-up values in the format of typed ones: what kind of value stood there, and how it was laid out, and no more.
+"""Made-up values in the format of typed ones: they tell which kind of value stood there, and its layout, and no more.
 
 Every digit becomes a uniform digit and every letter of a code a uniform letter, so nothing of the value is left but its
 layout: how many digits, which separators, capitals. Addresses and links are made of public words at a domain that is
@@ -18,47 +18,20 @@ from rayprivacy.core.keys import Key
 from rayprivacy.core.streams import words_of
 from rayprivacy.sanitize.coins import ENTITY, Coins
 
-NAMES = (
-    "alex",
-    "blake",
-    "casey",
-    "dana",
-    "ellis",
-    "finley",
-    "gray",
-    "harper",
-    "jamie",
-    "kai",
-    "logan",
-    "morgan",
-    "noel",
-)
+NAMES = "alex blake casey dana ellis finley gray harper jamie kai logan morgan noel".split()  # noqa: SIM905
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()  # noqa: SIM905
 _LONG = "january february march april may june july august september october november december".split()  # noqa: SIM905
 _LETTER = re.compile(r"[a-z]+", re.IGNORECASE)
 
 
 class Surrogates:
-    """Made-up values of one release.
-
-    Args:
-        coins: of the release.
-        key: the run's secret, for values that are to stay equal; None draws every value anew.
-        release: what names the release.
-    """
+    """Made-up values of one release; with the run's secret, equal values stay equal, without it each is drawn anew."""
 
     def __init__(self, coins: Coins, key: Key | None = None, *release: str) -> None:
         self._coins, self._key, self._release = coins, key, release
 
     def make(self, kind: str, value: str, tag: int, position: int) -> str:
-        """A value of the same kind and layout.
-
-        Args:
-            kind: one of `settings.KINDS`.
-            value: the private value.
-            tag: of its document.
-            position: in it, in words.
-        """
+        """A value of the same kind (see `settings.KINDS`) and layout as a private one at a word of a document."""
         numbers = self._of_value(kind, value) if self._key else self._of_place(tag, position)
         if kind in ("email", "url"):
             return _address(kind, numbers)

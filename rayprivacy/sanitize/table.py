@@ -141,20 +141,16 @@ class Table:
         return kept
 
     def distinct_outcomes(self, words: Ids, runs: int = 1000) -> Matrix:
-        """S_x: how many distinct outcomes are expected of a word in so many draws, [words]."""
-        chances = self._chances(words)
+        """S_x: how many distinct outcomes are expected of a word in `runs` draws, [words]."""
+        chances = self._unscaled(words)
+        chances /= chances.sum(1)[:, None]
         return np.asarray(-np.expm1(runs * np.log1p(-np.minimum(chances, 1 - 1e-16))).sum(1))
 
     def distinct_inputs(self, outcomes: Ids, runs: int = 1000) -> Matrix:
-        """S*_y: how many words are expected to become an outcome, if each is drawn so often, [outcomes]."""
+        """S*_y: how many words are expected to become an outcome, if each is drawn `runs` times, [outcomes]."""
         apart = self.distances(outcomes, 0, len(self.vocabulary))  # from every word, as distances are symmetric
         chances = np.exp(-self.epsilon / 2 * apart - self.log_normalisers[None, :-1])
         return np.asarray(-np.expm1(runs * np.log1p(-np.minimum(chances, 1 - 1e-16))).sum(1))
-
-    def _chances(self, words: Ids) -> Matrix:
-        chances = self._unscaled(words)
-        chances /= chances.sum(1)[:, None]
-        return chances
 
     def _unscaled(self, words: Ids) -> Matrix:
         found = self.distances(words)
@@ -169,11 +165,7 @@ class Table:
 def epsilon_for_keep(vocabulary: Vocabulary, keep: float, first: int = 0, cap: float = math.inf) -> float:
     """The epsilon at which a word comes out as itself with this chance, in the median over evenly spaced words.
 
-    Args:
-        vocabulary: the words.
-        keep: the chance, above that of a uniform draw.
-        first: the first word that can come out.
-        cap: of distances.
+    The chance is above that of a uniform draw; `first` and `cap` are those of the `Table`.
     """
     words = np.unique(np.linspace(first, len(vocabulary) - 1, _SAMPLE).astype(np.int64))
     apart = Table(vocabulary, 1e-9, first, cap).distances(words)
@@ -194,12 +186,6 @@ def epsilon_for_bound(vocabulary: Vocabulary, bound: float, first: int = 0, cap:
     """An epsilon at which the bound of a token is at most this, and no less than 98% of it.
 
     The bound is close to proportional to epsilon, so a few tables find it.
-
-    Args:
-        vocabulary: the words.
-        bound: of a token.
-        first: the first word that can come out.
-        cap: of distances.
 
     Raises:
         ConfigError: the bound is so small that rounding would be most of it, or above that of any epsilon.
@@ -223,7 +209,7 @@ def epsilon_for_bound(vocabulary: Vocabulary, bound: float, first: int = 0, cap:
 
 
 def rounded_up(value: float) -> float:
-    """A positive number with five digits, and no less: what two machines compute apart in the last bit is one number.
+    """A positive number with five digits, and no less, so that two machines that differ in the last bit agree.
 
     >>> rounded_up(14.300001)
     14.301

@@ -3,7 +3,7 @@
     text -> NFC -> words and the white space between them -> ids of the vocabulary
 
 A word is a run of letters and digits, a mark of punctuation, or an English contraction as GloVe has it (`n't`, `'s`).
-What stands before, between and after the words is white space alone, so a text can be put together again exactly.
+All that stands before, between and after the words is white space, so a text can be put together again exactly.
 Hugging Face's `tokenizers` does the work, in Rust.
 """
 
@@ -34,13 +34,9 @@ _AT_ONCE = 10_000
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """The words of a public vocabulary, as they are found in texts and written into them.
+    """The words of a public vocabulary, as they are found in texts and written into them."""
 
-    Attributes:
-        words: of the vocabulary, in small letters; ids are their places.
-    """
-
-    words: tuple[str, ...] = field(repr=False)
+    words: tuple[str, ...] = field(repr=False)  # in small letters; ids are their places
 
     @property
     def unknown(self) -> int:
@@ -53,12 +49,7 @@ class Words:
         return len(self.words) + 1
 
     def ids(self, texts: Sequence[str], most: int) -> tuple[Ids, Ids]:
-        """Ids of the words of all texts, one behind the other, and how many each text has.
-
-        Args:
-            texts: in NFC (`tidy`).
-            most: texts are cut to so many words.
-        """
+        """Ids of the words of all texts (`tidy`), one behind the other, and how many each text has, at most `most`."""
         found, lengths = [], []
         for start in range(0, len(texts), _AT_ONCE):
             encoded = self._tokenizer.encode_batch_fast(list(texts[start : start + _AT_ONCE]))

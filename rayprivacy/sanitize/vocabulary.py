@@ -41,14 +41,9 @@ class Vocabulary:
 
     @staticmethod
     def of(name: str, words: list[str], vectors: npt.NDArray[Any], size: int, unit_length: bool) -> "Vocabulary":
-        """The most frequent words of a list, with their vectors.
+        """The `size` most frequent words of a list, with their vectors, [words, width], scaled to length 1 or not.
 
-        Args:
-            name: for people.
-            words: all words, the most frequent first; what differs in the case of its letters is one word.
-            vectors: [words, width].
-            size: so many words are kept.
-            unit_length: scale every vector to length 1.
+        The most frequent word comes first; words that differ in the case of their letters are one.
 
         Raises:
             ConfigError: the list is too short, or a vector is not finite, or has no length to scale.

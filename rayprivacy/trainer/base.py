@@ -18,44 +18,25 @@ from rayprivacy.models.quiet import no_progress_bars
 
 @dataclass(frozen=True)
 class GivenModel:
-    """A public causal language model with its tokenizer, as objects.
-
-    Attributes:
-        model: the model.
-        tokenizer: its tokenizer.
-        digest: of configuration, weights and tokenizer as they were when they were handed over.
-    """
+    """A public causal language model with its tokenizer, as objects."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    digest: str
+    digest: str  # of configuration, weights and tokenizer as they were when they were handed over
 
     @staticmethod
     def of(model: PreTrainedModel, tokenizer: Any) -> "GivenModel":
-        """Name a model.
-
-        Raises:
-            ConfigError: there is no tokenizer.
-        """
+        """The model with its digest; ConfigError where there is no tokenizer."""
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise ConfigError("a model was given without its tokenizer: give tokenizer=..., a Hugging Face tokenizer.")
         return GivenModel(model, tokenizer, _digest(model, tokenizer))
-
-    @property
-    def dtype(self) -> str:
-        """The number format of its weights."""
-        return str(self.model.dtype).removeprefix("torch.")
 
     def folder(self, storage: Path) -> Path:
         """Where its copy is."""
         return storage / f"base-{self.digest[:16]}"
 
     def save(self, storage: Path) -> None:
-        """Save the copy, unless it is there; the folder appears whole.
-
-        Raises:
-            ConfigError: the model is not the one that was handed over any more.
-        """
+        """Save the copy, whole, unless it is there; ConfigError where the model was changed since it was given."""
         folder = self.folder(storage)
         if folder.is_dir():
             return

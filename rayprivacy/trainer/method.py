@@ -5,6 +5,7 @@ their noisy sums, step by step, charged in chunks before they run -> the model  
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from rayprivacy.blocks.steps import RayTrain, Training, save_trained, train
@@ -74,16 +75,10 @@ def plan_training(recipe: TrainerRecipe) -> Plan:
 def reading_of(recipe: TrainerRecipe) -> Reading:
     """How a row is read: its text behind a line for each of its labels, which carries no loss."""
     labels = recipe.corpus.labels
-    return Reading(recipe.privacy.unit, labels, LabelLines(labels), recipe.training.max_tokens)
+    return Reading(recipe.privacy.unit, labels, partial(label_lines, labels), recipe.training.max_tokens)
 
 
-class LabelLines:
-    """A row's labels as lines `name: value`; goes to the workers."""
-
-    def __init__(self, labels: tuple[str, ...]) -> None:
-        self._labels = labels
-
-    def __call__(self, row: Mapping[str, Any]) -> str:
-        """The text in front of a row's own."""
-        values = {name: row[name] for name in self._labels if row[name] is not None}
-        return "".join(f"{name}: {str(value)[:LABEL_CHARS]}\n" for name, value in values.items())
+def label_lines(labels: tuple[str, ...], row: Mapping[str, Any]) -> str:
+    """A row's labels as lines `name: value`, which stand in front of its text."""
+    values = {name: row[name] for name in labels if row[name] is not None}
+    return "".join(f"{name}: {str(value)[:LABEL_CHARS]}\n" for name, value in values.items())

@@ -13,7 +13,7 @@
     print(trainer.plan())        # noise and cost; touches no data
     result = trainer.fit()       # result.metrics["certificate"], result.checkpoint
 
-What is charged, drawn, saved and resumed is the same as in every other run. Losses and norms of gradients are private:
+Charges, draws, files and resuming are those of every other run. Losses and norms of gradients are private:
 no metric, callback, log or checkpoint has them.
 """
 
@@ -125,7 +125,7 @@ class DPTorchTrainer:
         self.path = storage / str(named.name)
 
     def plan(self) -> Outline:
-        """The stage, the noise and what it costs; prints as a table.
+        """The stage, the noise and the cost; prints as a table.
 
         Raises:
             ConfigError: no noise is enough for the budget.
@@ -141,7 +141,7 @@ class DPTorchTrainer:
 
         Raises:
             BudgetRefusedError: the account has less left than the run asks for; what was charged before stays charged.
-            RayPrivacyError: whatever else stopped the run, in one sentence without private text.
+            RayPrivacyError: anything else stopped the run; one sentence, without private text.
         """
         method = trainer_method(self._loss, self._ray_train, self._save_base)
         _, certificate = drive(
@@ -163,9 +163,9 @@ class DPTorchTrainer:
             self._given.save(self._storage)
 
     def _model(self, model: Any, storage: Path) -> dict[str, Any]:
-        """The `model` block."""
         if self._given:
-            return {"base": str(self._given.folder(storage)), "dtype": self._given.dtype}
+            dtype = str(self._given.model.dtype).removeprefix("torch.")
+            return {"base": str(self._given.folder(storage)), "dtype": dtype}
         if isinstance(model, str):
             return {"base": model}
         if isinstance(model, ModelConfig | Mapping):
@@ -182,11 +182,7 @@ def _most_workers(scaling: ScalingConfig) -> Any:
 
 
 def _storage(run_config: RunConfig) -> Path:
-    """The folder of all runs.
-
-    Raises:
-        ConfigError: it is not a folder that this process and the workers see.
-    """
+    """The folder of all runs, which this process and the workers see."""
     place = str(run_config.storage_path)
     if is_uri(place) or run_config.storage_filesystem is not None:
         raise ConfigError(
@@ -197,7 +193,7 @@ def _storage(run_config: RunConfig) -> Path:
 
 
 def _keys(block: Config | Keys | None) -> dict[str, Any]:
-    """The keys that were set; all others take the defaults of a trainer."""
+    # Keys that were not set take the defaults of a trainer, not those of the block.
     return block.model_dump(exclude_unset=True) if isinstance(block, Config) else dict(block or {})
 
 

@@ -14,10 +14,20 @@ out), after a preemption, and when a search is restored with `resume_errored` or
 population-based training change the config of a running trial. Do not use these for trials that draw fresh noise,
 unless they charge themselves. A search that is restored runs its interrupted trials again, and charges them again
 unless they are repeatable.
+
+Searches of space files run through the same loop (`PricedSearcher`):
+
+- A suggestion that cannot be run (no noise is enough for its budget, a value is out of range) is reported to the inner
+  searcher as failed, before anything runs, and the next one is asked for.
+- Equal configs are the same release. A trial that is running, or has run in this search, is not started again; the
+  inner searcher is told its figures where they are known.
+- A trial that the account cannot pay ends the search. A search whose running trials may charge less than
+  their price waits for them first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,17 +41,120 @@ from rayprivacy.core.mirror.uris import sounds_secret
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.accounts import check_protection
 from rayprivacy.ledger.api import LedgerApi
+from rayprivacy.ledger.charges import Charge
 from rayprivacy.ledger.service import Address
 from rayprivacy.runs.account import whole
-from rayprivacy.tuning.affordability import can_pay
-from rayprivacy.tuning.trial_charges import TrialCharges, trial_release
-from rayprivacy.tuning.wrapped import Candidate, WrappedSearcher
+from rayprivacy.tuning.trial_charges import Owed, TrialCharges, can_pay, trial_release
 
 Price = Callable[[dict[str, Any]], Sequence[DpEvent]]
+MOST_SKIPPED = 200  # in a row
+NO_BUDGET = "the account has too little left for another trial"
 _STATE = ("_running", "_waiting", "_started", "_constants", "_head", "exhausted")
 
 
-class BudgetedSearcher(WrappedSearcher):
+@dataclass
+class Candidate:
+    """A suggestion that can be run."""
+
+    name: str  # the trial id under which the inner searcher made it
+    config: Mapping[str, Any]
+    release: str
+    bill: Sequence[Owed]  # every charge of the trial, in order
+    charge: Charge | None = None  # of this run of the trial, where the searcher makes it
+
+
+class PricedSearcher(Searcher):
+    """The loop that all searches under a budget share; subclasses price a suggestion and admit it.
+
+    Attributes:
+        exhausted: why the search ended before all trials were suggested; None if it did not.
+    """
+
+    def __init__(self, inner: Searcher, *, waits: bool) -> None:
+        # With `waits`, running trials may charge less than their price, so that a trial may become affordable.
+        super().__init__(metric=inner.metric, mode=inner.mode)
+        self._inner = inner
+        self._waits = waits
+        self._running: dict[str, Candidate] = {}
+        self._waiting: Candidate | None = None
+        self._started: set[str] = set()
+        self.exhausted: str | None = None
+
+    def suggest(self, trial_id: str) -> Any:
+        """The config of the next trial, None to be asked again later, or FINISHED.
+
+        Raises:
+            ConfigError: none of `MOST_SKIPPED` suggestions in a row could be run.
+        """
+        found = self._waiting or self._next(trial_id)
+        if not isinstance(found, Candidate):
+            return found
+        self._waiting = None
+        if self._admit(found):
+            self._started.add(found.release)
+            self._running[trial_id] = found
+            return dict(found.config)
+        if self._waits and self._running:
+            self._waiting = found
+            return None
+        self._inner.on_trial_complete(found.name, error=True)
+        self.exhausted = NO_BUDGET
+        return Searcher.FINISHED
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Pass a report on."""
+        if trial_id in self._running:
+            self._inner.on_trial_result(self._running[trial_id].name, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Pass the end of a trial on."""
+        ended = self._running.pop(trial_id, None)
+        if ended is not None:
+            self._inner.on_trial_complete(ended.name, result, error)
+
+    def _candidate(self, name: str, config: Mapping[str, Any]) -> Candidate:
+        """A suggestion with its price; raises ConfigError for one that cannot be run."""
+        raise NotImplementedError
+
+    def _admit(self, candidate: Candidate) -> bool:
+        """Whether the account can pay for the trial."""
+        raise NotImplementedError
+
+    def _figures(self, candidate: Candidate) -> dict[str, Any] | None:
+        """The last report of an earlier run of the same trial, which then need not run; None where there is none."""
+        return None
+
+    def _bills(self, candidate: Candidate) -> list[Sequence[Owed]]:
+        """What running trials charge, and what the candidate would."""
+        return [each.bill for each in (*self._running.values(), candidate)]
+
+    def _next(self, trial_id: str) -> Candidate | str | None:
+        reason = ""
+        for attempt in range(MOST_SKIPPED):
+            name = f"{trial_id}-{attempt}"
+            config: Any = self._inner.suggest(name)
+            if config is None:
+                return None
+            if config == Searcher.FINISHED:
+                self.exhausted = "the inner searcher has finished"
+                return Searcher.FINISHED
+            figures = None
+            try:
+                candidate = self._candidate(name, config)
+            except ConfigError as error:
+                reason = str(error)
+            else:
+                figures = self._figures(candidate)
+                if figures is None and candidate.release not in self._started:
+                    return candidate
+            self._inner.on_trial_complete(name, figures, error=figures is None)
+        if reason:
+            raise ConfigError(f"{MOST_SKIPPED} suggestions of the space in a row are infeasible, the last as {reason}")
+        self.exhausted = "the space has no other values"
+        return Searcher.FINISHED
+
+
+class BudgetedSearcher(PricedSearcher):
     """Any searcher of Ray Tune, under a budget.
 
     It may be wrapped in a `ConcurrencyLimiter`, or wrap one. Ray Tune pickles it; the copy opens the ledger again by
@@ -89,7 +202,6 @@ class BudgetedSearcher(WrappedSearcher):
         super().__init__(searcher, waits=charges == "trial")
         self._price = price
         self._name = name
-        self._by_search = charges == "search"
         self._charges = TrialCharges(account, protection or Protection(), repeatable)
         self._address = _address(ledger, ledger_key) if isinstance(ledger, str) else None
         self._ledger = None if isinstance(ledger, str) else ledger
@@ -158,15 +270,14 @@ class BudgetedSearcher(WrappedSearcher):
     def _admit(self, candidate: Candidate) -> bool:
         if not candidate.bill:
             return True
-        if self._by_search:
+        if not self._waits:
             try:
                 self._charge(candidate)
             except BudgetRefusedError:
                 return False
             return True
-        bills = [each.bill for each in (*self._running.values(), candidate)]
         with self._open() as ledger:
-            return can_pay(ledger, self._charges.account, bills, self._charges.protection)
+            return can_pay(ledger, self._charges.account, self._bills(candidate), self._charges.protection)
 
     def _charge(self, candidate: Candidate) -> None:
         with self._open() as ledger:
@@ -174,7 +285,7 @@ class BudgetedSearcher(WrappedSearcher):
 
     def _figures(self, candidate: Candidate) -> dict[str, Any] | None:
         first = candidate.release not in self._started
-        if not (self._by_search and candidate.bill) or (self._charges.repeatable and first):
+        if self._waits or not candidate.bill or (self._charges.repeatable and first):
             return None
         with self._open() as ledger:
             return self._charges.figures(ledger, candidate.release, self._whole(candidate))

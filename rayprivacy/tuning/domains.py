@@ -21,7 +21,7 @@ Value = bool | int | float | str | None
 
 
 class Domain(Config):
-    """Exactly one of the four.
+    """A range or a list: exactly one of the four is given.
 
     Attributes:
         uniform: lowest and highest real number.

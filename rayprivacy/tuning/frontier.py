@@ -1,22 +1,18 @@
-"""The privacy-utility frontier of a search as a picture: every finished trial, and the line nothing is better than."""
+"""The privacy-utility frontier of a search as a picture: every finished trial, and the line of the best ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from rayprivacy.tuning.metric import MetricConfig
 
-Point = tuple[float, float, bool]
+Point = tuple[float, float, bool]  # epsilon, utility, whether it is the best
 
 
 def frontier(points: Sequence[Point], mode: str) -> list[tuple[float, float]]:
-    """The points that no other one matches in both, by epsilon.
+    """The points that no other one matches in both, by epsilon; `mode` says whether small or large utility is good.
 
     >>> frontier([(1, 5.0, False), (2, 6.0, False), (3, 4.0, True)], "min")
     [(1, 5.0), (3, 4.0)]
-
-    Args:
-        points: (epsilon, utility, whether it is the best).
-        mode: whether small or large utility is good.
     """
     sign, best, kept = 1 if mode == "min" else -1, float("inf"), []
     for epsilon, utility, _ in sorted(points, key=lambda point: (point[0], sign * point[1])):
@@ -27,13 +23,7 @@ def frontier(points: Sequence[Point], mode: str) -> list[tuple[float, float]]:
 
 
 def draw_frontier(points: Sequence[Point], metric: MetricConfig, path: Path) -> None:
-    """Write the picture; a search with one epsilon shows its trials above each other.
-
-    Args:
-        points: (epsilon, utility, whether it is the best) of every finished trial.
-        metric: what utility is.
-        path: a PNG file.
-    """
+    """Write the picture of every finished trial as a PNG file; trials of one epsilon stand above each other."""
     from matplotlib.figure import Figure  # an optional package, and slow to import
 
     figure = Figure(figsize=(6, 4), layout="constrained")

@@ -7,7 +7,7 @@ or record) whose loss is l nats per token, between 0 and the public bound L (`me
 
     a = floor(GRID * l / L) in cell 0,     GRID - a in cell 1
 
-so that the released share of cell 0, times L, is the mean loss. What is not finite counts as L.
+so that the released share of cell 0, times L, is the mean loss. A loss that is not finite counts as L.
 
 Privacy argument. The histogram divides what a unit brings by GRID: its sums move by at most 2^20 in L2, its declared
 sensitivity, when a unit is added or removed; a lies between 0 and GRID whatever the loss is. That needs the loss of a
@@ -60,8 +60,8 @@ from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.scored import scored_models
-from rayprivacy.tuning.affordability import Owed
 from rayprivacy.tuning.metric import MetricConfig
+from rayprivacy.tuning.trial_charges import Owed
 
 GRID = 2**16  # counts of a unit: its loss is rounded down to a multiple of L / GRID
 _STORED = np.dtype("<i8")
@@ -72,17 +72,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a trial's held-out units are scored; all of it public, or released.
-
-    Attributes:
-        config: the metric.
-        models: how the released models read a row.
-        loaded: these models.
-    """
+    """How a trial's held-out units are scored; all of it public, or released."""
 
     config: MetricConfig
-    models: Sequence[Scored]
-    loaded: Sequence[Backbone]
+    models: Sequence[Scored]  # how the released models read a row
+    loaded: Sequence[Backbone]  # these models
 
     @staticmethod
     def of(run: Run[Any], config: MetricConfig) -> "Scoring":
@@ -105,11 +99,7 @@ class Scoring:
 
 
 def report_mechanism(config: MetricConfig, recipe: Recipe) -> HistogramMechanism:
-    """Noise and charge of one report of a trial.
-
-    Raises:
-        ConfigError: the recipe holds no users out, or protects phrases.
-    """
+    """Noise and charge of one report of a trial; ConfigError where the recipe holds no users out."""
     assert config.noise_multiplier is not None
     unit = recipe.privacy.unit
     if unit is PrivacyUnit.PHRASE:
@@ -128,8 +118,7 @@ def report_mechanism(config: MetricConfig, recipe: Recipe) -> HistogramMechanism
 def report_release(config: MetricConfig, recipe: Recipe, chunk: int) -> str:
     """Name of the release that measures the model as it is after some chunks of a trial.
 
-    Each report is a release of its own: all chunks of one release must share one input digest, and each report is
-    computed from a different model.
+    A release of its own: all chunks of one release must share one input digest, and each report has another model.
     """
     return f"{recipe.release_id}-metric-{digest_json(config.model_dump(mode='json'))[:8]}-{chunk}"
 
@@ -146,16 +135,9 @@ def with_reports(charges: Sequence[Owed], reports: Sequence[Owed]) -> list[Owed]
 
 
 def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
-    """The mean loss of a trial's released model, charged before its noise is drawn, and served from the ledger after.
+    """The mean loss of the model that some chunks of a trial have made and released.
 
-    Args:
-        run: the trial, with `model/` and its shards.
-        config: the metric.
-        chunk: how many chunks have made the model.
-
-    Raises:
-        BudgetRefusedError: the account cannot pay the report; nothing was charged for it.
-        ReleaseError: the noise hides the figure.
+    Charged before its noise is drawn, and served from the ledger after. Raises ReleaseError where noise hides it.
     """
     recipe, privacy = run.recipe, run.recipe.privacy
     mechanism, release = report_mechanism(config, recipe), report_release(config, recipe, chunk)
@@ -177,18 +159,14 @@ def heldout_loss(run: Run[Any], config: MetricConfig, chunk: int) -> float:
 
 
 def counts_of(losses: Losses, most: float) -> Sums:
-    """What units bring, [units, 2]: their losses as whole numbers of cell 0, and what is missing to GRID in cell 1."""
+    """The counts of units, [units, 2]: their losses as whole numbers in cell 0, and the rest of GRID in cell 1."""
     bounded = np.clip(np.where(np.isfinite(losses), losses, most), 0.0, most)
     above = np.minimum(np.floor(GRID * (bounded / most)), GRID).astype(np.int64)
     return np.stack([above, GRID - above], axis=1)
 
 
 def figure_of(share: float, most: float) -> float:
-    """The mean loss, in nats per token, from the released share of cell 0.
-
-    Raises:
-        ReleaseError: a cell is empty; see the module.
-    """
+    """The mean loss, in nats per token, from the released share of cell 0; ReleaseError where a cell is empty."""
     if share in (0.0, 0.5, 1.0):
         raise ReleaseError(
             "the noise of 'heldout_loss' hides its figure: hold out more users (fixed.corpus.holdout), bring"
@@ -198,13 +176,7 @@ def figure_of(share: float, most: float) -> float:
 
 
 def heldout_units(rows: pa.Table, unit: PrivacyUnit, records: int) -> list[list[Row]]:
-    """The texts of each held-out unit: one record, or the first `records` of a user.
-
-    Args:
-        rows: of the hold-out file, sorted by user and record.
-        unit: user or record.
-        records: the bound for a user.
-    """
+    """The texts of each held-out unit, one record or the first `records` of a user; rows are sorted by user."""
     if unit is PrivacyUnit.RECORD:
         return [[row] for row in rows.to_pylist()]
     kept = rows.filter(pc.less(rows["record"], records)).to_pylist()

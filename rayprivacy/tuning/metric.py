@@ -46,7 +46,7 @@ class MetricConfig(Config):
         max_tokens: longer sentences are cut.
         max_texts: lines that are read, at most.
         noise_multiplier: for `heldout_loss`: noise std / L2 sensitivity of each report.
-        most: for `heldout_loss`: public bound on the loss of a user, in nats per token; what is above counts as this.
+        most: for `heldout_loss`: public bound on the loss of a user, in nats per token; a larger one counts as this.
         records: for `heldout_loss`: texts of a user that are read, at most.
     """
 
@@ -70,13 +70,9 @@ class MetricConfig(Config):
         return name
 
     @model_validator(mode="after")
-    def _has_text(self) -> "MetricConfig":
+    def _has_its_keys(self) -> "MetricConfig":
         if (self.name == "public_perplexity") != (self.text is not None):
             raise ValueError(f"name is '{self.name}': text goes with 'public_perplexity', and only there")
-        return self
-
-    @model_validator(mode="after")
-    def _has_noise(self) -> "MetricConfig":
         if self.charged != (self.noise_multiplier is not None):
             raise ValueError(f"name is '{self.name}': noise_multiplier goes with '{CHARGED}', and only there")
         return self
@@ -104,11 +100,7 @@ class MetricConfig(Config):
 
 
 def read_sentences(config: MetricConfig) -> list[str]:
-    """The public sentences of `public_perplexity`.
-
-    Raises:
-        ConfigError: there is no such file, or nothing in it.
-    """
+    """The public sentences of `public_perplexity`; ConfigError where there are none."""
     try:
         lines = Path(config.text or "").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -123,16 +115,9 @@ def read_sentences(config: MetricConfig) -> list[str]:
 
 
 def utility(folder: Path, recipe: Recipe, config: MetricConfig, texts: str) -> float:
-    """The figure of one trial, where it is free.
+    """The figure of one trial, where it is free; NaN for a model that has diverged.
 
-    Args:
-        folder: its run directory, of which only what was released is read: `model/` or its text.
-        recipe: what it ran.
-        config: which figure.
-        texts: file name of the released text.
-
-    Returns:
-        The figure; NaN for a model that has diverged.
+    Of its run directory only what was released is read: `model/`, or the file `texts`.
     """
     if config.of_model:
         return _perplexity(recipe.model.model_copy(update={"base": str(folder / "model")}), config)

@@ -12,9 +12,9 @@ from optuna.trial import FrozenTrial, TrialState
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.affordability import Owed, can_pay, live_charges
 from rayprivacy.tuning.frontier import draw_frontier
 from rayprivacy.tuning.study import open_study
+from rayprivacy.tuning.trial_charges import Owed, can_pay, live_charges
 from rayprivacy.tuning.trial_recipes import Trials, Values
 
 State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
@@ -66,13 +66,7 @@ class Outcome:
 
 
 def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Outcome:
-    """Write `trials.parquet`, `best.yaml` and `frontier.png`.
-
-    Args:
-        trials: of the search.
-        ledger: where they were charged; None where they were free.
-        exhausted: why the search ended early.
-    """
+    """Write `trials.parquet`, `best.yaml` and `frontier.png`; `ledger` is None where trials were free."""
     rows = _rows(trials, ledger)
     best = _best(rows, trials.space.metric.mode)
     pq.write_table(pa.Table.from_pylist([asdict(row) for row in rows], _SCHEMA), trials.root / "trials.parquet")
@@ -114,15 +108,11 @@ def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
 
 
 def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str) -> TrialRow:
-    number = trial.number
-    figures = trial.values
-    searched = json.loads(values)
+    number, figures, searched = trial.number, trial.values, json.loads(values)
     try:
-        recipe = trials.recipe(searched)
-        bill = trials.bill(searched)
+        recipe, bill = trials.recipe(searched), trials.bill(searched)
     except ConfigError:
         return TrialRow(number, "infeasible", "", None, None, 0, 0, None, values)
-    planned = len(bill)
     made, share = _spend(trials, ledger, {release for release, _ in bill})
     state: State
     if figures:
@@ -131,7 +121,7 @@ def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str)
     else:
         state = "failed" if _affordable(trials, ledger, searched, bill) else "refused"
     utility = figures[0] if figures else None
-    return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, planned, share, values)
+    return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, len(bill), share, values)
 
 
 def _affordable(trials: Trials, ledger: Ledger | None, values: Values, bill: Sequence[Owed]) -> bool:

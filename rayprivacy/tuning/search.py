@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
 from rich.console import Console
 
-from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError, RayPrivacyError
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.opening import More
@@ -21,12 +23,12 @@ from rayprivacy.runs.account import terms_of
 from rayprivacy.runs.ledger_service import ledger_service
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
-from rayprivacy.tuning.names import FAILED, REFUSED, UTILITY
+from rayprivacy.tuning.budgeted import Candidate, PricedSearcher
 from rayprivacy.tuning.outcome import Outcome, conclude
-from rayprivacy.tuning.searcher import PayingSearch
 from rayprivacy.tuning.space import Space
 from rayprivacy.tuning.study import ended, open_study, optuna_search
-from rayprivacy.tuning.trainable import Trial
+from rayprivacy.tuning.trainable import EPSILON, FAILED, REFUSED, UTILITY, Trial
+from rayprivacy.tuning.trial_charges import can_pay
 from rayprivacy.tuning.trial_recipes import Trials, Values
 
 # Trials stay in the driver's folder; one that was refused has no figure; results are kept here, and in one place.
@@ -37,18 +39,68 @@ _ENVIRONMENT = {
 }
 
 
+class RecipeSearch(PricedSearcher):
+    """Optuna's suggestions for a space file: each is a recipe that charges itself, chunk by chunk."""
+
+    failure: ConfigError | None = None  # what broke the search
+
+    def __init__(
+        self,
+        inner: OptunaSearch,
+        trials: Trials,
+        ledger: Ledger | None,
+        known: Iterable[Values],
+        progress: Callable[[Values, dict[str, Any]], None],
+    ) -> None:
+        # `ledger` is None where trials are free; `known` are values of trials that ended before, which would be the
+        # same releases again; `progress` takes the values and the last figures of each trial that ends.
+        super().__init__(inner, waits=True)
+        self._trials, self._ledger, self._progress = trials, ledger, progress
+        self._started = {trials.recipe(values).release_id for values in known}
+
+    def suggest(self, trial_id: str) -> Any:
+        """The values of the next trial, None to be asked again later, or FINISHED."""
+        try:
+            return super().suggest(trial_id)
+        except ConfigError as error:
+            self.failure = error
+            return Searcher.FINISHED
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Pass a report on, if it has a figure."""
+        if UTILITY in result:
+            super().on_trial_result(trial_id, result)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Pass the end of a trial on, pruned or not, and tell of it."""
+        figures = result or {}
+        values = self._running[trial_id].config
+        bad = error or REFUSED in figures or FAILED in figures
+        super().on_trial_complete(trial_id, None if bad else result, bad)
+        if REFUSED in figures:
+            self.exhausted = "the account had too little left for a trial that was running"
+        self._progress(values, figures)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: Optuna's study has a journal of its own, and a search resumes from there."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Ray Tune pickles its settings to be able to restore a search, and this one is resumed from its journal.
+        return {"_metric": self._metric, "_mode": self._mode}
+
+    def _candidate(self, name: str, config: Mapping[str, Any]) -> Candidate:
+        return Candidate(name, config, self._trials.recipe(config).release_id, self._trials.bill(config))
+
+    def _admit(self, candidate: Candidate) -> bool:
+        budget = self._trials.space.budget
+        if self._ledger is None or budget is None:
+            return True
+        protection = self._trials.protection(candidate.config)
+        return can_pay(self._ledger, budget.account, self._bills(candidate), protection)
+
+
 def run_search(trials: Trials, example: Values, console: Console) -> Outcome:
-    """Search, or go on with a search.
-
-    Args:
-        trials: of the space.
-        example: feasible values, from which the account's order is chosen if it is not open yet.
-        console: told how each trial ended.
-
-    Raises:
-        BudgetRefusedError: the account cannot pay one trial.
-        RayPrivacyError: every trial failed.
-    """
+    """Search, or go on with a search; the order of an account that is not open yet is chosen from `example`."""
     recipe = trials.recipe(example).absolute()
     load_or_create_key(Path(recipe.privacy.key))
     os.environ |= _ENVIRONMENT
@@ -62,14 +114,14 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
     failures: list[str] = []
     past = ended(open_study(space, trials.root))
 
-    def tell(values: Values, figures: dict[str, Any]) -> None:
+    def progress(values: Values, figures: dict[str, Any]) -> None:
         failures.extend([figures[FAILED]] if FAILED in figures else [])
         console.print(_line(values, figures), highlight=False, markup=False, soft_wrap=True)
 
     if ledger and ledger.news:
         console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
-    searcher = PayingSearch(
-        optuna_search(space, trials.root, len(past)), trials, ledger, [each.params for each in past], tell
+    searcher = RecipeSearch(
+        optuna_search(space, trials.root, len(past)), trials, ledger, [each.params for each in past], progress
     )
     if len(past) < space.trials:
         _tuner(trials, searcher, space.trials - len(past)).fit()
@@ -83,9 +135,8 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
     return outcome
 
 
-def _tuner(trials: Trials, searcher: PayingSearch, samples: int) -> tune.Tuner:
-    space = trials.space
-    root = trials.root
+def _tuner(trials: Trials, searcher: RecipeSearch, samples: int) -> tune.Tuner:
+    space, root = trials.space, trials.root
     attempt = sum(1 for _ in (root / "tune").glob("attempt-*")) + 1
     trial = tune.with_parameters(Trial, trials=[ray.put(trials)], home=str(Path.cwd()))
     return tune.Tuner(
@@ -121,8 +172,7 @@ def _scheduler(space: Space) -> ASHAScheduler | None:
 @contextmanager
 def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger | None]:
     """The ledger of a search that pays, its account opened, and its service running for all trials."""
-    privacy = recipe.privacy
-    budget = trials.space.budget
+    privacy, budget = recipe.privacy, trials.space.budget
     with closing(privacy.open_ledger()) as ledger:
         if budget is not None:
             protection = trials.protection(example)
@@ -138,7 +188,7 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
 
 def _line(values: Values, figures: dict[str, Any]) -> str:
     if UTILITY in figures:
-        result = f"{figures[UTILITY]:.4g} at epsilon {figures['epsilon']:g}"
+        result = f"{figures[UTILITY]:.4g} at epsilon {figures[EPSILON]:g}"
     else:
         result = "refused by the account" if REFUSED in figures else f"failed: {figures.get(FAILED, 'no reason given')}"
     return f"  {', '.join(f'{key} {_short(value)}' for key, value in values.items())}: {result}"

@@ -63,13 +63,7 @@ _TRIED = 64  # draws of the space whose events are compared before anything runs
 
 @dataclass(frozen=True)
 class Selection:
-    """What is charged.
-
-    Attributes:
-        release_id: of the search.
-        event: the charge.
-        digest: keyed digest of the space and of the corpus's state.
-    """
+    """The charge of a selection; `digest` is a keyed one of the space and of the corpus's state."""
 
     release_id: str
     event: RepeatAndSelectDpEvent
@@ -77,13 +71,7 @@ class Selection:
 
 
 def run_selection(trials: Trials, console: Console) -> Path | None:
-    """Run a search that publishes its winner alone, or finish it; the winner's folder, None if no trial was drawn.
-
-    Raises:
-        ConfigError: trials of the space do not cost the same.
-        BudgetRefusedError: the account cannot pay; nothing was charged.
-        ReleaseError: the search was made before, in another folder.
-    """
+    """Run a search that publishes its winner alone, or finish it; the winner's folder, None if no trial was drawn."""
     recipe = trials.recipe(_drawn(trials, random.Random(0))).absolute()
     trial = same_event(trials)
     key = load_or_create_key(Path(recipe.privacy.key))
@@ -115,11 +103,7 @@ def _kept(trials: Trials, winner: str) -> Path:
 
 
 def same_event(trials: Trials) -> DpEvent:
-    """The event of one trial, which must be that of every trial.
-
-    Raises:
-        ConfigError: it depends on the searched values.
-    """
+    """The event of one trial, which must be that of every trial; ConfigError where it depends on searched values."""
     dice = random.Random(0)
     values = _drawn(trials, dice)
     first = trials.whole(values)

@@ -122,15 +122,11 @@ class Space(Config):
         return self
 
     @model_validator(mode="after")
-    def _has_its_budget(self) -> "Space":
+    def _is_paid(self) -> "Space":
         if (self.charging == "public") != (self.public is not None):
             raise ValueError(f"charging is '{self.charging}': the block `public` goes with 'public', and only there")
         if (self.charging == "public") == (self.budget is not None):
             raise ValueError(f"charging is '{self.charging}': the block `budget` goes with all but 'public'")
-        return self
-
-    @model_validator(mode="after")
-    def _metric_is_paid(self) -> "Space":
         if self.metric.charged and self.charging == "select":
             raise ValueError(
                 f"metric.name is '{self.metric.name}' and charging 'select', where a trial and its score are one"
@@ -144,16 +140,12 @@ class Space(Config):
         return self
 
     @model_validator(mode="after")
-    def _selection_is_blind(self) -> "Space":
+    def _searcher_fits(self) -> "Space":
         if self.charging == "select":
             if self.pruning or self.searcher != "random":
                 raise ValueError("charging 'select' needs independent trials: use searcher random, and no pruning")
             if self.concurrent != 1 or self.objectives != "utility":
                 raise ValueError("charging 'select' runs one trial after the other and has one objective: remove both")
-        return self
-
-    @model_validator(mode="after")
-    def _two_objectives(self) -> "Space":
         if self.objectives == "utility_and_epsilon":
             if "privacy.epsilon" not in self.search:
                 raise ValueError("objectives are 'utility_and_epsilon' and search lacks privacy.epsilon: add it")
@@ -163,11 +155,7 @@ class Space(Config):
 
 
 def load_space(path: Path, overrides: Overrides = ()) -> Space:
-    """Read a space file and apply `key.path=value` overrides; paths in it become absolute.
-
-    Raises:
-        ConfigError: the file, a key or a value is wrong; the message names it and the remedy.
-    """
+    """Read a space file and apply `key.path=value` overrides; paths in it become absolute."""
     data = dict(read_mapping(path, "space", overrides))
     for block, key in (("", "recipe"), ("metric", "text")):
         _absolute(data.get(block) if block else data, key, path.parent)

@@ -14,53 +14,45 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from ray.tune.search.optuna import OptunaSearch
 
-from rayprivacy.tuning.names import EPSILON, UTILITY
 from rayprivacy.tuning.space import Space
+from rayprivacy.tuning.trainable import EPSILON, UTILITY
 
-NAME = "search"
+_NAME = "search"
 _DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def open_study(space: Space, root: Path) -> Study:
     """The study of a search: new, or with the trials that were running enqueued again."""
-    directions = [_DIRECTIONS[mode] for _, mode in objectives(space)]
-    study = optuna.create_study(storage=_storage(root), study_name=NAME, directions=directions, load_if_exists=True)
+    directions = [_DIRECTIONS[mode] for _, mode in _objectives(space)]
+    study = optuna.create_study(storage=_storage(root), study_name=_NAME, directions=directions, load_if_exists=True)
     for trial in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
         study.enqueue_trial(trial.params)
     return study
 
 
-def objectives(space: Space) -> list[tuple[str, str]]:
-    """What is optimised, with its direction."""
-    frontier = [(EPSILON, "min")] if space.objectives == "utility_and_epsilon" else []
-    return [(UTILITY, space.metric.mode), *frontier]
-
-
 def ended(study: Study) -> list[FrozenTrial]:
     """Trials that have their figures."""
-    return [trial for trial in study.get_trials(states=ENDED) if trial.values]
+    return [trial for trial in study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)) if trial.values]
 
 
 def optuna_search(space: Space, root: Path, past: int) -> OptunaSearch:
-    """Ray Tune's view of the study.
-
-    Args:
-        space: the space.
-        root: folder of the search.
-        past: trials that there were before, so that a resumed search draws others.
-    """
-    metrics, modes = ([each[i] for each in objectives(space)] for i in (0, 1))
+    """Ray Tune's view of the study; with the number of `past` trials, a resumed search draws others."""
+    metrics, modes = ([each[i] for each in _objectives(space)] for i in (0, 1))
     one = len(metrics) == 1
     return OptunaSearch(
         {key: domain.distribution() for key, domain in space.search.items()},
         metric=metrics[0] if one else metrics,
         mode=modes[0] if one else modes,
         sampler=_sampler(space, past),
-        study_name=NAME,
+        study_name=_NAME,
         storage=_storage(root),
     )
+
+
+def _objectives(space: Space) -> list[tuple[str, str]]:
+    frontier = [(EPSILON, "min")] if space.objectives == "utility_and_epsilon" else []
+    return [(UTILITY, space.metric.mode), *frontier]
 
 
 def _sampler(space: Space, past: int) -> BaseSampler:

@@ -3,8 +3,8 @@
 A step of the Trainable ends with a report to Ray Tune. With pruning it runs one chunk; without, the whole trial. Each
 chunk is reserved in the ledger, run, and committed, and the model that the last one leaves is measured: for nothing on
 public text, for another charge on private text. Only then does the scheduler decide whether there is a next step, so a
-trial that is pruned has paid for what it ran and for nothing else. What is reported is public, and so is a failure's
-sentence.
+trial that is pruned has paid for what it ran and for nothing else. Reports are public, and so is the sentence of a
+failure.
 
 Ray Tune has a process for each trial and the trial's actor is another. Only the actor imports the models, and gets the
 search by reference: what unpickles it imports them too.
@@ -20,8 +20,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
 from rayprivacy.core.sealing import Seal
-from rayprivacy.tuning.names import FAILED, REFUSED
 
+# Keys of what a trial reports to Ray Tune.
+UTILITY = "utility"
+EPSILON = "epsilon"
+REFUSED = "refused"
+FAILED = "failed"
 SEAL = Seal(ReleaseError, "what was charged stays charged once, so run the search again with --resume")
 
 
@@ -33,21 +37,14 @@ class Trial(tune.Trainable):
     """
 
     def setup(self, config: dict[str, Any], trials: Sequence[ObjectRef[Any]] = (), home: str = ".") -> None:
-        """Start the actor.
-
-        Args:
-            config: the searched values, by dotted key.
-            trials: the search, a reference to its `Trials`.
-            home: the driver's working directory, which paths in recipes are relative to.
-        """
+        """Start the actor, for the searched values, in the driver's working directory; `trials` is a list of one."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor: Any = ray.remote(_Runner).options(num_cpus=0, scheduling_strategy=here)
         self._runner: Any = actor.remote(*trials, config, home)
 
     def step(self) -> dict[str, Any]:
         """Run up to the next report; the figures of the trial so far."""
-        figures: dict[str, Any] = ray.get(self._runner.report.remote(self.training_iteration + 1))
-        return figures
+        return dict(ray.get(self._runner.report.remote(self.training_iteration + 1)))
 
     def cleanup(self) -> None:
         """End the actor."""
@@ -63,10 +60,8 @@ class _Runner:
         self._trials, self._recipe = trials, trials.recipe(values)
 
     def report(self, number: int) -> dict[str, Any]:
-        from rayprivacy.tuning.trial_report import next_report  # see above
-
         try:
-            return SEAL.around("a trial")(next_report)(self._trials, self._recipe, number)
+            return dict(SEAL.around("a trial")(self._trials.report)(self._recipe, number))
         except BudgetRefusedError:
             return {REFUSED: True, "done": True}
         except RayPrivacyError as error:

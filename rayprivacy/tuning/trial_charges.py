@@ -8,10 +8,14 @@ charged, since its noise may have been seen, and its next run is a release of it
 
 A trial is `repeatable` when all of its noise is a function of a secret key and of its config, as it is behind the
 release gate: a second run releases the same once more. It runs again on the charge that it has.
+
+The ledger alone decides whether a charge is admitted. A search whose trials charge themselves looks first (`can_pay`),
+in the one process that starts trials, so that no trial begins that the account cannot pay to its end, however many run
+at once.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +24,13 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.core.artifacts import digest_bytes, digest_json
-from rayprivacy.core.errors import ConfigError, LeaseHeldError
+from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LeaseHeldError
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState, same_event
-from rayprivacy.tuning.affordability import live_charges
+from rayprivacy.runs.account import whole
+
+Owed = tuple[str, DpEvent]  # a release, and one charge of it
 
 
 def trial_release(name: str, config: Mapping[str, Any]) -> str:
@@ -41,26 +47,14 @@ def trial_release(name: str, config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class TrialCharges:
-    """How a search charges one account.
-
-    Attributes:
-        account: the account that pays.
-        protection: what the charges protect.
-        repeatable: whether a trial that runs again draws the same noise.
-    """
+    """How a search charges one account; a trial that is repeatable draws the same noise when it runs again."""
 
     account: str
     protection: Protection
     repeatable: bool
 
     def begin(self, ledger: LedgerApi, release: str, event: DpEvent) -> Charge:
-        """Charge the next run of a trial, and start the charge.
-
-        Raises:
-            BudgetRefusedError: the account cannot pay; nothing was charged.
-            LeaseHeldError: another process runs this trial, which is repeatable.
-            LedgerError: the release was charged for another event.
-        """
+        """Charge the next run of a trial, and start the charge; LeaseHeldError if another process runs it."""
         run = 1
         while True:
             charge = ledger.reserve(self.account, *_run(release, run), event, protection=self.protection)
@@ -79,11 +73,7 @@ class TrialCharges:
             ledger.commit_output(ledger.start(charge), json.dumps(dict(figures)).encode())
 
     def figures(self, ledger: LedgerApi, release: str, event: DpEvent) -> dict[str, float] | None:
-        """The last figures of a trial that came to its end before; None if none of its runs did.
-
-        Raises:
-            LedgerError: the release was charged for another event.
-        """
+        """The last figures of a trial that came to its end before; None if none of its runs did."""
         run = 1
         while True:
             name, _ = _run(release, run)
@@ -95,6 +85,35 @@ class TrialCharges:
                 found: dict[str, float] = json.loads(ledger.output(charge) or b"{}")
                 return found
             run += 1
+
+
+def can_pay(ledger: LedgerApi, account: str, bills: Iterable[Sequence[Owed]], protection: Protection) -> bool:
+    """Whether the account can pay all that several trials have not charged yet; a bill is in the order of charging."""
+    unpaid = [event for bill in bills for event in _unpaid(ledger, account, bill)]
+    if not unpaid:
+        return True
+    try:
+        ledger.check(account, whole(unpaid), protection)
+    except BudgetRefusedError:
+        return False
+    return True
+
+
+def live_charges(ledger: LedgerApi, account: str, release: str) -> list[Charge]:
+    """The charges of a release that have not been cancelled."""
+    return [charge for charge in ledger.charges_of(account, release) if charge.is_live]
+
+
+def _unpaid(ledger: LedgerApi, account: str, bill: Sequence[Owed]) -> list[DpEvent]:
+    """The charges of a trial that are not made yet; those of one release are made in order."""
+    paid = {release: len(live_charges(ledger, account, release)) for release, _ in bill}
+    unpaid = []
+    for release, event in bill:
+        if paid[release] == 0:
+            unpaid.append(event)
+        else:
+            paid[release] -= 1
+    return unpaid
 
 
 def _run(release: str, run: int) -> tuple[str, str]:

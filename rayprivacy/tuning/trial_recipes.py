@@ -7,6 +7,7 @@ When the search is `public`, the recipe's corpus is replaced, before it is parse
 belong to the search. No CorpusConfig that names the private corpus is ever made.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,20 +17,23 @@ import yaml
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.paths import PRIVATE_SIDE, written_paths
 from rayprivacy.core.units import Protection
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
 from rayprivacy.runs.decide import decisions
+from rayprivacy.runs.drive import drive
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.files import read_mapping
 from rayprivacy.runs.places import require_public
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.tuning.affordability import Owed
-from rayprivacy.tuning.heldout_loss import report_mechanism, report_release, with_reports
+from rayprivacy.tuning.heldout_loss import heldout_loss, report_mechanism, report_release, with_reports
+from rayprivacy.tuning.metric import utility
 from rayprivacy.tuning.space import Space, assigned, merged
+from rayprivacy.tuning.trainable import EPSILON, UTILITY
+from rayprivacy.tuning.trial_charges import Owed
 
 Values = Mapping[str, Any]
 SPACE = "space.json"  # in the search's folder: the space, as it was when the search began
@@ -42,26 +46,18 @@ class Trials:
     """All trials of one search; travels to the trials' actors.
 
     Attributes:
-        space: the space.
-        root: folder of the search.
-        base: the recipe, as a mapping, that values are set in.
         private: keys and places of what no trial may take for public: those of the recipe that the space names.
     """
 
     space: Space
-    root: Path
-    base: Mapping[str, Any]
+    root: Path  # folder of the search
+    base: Mapping[str, Any]  # the recipe that values are set in
     private: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _parsed: dict[str, tuple[Recipe, Plan]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @staticmethod
     def of(space: Space, root: Path) -> "Trials":
-        """Read the recipe of a space and set what all trials share.
-
-        Raises:
-            ConfigError: the recipe cannot be read, its composition cannot be shared by several trials, or the space
-                declares something of its corpus public.
-        """
+        """Read the recipe of a space, refuse what trials cannot share, and set what they do."""
         base = _recipe(space)
         private = _private_side(space, base)
         require_public(space, private)
@@ -75,35 +71,19 @@ class Trials:
         return trials
 
     def recipe(self, values: Values) -> Recipe:
-        """The recipe of a trial.
-
-        Raises:
-            ConfigError: a value is out of range.
-        """
+        """The recipe of a trial; ConfigError where a value is out of range."""
         return self._candidate(values)[0]
 
     def plan(self, values: Values) -> Plan:
-        """What a trial will do and charge.
-
-        Raises:
-            ConfigError: a value is out of range, or no noise is enough for the budget.
-        """
+        """What a trial will do and charge; ConfigError also where no noise is enough for the budget."""
         return self._candidate(values)[1]
 
     def charges(self, values: Values) -> list[DpEvent]:
-        """What a trial will charge, in order.
-
-        Raises:
-            ConfigError: as `bill`.
-        """
+        """What a trial will charge, in order."""
         return [event for _, event in self.bill(values)]
 
     def bill(self, values: Values) -> list[Owed]:
-        """The same, each charge with its release: the trial's own, or that of a report where the metric is charged.
-
-        Raises:
-            ConfigError: a value is out of range, no noise is enough for the budget, or the metric cannot be charged.
-        """
+        """The same, each charge with its release: the trial's own, or that of a report where the metric is charged."""
         recipe, plan = self._candidate(values)
         metric = self.space.metric
         reports: list[Owed] = []
@@ -132,6 +112,23 @@ class Trials:
     def folder(self, recipe: Recipe) -> Path:
         """The run directory of a trial."""
         return self.root / "trials" / recipe.release_id
+
+    def report(self, recipe: Recipe, number: int) -> dict[str, Any]:
+        """Run a trial up to one of its reports, the first of which is 1, or find that done, and measure its model."""
+        last = number >= self.reports(recipe)
+        method = method_of(recipe)
+        folder, metric = self.folder(recipe), self.space.metric
+        until = None if last else number
+        run, _ = drive(method, recipe.absolute(), folder, until=until, measured=False, announce=False)
+        if metric.charged:
+            figure = heldout_loss(run, metric, self.chunks(recipe, number))
+        else:
+            figure = utility(folder, recipe, metric, method.card.texts)
+        if math.isnan(figure):
+            raise ReleaseError(
+                "the model has diverged and has no figure: search smaller learning rates, or less noise."
+            )
+        return {UTILITY: figure, EPSILON: recipe.privacy.epsilon, "done": last}
 
     def best(self, values: Values) -> str:
         """The recipe to run in the end, as YAML; it reads the private corpus again where the search was public."""

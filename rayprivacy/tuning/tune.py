@@ -26,20 +26,9 @@ _TRIED = 200
 def start_search(
     path: Path, overrides: Overrides, out: Path, *, resume: bool, console: Console
 ) -> Outcome | Path | None:
-    """Run the search of a space file, or go on with it.
+    """Run the search of a space file in the folder `out`, or go on with it; trials of a selection are not printed.
 
-    Args:
-        path: the space file.
-        overrides: `key.path=value` strings, or a mapping of dotted keys to values.
-        out: folder of the search.
-        resume: go on with the search in that folder.
-        console: where trials are told as they end; nothing is told of a selection.
-
-    Returns:
-        What was found; for a selection the winner's folder, or None when the number of trials came out as 0.
-
-    Raises:
-        RayPrivacyError: a key is wrong, the account cannot pay, or every trial failed.
+    Returns what was found; for a selection the winner's folder, or None when the number of trials came out as 0.
     """
     space = load_space(path, overrides)
     if space.metric.text is not None:
@@ -55,11 +44,7 @@ def start_search(
 
 
 def feasible(trials: Trials) -> Values:
-    """Some values of the space that can be run.
-
-    Raises:
-        ConfigError: none was found; the message is that of the last.
-    """
+    """Some values of the space that can be run; raises the ConfigError of the last ones if none were found."""
     dice, reason = random.Random(0), ""
     for _ in range(_TRIED):
         values = {key: domain.draw(dice) for key, domain in trials.space.search.items()}

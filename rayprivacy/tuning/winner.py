@@ -30,14 +30,9 @@ _ASSUMPTION = (
 
 
 def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: Key) -> None:
-    """Make the folder `winner`, whole by rename.
+    """Make the folder `winner`, whole by rename, from the winner's run directory.
 
-    Args:
-        trials: the search.
-        trial: run directory of the winner, whose own certificate is of the trial's own ledger, which is deleted.
-        ledger: the ledger that was charged for the search.
-        release_id: of the search.
-        key: the run's secret.
+    The trial's own certificate is of the trial's own ledger, which is deleted; `ledger` was charged for the search.
     """
     budget = trials.space.budget
     assert budget is not None

@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import recipes
 import yaml
 from ray.cluster_utils import Cluster
+from small_jobs import sentence
 from zygote import Forked, fork
 
 from rayprivacy.ledger.charges import Charge
@@ -24,33 +26,19 @@ from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.runs.account import open_account
 
 SCRIPT = Path(__file__).with_name("watched_driver.py")
-WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
 PATIENCE = 600.0
 T = TypeVar("T")
-SEQPATE: dict[str, Any] = {
-    "method": "seqpate",
-    "pseudo": {"texts": 24, "max_tokens": 12},
-    "teachers": {"count": 40, "stack": 7, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},  # 6 parts
-    "votes": {"queries": 40, "top_k": 10},
-    "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
-    "generation": {"texts": 8, "max_tokens": 10},
-    "evaluation": {"completions": 4, "nonprivate_steps": 5},
+SEQPATE: dict[str, Any] = recipes.SEQPATE | {
+    "teachers": recipes.SEQPATE["teachers"] | {"count": 40, "stack": 7},  # 6 parts
+    "evaluation": recipes.EVALUATION,
     "resources": {"actors": 2, "cpus_per_actor": 2, "piece": 7},  # one on each node; 4 pieces of a vote
 }
 GENERATOR: dict[str, Any] = {
     "method": "generator",
     "codes": {"values": {"topic": ["food", "pets"]}},
-    "training": {
-        "sampling_rate": 0.4,
-        "expected_batch": 10,
-        "steps": 4,
-        "chunk": 2,
-        "max_records": 2,
-        "max_tokens": 12,
-        "bands": 2,  # noise that has to be made again
-    },
+    "training": recipes.TRAINING | {"bands": 2},  # noise that has to be made again
     "generation": {"texts": 12, "max_tokens": 10},
-    "evaluation": {"completions": 4, "nonprivate_steps": 5},
+    "evaluation": recipes.EVALUATION,
     "resources": {"workers": 3, "cpus": 1, "actors": 1},  # at least one on each node
 }
 
@@ -124,7 +112,7 @@ class Job:
         rows = [(user, number) for user in range(30) for number in range(4)]
         columns = {
             "who": [f"user-{user}" for user, _ in rows],
-            "said": [_sentence(user, number) for user, number in rows],
+            "said": [sentence(user, number) for user, number in rows],
             "topic": [("food", "pets", "home")[place % 3] for place in range(len(rows))],
         }
         (folder / "talk").mkdir()
@@ -250,10 +238,6 @@ class Driver:
 def _order(points: Path, point: str, node: str) -> None:
     (points / "scratch").write_text(node)
     (points / "scratch").replace(points / f"order-{point}")
-
-
-def _sentence(user: int, number: int) -> str:
-    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
 
 
 def _url(book: Path) -> str:

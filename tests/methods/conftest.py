@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from small_jobs import SENTENCES, USERS, Job, known_key, sentence
+from recipes import EVALUATION, SEQPATE, TRAINING
+from small_jobs import Job, known_key, write_talk
 
 
 @pytest.fixture
@@ -22,25 +23,13 @@ def shared_job(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_
 
 
 def _small_job(folder: Path, base: Path) -> Job:
-    rows = [(f"user-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
-    table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
-    pq.write_table(table, folder / "talk.parquet")
+    write_talk(folder / "talk.parquet")
     recipe = {
-        "method": "seqpate",
+        **SEQPATE,
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-        "privacy": {
-            "ledger": f"sqlite:///{folder}/ledger.db",
-            "key": known_key(folder),
-            "account": "talk",
-        },
+        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "key": known_key(folder), "account": "talk"},
         "model": {"base": str(base), "dtype": "float32"},
-        "pseudo": {"texts": 24, "max_tokens": 12},
-        "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
-        "votes": {"queries": 40, "top_k": 10},
-        "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
-        "generation": {"texts": 8, "max_tokens": 10},
-        "evaluation": {"completions": 4, "nonprivate_steps": 5},
-        "resources": {"actors": 1, "cpus_per_actor": 0.5},  # each actor imports torch
+        "evaluation": EVALUATION,
     }
     path = folder / "talk.yaml"
     path.write_text(yaml.safe_dump(recipe))
@@ -59,14 +48,7 @@ def generator(job: Job) -> Job:
     recipe["method"] = "generator"
     recipe["corpus"]["labels"] = ["topic"]
     recipe["codes"] = {"values": {"topic": ["food", "pets"]}}
-    recipe["training"] = {
-        "sampling_rate": 0.4,
-        "expected_batch": 10,
-        "steps": 6,
-        "chunk": 2,
-        "max_records": 2,
-        "max_tokens": 12,
-    }
+    recipe["training"] = TRAINING | {"steps": 6}
     recipe["generation"] = {"texts": 12, "max_tokens": 10}
     recipe["resources"] = {"cpus": 1, "actors": 1}
     job.recipe.write_text(yaml.safe_dump(recipe))

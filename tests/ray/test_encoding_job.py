@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from processes import actors_of
 
 from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
@@ -94,23 +94,11 @@ def stamps(spec: GroupSpec) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in spec.store.folder.glob("*.safetensors")}
 
 
-def encoders() -> list[psutil.Process]:
-    """Encoder processes of this test's own Ray."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "_Encoder" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def gone(within: float = 20) -> bool:
     end = time.monotonic() + within
-    while encoders() and time.monotonic() < end:
+    while actors_of("_Encoder") and time.monotonic() < end:
         time.sleep(0.2)
-    return not encoders()
+    return not actors_of("_Encoder")
 
 
 @with_ray
@@ -120,7 +108,7 @@ def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any])
     for part in cache_features(spec, RESOURCES):
         finished.append(part)
         if len(finished) <= 2:
-            victim = next(process for process in encoders() if process.pid not in killed)
+            victim = next(process for process in actors_of("_Encoder") if process.pid not in killed)
             os.kill(victim.pid, signal.SIGKILL)
             killed.add(victim.pid)
     assert len(killed) == 2

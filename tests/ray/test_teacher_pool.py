@@ -6,8 +6,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
+from processes import actors_of, peak_rise
 from ray.exceptions import RayActorError
 from safetensors.torch import save_file
 
@@ -128,19 +130,9 @@ def expected(spec: GroupSpec, queries: Queries, tiny_backbone: Backbone, tmp_pat
     return np.sum(sums, axis=0)
 
 
-def group_processes() -> list[psutil.Process]:
-    """The processes of teacher actors, of this test's own Ray: others may be at work on the machine."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):  # it has just ended
-            if "_SealedGroup" in " ".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
 def strike(pool: TeacherPool, chance: random.Random) -> None:
     """Kill an actor, starting or working, through Ray or behind its back."""
-    processes = group_processes()
+    processes = actors_of("_SealedGroup")
     if processes and chance.random() < 0.5:
         os.kill(chance.choice(processes).pid, signal.SIGKILL)
     else:
@@ -301,16 +293,6 @@ def test_a_group_that_cannot_start_is_one_sentence(spec: GroupSpec) -> None:
     assert "\n" not in str(caught.value)
 
 
-def peak_rise(pool: TeacherPool, queries: Queries, mechanism: VoteMechanism) -> int:
-    """By how many bytes this process grew at most while it asked all teachers."""
-    process = psutil.Process()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-    before = process.memory_info().rss
-    pool.vote(queries, mechanism)
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(peak.split()[1]) * 1024 - before
-
-
 @pytest.mark.exhaustive
 def test_the_drivers_memory_does_not_grow_with_the_teachers(
     corpus: GroupSpec, tiny_features: Features, tmp_path: Path
@@ -326,7 +308,8 @@ def test_the_drivers_memory_does_not_grow_with_the_teachers(
         spec = replace(corpus, teachers=config, workspace=workspace)
         with teacher_pool(spec, ALONE) as pool:
             pool.vote(many.rows(0, 32), VoteMechanism(32, CANDIDATES, count, sigma=5.0))  # warms up
-            rises.append(peak_rise(pool, many, VoteMechanism(1024, CANDIDATES, count, sigma=5.0)))
+            mechanism = VoteMechanism(1024, CANDIDATES, count, sigma=5.0)
+            rises.append(peak_rise(partial(pool.vote, many, mechanism)))
     assert rises[1] - rises[0] < 8 * 2**20, "one vote of each of 4,000 teachers would be 190 MB"
 
 

@@ -12,14 +12,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
+from processes import actors_of, peak_rise
 from zygote import fork
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
@@ -145,23 +146,11 @@ def test_no_two_blocks_share_a_seed(tiny_backbone: Backbone) -> None:
     assert sum(one == two for one, two in zip(texts[:BATCH], texts[BATCH : 2 * BATCH], strict=True)) < BATCH / 10
 
 
-def _samplers() -> list[psutil.Process]:
-    """Sampling processes of this test's own Ray."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "SamplingActor" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone) -> None:
     asked, config = prompts(BLOCK * 10), CONFIG.model_copy(update={"max_tokens": 16})
     blocks = sampling_actors.sampled(task(tiny_base, config), asked, 2, range(10))
     texts = next(blocks)["text"].to_pylist()
-    os.kill(_samplers()[0].pid, signal.SIGKILL)
+    os.kill(actors_of("SamplingActor")[0].pid, signal.SIGKILL)
     for block in blocks:
         texts += block["text"].to_pylist()
     assert texts == alone(tiny_backbone, asked, config)
@@ -272,13 +261,10 @@ def test_the_drivers_memory_does_not_grow_with_the_texts(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampling_actors, "_start", lambda task: _long_texts())
-    process, rises = psutil.Process(), []
+    rises = []
     for count in (5_000, 10_000, 110_000):  # the first one warms up
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
-        before, asked = process.memory_info().rss, CodedPrompts([0] * count, CODES)
-        write_samples(tiny_base, asked, CONFIG, CODES, tmp_path / f"{count}", actors=2)
-        peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-        rises.append(int(peak.split()[1]) * 1024 - before)
+        asked, out = CodedPrompts([0] * count, CODES), tmp_path / f"{count}"
+        rises.append(peak_rise(partial(write_samples, tiny_base, asked, CONFIG, CODES, out, actors=2)))
         assert pq.read_metadata(tmp_path / f"{count}").num_rows == count
     print(f"rises of the peak: {[rise >> 20 for rise in rises]} MB")
     assert rises[2] - rises[1] < 40 * 2**20, "100,000 more texts are 100 MB"

@@ -75,14 +75,6 @@ def test_words_are_those_of_glove(glove: Vocabulary) -> None:
     assert list(words.join(known, np.array([len(known)]))) == ["the, (of) wasn't's"]
 
 
-def test_at_a_large_epsilon_a_text_is_nearly_itself(glove: Vocabulary, coins: Coins) -> None:
-    text = "the government, it said, was not in the city."
-    (found,) = _sanitizer(glove, coins, epsilon=90.0).sanitise([text], _tags(1))
-    assert found == text
-    (found,) = _sanitizer(glove, coins, epsilon=1.0).sanitise([text], _tags(1))
-    assert found != text
-
-
 def test_a_text_does_not_depend_on_its_company(glove: Vocabulary, coins: Coins) -> None:
     texts = [f"the city of {word} , call +1 415-555-01{at:02d} now" for at, word in enumerate(glove.words[:60])]
     sanitizer, tags = _sanitizer(glove, coins), _tags(60)
@@ -134,16 +126,10 @@ def test_equal_values_stay_equal_only_where_that_is_asked_for(glove: Vocabulary,
     assert kept[6][-15:] != kept[0][-15:]
 
 
-ORDINARY = ["in 2021 we were 3 of 40", "mp3", "3.14", "the 1st", "covid", "a - b", "10 000", "5 o'clock"]
+ORDINARY = ["in 2021 we were 3 of 40", "3.14", "the 1st", "covid", "a - b", "10 000", "5 o'clock", "mp3"]
 ORDINARY += ["10\u00a0000", "$12.50", "$1,250.00", "1.50 2.50 3.75 4.20 5.10", "24/7", "10:30", "v1.2.10", "1/2 1/4"]
-ORDINARY += [
-    "1914-18",
-    "2010\u20132015",
-    "pages 12\u201315",
-    "since\u20142015",
-    "2019. 2020. 2021",
-    "\u22125\u00a0to 5",
-]
+ORDINARY += ["1914-18", "2010\u20132015", "pages 12\u201315", "since\u20142015", "\u22125\u00a0to 5"]
+ORDINARY += ["2019. 2020. 2021"]
 
 
 @pytest.mark.parametrize("text", ORDINARY)
@@ -214,14 +200,20 @@ def test_of_overlapping_values_one_is_kept() -> None:
     assert found == [Span(0, 6, "url"), Span(9, 12, "date")]
 
 
-def test_case_and_layout_are_kept_only_on_demand(glove: Vocabulary, coins: Coins) -> None:
-    text = "The  CITY\n\nwas  In"
-    (plain,) = _sanitizer(glove, coins, epsilon=90.0).sanitise([text], _tags(1))
-    assert plain == "the city was in"
-    (kept,) = _sanitizer(glove, coins, epsilon=90.0, keep_case=True, keep_layout=True).sanitise([text], _tags(1))
-    assert kept == text
-    (cased,) = _sanitizer(glove, coins, epsilon=90.0, keep_case=True).sanitise(["The city, was"], _tags(1))
-    assert cased == "The city, was"
+@pytest.mark.parametrize(
+    ("text", "kept", "released"),
+    [
+        ("the government, it said, was not in the city.", {}, "the government, it said, was not in the city."),
+        ("The  CITY\n\nwas  In", {}, "the city was in"),
+        ("The  CITY\n\nwas  In", {"keep_case": True, "keep_layout": True}, "The  CITY\n\nwas  In"),
+        ("The city, was", {"keep_case": True}, "The city, was"),
+    ],
+)
+def test_at_a_large_epsilon_words_stay_and_case_and_layout_on_demand(
+    glove: Vocabulary, coins: Coins, text: str, kept: dict[str, bool], released: str
+) -> None:
+    assert _sanitizer(glove, coins, epsilon=90.0, **kept).sanitise([text], _tags(1)) == [released]
+    assert _sanitizer(glove, coins, epsilon=1.0, **kept).sanitise([text], _tags(1)) != [released]
 
 
 def test_a_text_cannot_bring_its_own_mark(glove: Vocabulary, coins: Coins) -> None:

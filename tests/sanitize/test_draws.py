@@ -59,13 +59,6 @@ def test_common_words_are_kept_by_a_coin_of_their_own_and_others_never(glove: Vo
         assert _p_value(drawn - 50, mechanism.table.weights(np.array([word]))[0]) > PASSES
 
 
-def test_the_two_coins_of_a_word_are_independent(glove: Vocabulary, coins: Coins) -> None:
-    tags, positions = _places(MILLION)
-    one = coins.words(KEEP, tags, positions)[:, 0].astype(float)
-    other = coins.words(WORD, tags, positions)[:, 0].astype(float)
-    assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(MILLION)
-
-
 @pytest.mark.parametrize("epsilon", [0.3, 3.0, 9.0])
 @pytest.mark.parametrize("word", [3, 20])
 def test_randomized_response_keeps_as_it_says(coins: Coins, epsilon: float, word: int) -> None:
@@ -148,15 +141,17 @@ def test_a_retry_shares_all_coins_and_nothing_else_does(glove: Vocabulary, coins
         assert stats.binomtest(same, len(words), by_chance).pvalue > 1e-5, name
 
 
-def test_neighbouring_documents_and_positions_are_uncorrelated(coins: Coins) -> None:
+def test_neighbouring_documents_and_positions_and_the_coins_of_a_word_are_uncorrelated(coins: Coins) -> None:
     tags = np.repeat(np.arange(1000, dtype=np.uint64), 100)
     positions = np.tile(np.arange(100, dtype=np.uint32), 1000)
     uniform = coins.words(WORD, tags, positions).astype(float).reshape(1000, 100, 2) / 2**64
+    keeps = coins.words(KEEP, tags, positions).astype(float).reshape(1000, 100, 2)
     limit = 4 / math.sqrt(99_000)
     for one, other in (
         (uniform[:, 1:, 0], uniform[:, :-1, 0]),
         (uniform[1:, :, 0], uniform[:-1, :, 0]),
         (uniform[..., 0], uniform[..., 1]),
+        (uniform[..., 0], keeps[..., 0]),
     ):
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < limit
     assert stats.kstest(uniform[..., 0].ravel(), "uniform").pvalue > PASSES

@@ -1,18 +1,14 @@
 """The claim of a token, held against every pair of words and every outcome of the real, integer rows."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.sanitize.table import (
-    ROUNDING,
-    Table,
-    epsilon_for_bound,
-    epsilon_for_keep,
-    rounded_up,
-)
+from rayprivacy.sanitize.table import ROUNDING, Table, epsilon_for_bound, epsilon_for_keep, rounded_up
 from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
 
 SETTINGS = {
@@ -78,26 +74,25 @@ def test_epsilon_is_found_for_a_share_of_words_that_stay(glove: Vocabulary) -> N
         assert np.median(Table(glove, epsilon).keep_rates) == pytest.approx(keep, abs=0.02)
 
 
-@pytest.mark.parametrize("bound", [0.01, 3.0, 16.0])
+@pytest.mark.parametrize("bound", [0.01, 3.0, 16.0, 22.1])
 def test_epsilon_is_found_for_a_bound(glove: Vocabulary, bound: float) -> None:
     found = Table(glove, epsilon_for_bound(glove, bound)).token_bound
     assert 0.98 * bound <= found <= bound
 
 
-def test_a_bound_that_is_mostly_rounding_is_refused(glove: Vocabulary) -> None:
-    with pytest.raises(ConfigError, match="less than a table can hold"):
-        epsilon_for_bound(glove, 1e-5)
-
-
-def test_a_budget_above_that_of_any_table_is_refused(glove: Vocabulary) -> None:
-    assert Table(glove, epsilon_for_bound(glove, 22.1)).token_bound <= 22.1
-    with pytest.raises(ConfigError, match=r"no word costs more than 22\.2: set sanitize\.keep"):
-        epsilon_for_bound(glove, 50.0)
-
-
-def test_an_epsilon_beyond_all_protection_is_refused(glove: Vocabulary) -> None:
-    with pytest.raises(ConfigError, match=r"sanitize\.epsilon is 1e\+04"):
-        Table(glove, 1e4)
+@pytest.mark.parametrize(
+    ("make", "value", "says"),
+    [
+        (epsilon_for_bound, 1e-5, "less than a table can hold"),
+        (epsilon_for_bound, 50.0, r"no word costs more than 22\.2: set sanitize\.keep"),
+        (Table, 1e4, r"sanitize\.epsilon is 1e\+04"),
+    ],
+)
+def test_a_bound_or_an_epsilon_that_no_table_has_is_refused(
+    glove: Vocabulary, make: Callable[..., Any], value: float, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make(glove, value)
 
 
 def test_scores_of_the_paper(glove: Vocabulary) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from commands import command
 from zygote import fork_command
 
@@ -21,6 +23,12 @@ USERS, SENTENCES = 30, 4
 
 def sentence(user: int, number: int) -> str:
     return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
+
+
+def write_talk(path: Path, name: str = "user") -> None:
+    """A corpus: all sentences of all users, in the columns `who` and `said`."""
+    rows = [(f"{name}-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
+    pq.write_table(pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]}), path)
 
 
 def known_key(folder: Path) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 import ray.data
 from ray.train import RunConfig, ScalingConfig, UserCallback
+from recipes import TRAINING
 from rich.console import Console
 from small_jobs import SENTENCES, USERS, sentence
 
@@ -13,14 +14,6 @@ import rayprivacy as rp
 
 QUIET = Console(quiet=True)
 SPOKEN = "spoken in private"
-TRAINING = {
-    "sampling_rate": 0.4,
-    "expected_batch": 10,
-    "steps": 4,
-    "chunk": 2,
-    "max_records": 2,
-    "max_tokens": 12,
-}
 
 
 class _Written(UserCallback):

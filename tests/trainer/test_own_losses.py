@@ -82,28 +82,28 @@ def _with_chance(model: Any, batch: Batch) -> torch.Tensor:
     return row_losses(model, batch) * torch.rand(len(batch.ids))
 
 
-@pytest.mark.parametrize(
-    "loss", [_mean_over_the_batch, _mean_over_the_rows_with_text, _contrast, _Running(), _with_chance]
-)
-def test_a_loss_that_mixes_rows_is_refused(model: Any, loss: Loss) -> None:
-    with pytest.raises(ConfigError, match=r"depends on the others in the batch.*a loss of your own must"):
-        _check(model, loss)
-
-
-def test_a_loss_that_looks_at_other_lengths_is_refused(model: Any) -> None:
+def _of_other_lengths(model: Any, batch: Batch) -> torch.Tensor:
     """Units of other lengths may share a batch with a unit, if they are padded to the same width."""
-    with pytest.raises(ConfigError, match="depends on the others in the batch"):
-        _check(model, lambda model, batch: row_losses(model, batch) * (batch.weights > 0).sum(1).float().var())
+    return row_losses(model, batch) * (batch.weights > 0).sum(1).float().var()
+
+
+MIXED = r"depends on the others in the batch.*a loss of your own must"
+MIXING = (
+    _mean_over_the_batch, _mean_over_the_rows_with_text, _contrast, _Running(), _with_chance, _of_other_lengths
+)  # fmt: skip
+NO_ROWS = (lambda model, batch: row_losses(model, batch).mean(), lambda model, batch: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"), [*((loss, MIXED) for loss in MIXING), *((loss, "one number per row") for loss in NO_ROWS)]
+)
+def test_a_loss_that_is_no_number_of_each_row_alone_is_refused(model: Any, loss: Loss, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _check(model, loss)
 
 
 def test_units_that_are_computed_alone_cannot_be_mixed(model: Any) -> None:
     _check(model, _mean_over_the_batch, batch_tokens=8)
-
-
-@pytest.mark.parametrize("loss", [lambda model, batch: row_losses(model, batch).mean(), lambda model, batch: 1.0])
-def test_a_loss_is_one_number_per_row(model: Any, loss: Loss) -> None:
-    with pytest.raises(ConfigError, match="one number per row"):
-        _check(model, loss)
 
 
 def test_padding_has_no_loss(model: Any) -> None:

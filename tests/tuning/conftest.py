@@ -4,19 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
+from recipes import SEQPATE, TRAINING
+from rich.console import Console
+from small_jobs import write_talk
 
+from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-
-WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
-USERS, SENTENCES = 30, 4
-
-
-def sentence(user: int, number: int) -> str:
-    return " ".join(WORDS[(user * 7 + number * 3 + place * (user % 5 + 1)) % len(WORDS)] for place in range(9))
+from rayprivacy.tuning.tune import start_search
 
 
 @dataclass(frozen=True)
@@ -24,11 +20,6 @@ class Bench:
     """A folder with recipes, public sentences and a ledger."""
 
     folder: Path
-
-    def talk(self, file: str, name: str) -> None:
-        rows = [(f"{name}-{u}", sentence(u, n)) for u in range(USERS) for n in range(SENTENCES)]
-        table = pa.table({"who": [user for user, _ in rows], "said": [text for _, text in rows]})
-        pq.write_table(table, self.folder / file)
 
     def space(self, **blocks: Any) -> Path:
         data = {
@@ -45,8 +36,22 @@ class Bench:
     def ledger(self) -> Ledger:
         return Ledger.open(f"sqlite:///{self.folder}/ledger.db")
 
+    def search(self, space: Path, out: str = "out", resume: bool = False, console: Console | None = None) -> Any:
+        return start_search(space, (), self.folder / out, resume=resume, console=console or Console(quiet=True))
+
+    def account(self, epsilon: float, unit: PrivacyUnit = PrivacyUnit.USER, **terms: Any) -> Ledger:
+        """The ledger, with the account of the search opened."""
+        relation, budget, ledger = NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6), self.ledger
+        ledger.ensure_account("search", unit, relation, budget, "rdp", **terms)
+        return ledger
+
     def charges(self, account: str = "search") -> list[tuple[str, int, str]]:
         return [(line.release_id, line.rung, line.state) for line in self.ledger.lines(account)]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture
@@ -58,18 +63,8 @@ def bench(tmp_path: Path, tiny_base: Path, public_sentences: list[str]) -> Bench
         "model": {"base": str(tiny_base), "dtype": "float32"},
         "generation": {"texts": 8, "max_tokens": 10},
     }
-    training = {"sampling_rate": 0.4, "expected_batch": 10, "steps": 4, "chunk": 2, "max_records": 2, "max_tokens": 12}
-    generator = {"method": "generator", "training": training, "resources": {"cpus": 1, "actors": 1}}
-    seqpate = {
-        "method": "seqpate",
-        "pseudo": {"texts": 24, "max_tokens": 12},
-        "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
-        "votes": {"queries": 40, "top_k": 10},
-        "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
-        "resources": {"actors": 1, "cpus_per_actor": 0.5},
-    }
-    for name, own in (("generator", generator), ("seqpate", seqpate)):
+    generator = {"method": "generator", "training": TRAINING, "resources": {"cpus": 1, "actors": 1}}
+    for name, own in (("generator", generator), ("seqpate", SEQPATE)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(shared | own))
-    bench = Bench(tmp_path)
-    bench.talk("talk.parquet", "user")
-    return bench
+    write_talk(tmp_path / "talk.parquet")
+    return Bench(tmp_path)

@@ -1,106 +1,54 @@
 """A searcher under a budget, asked by hand as Ray Tune asks it: what is charged, refused, served and restored."""
 
-import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from budgeted_bench import EVENT, SIGMA, RandomSearch, lines, open_account, price, price_of_two
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent
 from optuna.distributions import CategoricalDistribution, FloatDistribution
-from ray import cloudpickle
+from ray import cloudpickle, tune
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import rayprivacy as rp
-from rayprivacy.accounting import renyi
 from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LedgerError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.tuning.budgeted import NO_BUDGET
 from rayprivacy.tuning.trial_charges import trial_release
-from rayprivacy.tuning.wrapped import NO_BUDGET
 
 FINISHED = Searcher.FINISHED
-SIGMA, ORDER = 2.0, 8.0
-
-
-class RandomSearch(Searcher):
-    """Uniform values of one key, or those of a list in order; keeps what it is told."""
-
-    def __init__(self, values: list[Any] | None = None, seed: int = 0) -> None:
-        super().__init__(metric="loss", mode="min")
-        self.values, self.dice = values, random.Random(seed)
-        self.told: list[tuple[Any, bool]] = []
-        self.asked = 0
-
-    def suggest(self, trial_id: str) -> Any:
-        self.asked += 1
-        if self.values is None:
-            return {"x": self.dice.random()}
-        return {"x": self.values.pop(0)} if self.values else Searcher.FINISHED
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self.told.append((result and result.get("loss"), error))
-
-    def save(self, checkpoint_path: str) -> None:
-        Path(checkpoint_path).write_bytes(cloudpickle.dumps(self.__dict__))
-
-    def restore(self, checkpoint_path: str) -> None:
-        self.__dict__.update(cloudpickle.loads(Path(checkpoint_path).read_bytes()))
-
-
-def price(config: dict[str, Any]) -> list[DpEvent]:
-    return [GaussianDpEvent(config.get("sigma", SIGMA))]
-
-
-def room(trials: float) -> float:
-    """The epsilon of an account for a number of trials, half ones included."""
-    (each,) = renyi.rdp(GaussianDpEvent(SIGMA), (ORDER,))
-    return renyi.epsilon_at(trials * each, ORDER, 1e-6)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/ledger.db"
 
 
 @pytest.fixture
 def account(url: str) -> Callable[[float], None]:
-    def opened(trials: float) -> None:
-        with Ledger.open(url) as ledger:
-            unit, relation = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE
-            ledger.create_account("chat", unit, relation, Budget(room(trials), 1e-6), "rdp", order=ORDER)
-
-    return opened
+    return partial(open_account, url)
 
 
-def searcher(url: str, inner: Searcher | None = None, **settings: Any) -> rp.BudgetedSearcher:
-    return rp.BudgetedSearcher(inner or RandomSearch(), price, url, "chat", name="mine", **settings)
-
-
-def lines(url: str) -> list[tuple[str, str]]:
-    with Ledger.open(url) as ledger:
-        ledger.verify()
-        return [(line.release_id, line.state) for line in ledger.lines("chat")]
+def searcher(url: Any, inner: Searcher | None = None, cost: Any = price, **settings: Any) -> rp.BudgetedSearcher:
+    return rp.BudgetedSearcher(inner or RandomSearch(), cost, url, "chat", name="mine", **settings)
 
 
 def states(url: str) -> list[str]:
-    return [state for _, state in lines(url)]
+    return [state for *_, state in lines(url)]
 
 
 def test_a_trial_is_charged_before_its_config_is_handed_out_and_committed_at_its_end(url: str, account: Any) -> None:
     account(3.5)
     search = searcher(url)
     config = search.suggest("a")
-    assert lines(url) == [(trial_release("mine", config), "started")]
+    assert lines(url) == [(trial_release("mine", config), 0, "started")]
     search.on_trial_result("a", {"loss": 2.0})
     search.on_trial_complete("a", {"loss": 1.0, "training_iteration": 3, "secret": "text"})
     assert states(url) == ["committed"]
     with Ledger.open(url) as ledger:
         (charge,) = ledger.charges_of("chat", trial_release("mine", config))
-        assert charge.event == GaussianDpEvent(SIGMA)
+        assert charge.event == EVENT
         assert ledger.output(charge) == b'{"loss": 1.0, "training_iteration": 3.0}'
 
 
@@ -126,14 +74,14 @@ def test_a_failed_trial_stays_charged_and_is_charged_again_when_it_runs_again(ur
     config = search.suggest("a")
     search.on_trial_complete("a", error=True)
     release = trial_release("mine", config)
-    assert lines(url) == [(release, "started")]
+    assert lines(url) == [(release, 0, "started")]
     again = searcher(url, RandomSearch([0.5]))
     assert again.suggest("b") == config
-    assert lines(url) == [(release, "started"), (f"{release}-2", "started")]
+    assert lines(url) == [(release, 0, "started"), (f"{release}-2", 0, "started")]
     third = searcher(url, RandomSearch([0.5]))
     third.suggest("c")
     third.on_trial_complete("c", {"loss": 4.0})
-    assert lines(url) == [(release, "started"), (f"{release}-2", "started"), (f"{release}-3", "committed")]
+    assert lines(url) == [(release, 0, "started"), (f"{release}-2", 0, "started"), (f"{release}-3", 0, "committed")]
     served = RandomSearch([0.5])
     assert searcher(url, served).suggest("d") == FINISHED
     assert served.told == [(4.0, False)]
@@ -141,16 +89,11 @@ def test_a_failed_trial_stays_charged_and_is_charged_again_when_it_runs_again(ur
 
 def test_a_trial_that_is_repeatable_runs_again_on_its_charge(url: str, account: Any) -> None:
     account(9.5)
-    for _ in range(2):
+    for error, state in ((True, "started"), (True, "started"), (False, "committed"), (False, "committed")):
         search = searcher(url, RandomSearch([0.5]), repeatable=True)
         assert search.suggest("a") == {"x": 0.5}
-        search.on_trial_complete("a", error=True)
-        assert states(url) == ["started"]
-    for _ in range(2):
-        search = searcher(url, RandomSearch([0.5]), repeatable=True)
-        assert search.suggest("a") == {"x": 0.5}
-        search.on_trial_complete("a", {"loss": 1.0})
-        assert states(url) == ["committed"]
+        search.on_trial_complete("a", None if error else {"loss": 1.0}, error)
+        assert states(url) == [state]
 
 
 def test_equal_configs_are_paid_once_and_their_figures_are_served(url: str, account: Any) -> None:
@@ -181,7 +124,7 @@ def test_a_name_stands_for_one_price(url: str, account: Any) -> None:
     account(9.5)
     search = searcher(url, RandomSearch([0.5]))
     search.suggest("a")
-    other = rp.BudgetedSearcher(RandomSearch([0.5]), lambda _: [GaussianDpEvent(9.0)], url, "chat", name="mine")
+    other = searcher(url, RandomSearch([0.5]), lambda _: [GaussianDpEvent(9.0)])
     with pytest.raises(LedgerError, match="another release id"):
         other.suggest("b")
     assert len(lines(url)) == 1
@@ -191,22 +134,21 @@ def test_configs_that_cannot_be_run_are_skipped_before_they_are_charged(url: str
     def picky(config: dict[str, Any]) -> list[DpEvent]:
         if config["x"] != 0.7:
             raise ConfigError("x is out of range.")
-        return [GaussianDpEvent(SIGMA)]
+        return [EVENT]
 
     account(9.5)
     inner = RandomSearch([0.1, 0.2, 0.7])
-    search = rp.BudgetedSearcher(inner, picky, url, "chat", name="mine")
+    search = searcher(url, inner, picky)
     assert search.suggest("a") == {"x": 0.7}
     assert inner.told == [(None, True)] * 2
     assert len(lines(url)) == 1
-    never = rp.BudgetedSearcher(RandomSearch(), picky, url, "chat", name="mine")
     with pytest.raises(ConfigError, match="the last as x is out of range"):
-        never.suggest("a")
+        searcher(url, cost=picky).suggest("a")
 
 
 def test_a_free_trial_needs_no_budget(url: str, account: Any) -> None:
     account(0.5)
-    search = rp.BudgetedSearcher(RandomSearch(), lambda _: [], url, "chat", name="mine")
+    search = searcher(url, cost=lambda _: [])
     search.suggest("a")
     search.on_trial_complete("a", {"loss": 1.0})
     assert lines(url) == []
@@ -215,11 +157,8 @@ def test_a_free_trial_needs_no_budget(url: str, account: Any) -> None:
 @pytest.mark.parametrize("limited", ["inside", "outside"])
 def test_with_a_concurrency_limiter_on_either_side(url: str, account: Any, limited: str) -> None:
     account(3.5)
-    search: Searcher = RandomSearch()
-    if limited == "inside":
-        search = searcher(url, ConcurrencyLimiter(search, 2))
-    else:
-        search = ConcurrencyLimiter(searcher(url, search), 2)
+    inside = limited == "inside"
+    search = searcher(url, ConcurrencyLimiter(RandomSearch(), 2)) if inside else ConcurrencyLimiter(searcher(url), 2)
     assert search.suggest("a")
     assert search.suggest("b")
     assert search.suggest("c") is None
@@ -233,11 +172,8 @@ def test_a_search_waits_for_trials_that_charge_themselves(url: str, account: Any
     """Two trials of two charges in an account for three: the second begins when the first has charged half of it."""
     account(3.5)
 
-    def twice(config: dict[str, Any]) -> list[DpEvent]:
-        return [GaussianDpEvent(SIGMA)] * 2
-
     inner = RandomSearch()
-    search = rp.BudgetedSearcher(inner, twice, url, "chat", name="mine", charges="trial")
+    search = searcher(url, inner, price_of_two, charges="trial")
     first = search.suggest("a")
     assert lines(url) == []
     assert search.suggest("b") is None
@@ -245,7 +181,7 @@ def test_a_search_waits_for_trials_that_charge_themselves(url: str, account: Any
     assert inner.asked == 2
     with Ledger.open(url) as ledger:
         release = trial_release("mine", first)
-        ledger.start(ledger.reserve("chat", release, "d", GaussianDpEvent(SIGMA), rung=1))
+        ledger.start(ledger.reserve("chat", release, "d", EVENT, rung=1))
     assert search.suggest("d") is None, "the other half is still owed"
     search.on_trial_complete("a", {"loss": 1.0})
     assert isinstance(search.suggest("e"), dict)
@@ -278,7 +214,7 @@ def test_a_copy_finds_the_charges_and_makes_none_again(url: str, account: Any) -
 def test_a_search_is_not_restored_without_the_url_of_its_ledger(url: str, account: Any) -> None:
     account(3.5)
     with Ledger.open(url) as ledger:
-        search = rp.BudgetedSearcher(RandomSearch(), price, ledger, "chat", name="mine")
+        search = searcher(ledger)
         assert search.suggest("a")
         copy = cloudpickle.loads(cloudpickle.dumps(search))
         with pytest.raises(ConfigError, match="give the ledger's URL"):
@@ -327,8 +263,6 @@ def test_an_older_copy_of_the_ledger_is_noticed(url: str, account: Any, tmp_path
 
 def test_constants_of_the_space_are_part_of_the_trial(url: str, account: Any) -> None:
     account(9.5)
-    from ray import tune
-
     for sigma in (SIGMA, 3.0):
         inner = OptunaSearch(metric="loss", mode="min", seed=1)
         search = searcher(url, inner)
@@ -349,12 +283,9 @@ def test_other_accounts_and_keys(url: str, tmp_path: Path) -> None:
         ledger.create_account("local", PrivacyUnit.RECORD, relation, Budget(10.0, 1e-6), "metric", kind=kind)
     local = Protection(PrivacyUnit.RECORD, relation, kind)
 
-    def twice(config: dict[str, Any]) -> list[DpEvent]:
-        return [MetricLocalDpEvent(1.0, 1.0, 2)] * 2
-
-    search = rp.BudgetedSearcher(
-        RandomSearch(), twice, url, "local", name="mine", protection=local, ledger_key=tmp_path / "ledger.key"
-    )
+    cost = [MetricLocalDpEvent(1.0, 1.0, 2)] * 2
+    own = {"protection": local, "ledger_key": tmp_path / "ledger.key"}
+    search = rp.BudgetedSearcher(RandomSearch(), lambda _: cost, url, "local", name="mine", **own)
     assert search.suggest("a")
     assert search.suggest("b")
     assert search.suggest("c") == FINISHED

@@ -5,50 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dp_accounting.dp_event import DpEvent, GaussianDpEvent
+from budgeted_bench import SIGMA, lines, open_account, price, price_of_two
+from dp_accounting.dp_event import GaussianDpEvent
 from optuna.samplers import RandomSampler
 from ray import cloudpickle, tune
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
 import rayprivacy as rp
-from rayprivacy.accounting import renyi
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.wrapped import NO_BUDGET
+from rayprivacy.tuning.budgeted import NO_BUDGET
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SIGMA, ORDER, CHUNKS = 2.0, 8.0, 2
+CHUNKS = 2
 SPACE = {"x": tune.uniform(0.0, 1.0), "sigma": SIGMA}
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/ledger.db"
-
-
-def open_account(url: str, trials: float) -> None:
-    (each,) = renyi.rdp(GaussianDpEvent(SIGMA), (ORDER,))
-    budget = Budget(renyi.epsilon_at(trials * each, ORDER, 1e-6), 1e-6)
-    with Ledger.open(url) as ledger:
-        unit, relation = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE
-        ledger.create_account("chat", unit, relation, budget, "rdp", order=ORDER)
-
-
-def lines(url: str, account: str = "chat") -> list[tuple[str, int, str]]:
-    with Ledger.open(url) as ledger:
-        ledger.verify()
-        assert ledger.status(account).share <= 1
-        return [(line.release_id, line.rung, line.state) for line in ledger.lines(account)]
-
-
-def price(config: dict[str, Any]) -> list[DpEvent]:
-    return [GaussianDpEvent(config["sigma"])]
-
-
-def price_of_chunks(config: dict[str, Any]) -> list[DpEvent]:
-    return [GaussianDpEvent(config["sigma"])] * CHUNKS
 
 
 def trainable(config: dict[str, Any]) -> None:
@@ -99,7 +70,7 @@ def test_the_account_pays_for_the_trials_that_ran_and_then_the_search_ends(
 
 def test_trials_that_charge_themselves_cannot_overdraw_together(url: str, tmp_path: Path, local_ray: Path) -> None:
     open_account(url, 3 * CHUNKS + CHUNKS / 2)
-    inner = rp.BudgetedSearcher(random_search(3), price_of_chunks, url, "chat", name="mine", charges="trial")
+    inner = rp.BudgetedSearcher(random_search(3), price_of_two, url, "chat", name="mine", charges="trial")
     search = ConcurrencyLimiter(inner, 2)
     grid = tuner(tune.with_parameters(charging, url=url), search, tmp_path, 8).fit()
     assert not grid.errors, "no trial began that was refused on its way"

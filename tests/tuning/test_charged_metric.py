@@ -12,25 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import load_file, save_file
+from small_jobs import WORDS
 
 from rayprivacy.accounting import renyi
 from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import read_holdout, write_part
-from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
 from rayprivacy.tuning import heldout_loss as metric
-from rayprivacy.tuning.affordability import can_pay
 from rayprivacy.tuning.heldout_loss import (
     Scoring,
     heldout_loss,
@@ -40,38 +38,13 @@ from rayprivacy.tuning.heldout_loss import (
     unit_losses,
 )
 from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.trial_charges import can_pay
 from rayprivacy.tuning.trial_recipes import Trials
-from rayprivacy.tuning.tune import start_search
 
 METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 FIXED = {"corpus": {"holdout": 0.4}}
 VALUES = {"training.clipping_norm": 1.0}
-PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
 USERS = 40
-WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
-
-
-@pytest.mark.parametrize(
-    ("blocks", "says"),
-    [
-        ({"metric": {"name": "heldout_loss"}}, "noise_multiplier goes with 'heldout_loss'"),
-        ({"metric": {"name": "distinct_2", "noise_multiplier": 1.0}}, "noise_multiplier goes with 'heldout_loss'"),
-        ({"metric": METRIC | {"text": "public.txt"}}, "text goes with 'public_perplexity'"),
-        ({"metric": METRIC | {"noise_multiplier": 0}}, "'metric.noise_multiplier'"),
-        ({"metric": METRIC | {"noise_multiplier": math.nan}}, "'metric.noise_multiplier'"),
-        ({"metric": METRIC | {"most": math.inf}}, "'metric.most'"),
-        ({"metric": METRIC | {"records": 0}}, "'metric.records'"),
-        ({"metric": {"name": "private_loss"}}, "it reads private text, and what steers"),
-        ({"metric": {"name": "heldout_perplexity"}}, "charged as 'heldout_loss'"),
-        ({"metric": METRIC, "charging": "select", "searcher": "random"}, "are one mechanism: use charging pay_for_all"),
-        ({"metric": METRIC, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
-    ],
-)
-def test_a_wrong_space_is_one_sentence(bench: Any, blocks: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_space(bench.space(**blocks))
-    assert says in str(refused.value)
-    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +69,7 @@ def test_what_cannot_be_charged_is_refused_before_anything_is_written(
     bench: Any, blocks: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        start_search(
-            bench.space(metric=METRIC, **blocks), (), bench.folder / "out", resume=False, console=Console(quiet=True)
-        )
+        bench.search(bench.space(metric=METRIC, **blocks))
     for name in ("out", "ledger.db", "secret.key"):
         assert not (bench.folder / name).exists()
 
@@ -136,7 +107,7 @@ def test_a_trial_begins_only_if_the_account_can_pay_its_reports_too(bench: Any) 
     run, first, second = price
     room = 2 * price[run] + 1.5 * (price[first] + price[second])  # one trial with reports; two without
     cap = renyi.epsilon_at(room, order, 1e-6)
-    ledger = _account(bench, cap, order=order)
+    ledger = bench.account(cap, order=order)
     protection = trials.protection(VALUES)
 
     def fits(*values: dict[str, float]) -> bool:
@@ -170,7 +141,7 @@ class Measured:
         shutil.copytree(base, self.run.root / "model")
         self.rows = [(f"user-{u:02}", n, _sentence(u, n)) for u in range(USERS) for n in range(1 + u % 6)]
         self.shards(self.rows)
-        _account(bench, epsilon, unit=PrivacyUnit(unit)).close()
+        bench.account(epsilon, PrivacyUnit(unit), order=4.0).close()
 
     def shards(self, rows: list[tuple[str, int, str]]) -> None:
         """All users of `rows` are held out."""
@@ -209,12 +180,6 @@ def _sentence(user: int, number: int) -> str:
     return " ".join(WORDS[(user * 7 + number * 3 + place) % len(WORDS)] for place in range(1 + (user * 5 + number) % 9))
 
 
-def _account(bench: Any, epsilon: float, unit: PrivacyUnit = PrivacyUnit.USER, order: float = 4.0) -> Ledger:
-    relation, budget = NeighbouringRelation.ADD_OR_REMOVE, Budget(epsilon, 1e-6)
-    bench.ledger.ensure_account("search", unit, relation, budget, "rdp", order=order)
-    return bench.ledger
-
-
 def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     bench: Any, tiny_base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +203,12 @@ def test_a_report_is_charged_once_and_is_the_mean_loss_with_noise(
     monkeypatch.undo()
     assert len(bench.charges()) == 1
     assert trial.figure(chunk=1) != figure  # another report, another draw
-    assert len(bench.charges()) == 2
+    trial.shards(trial.rows[:-1])
+    trial.figure()  # of another hold-out, and another charge
+    weights = trial.run.root / "model" / "model.safetensors"
+    save_file({name: each * 1.5 for name, each in load_file(weights).items()}, weights, {"format": "pt"})
+    assert abs(trial.figure() - trial.exact) < 6 * 0.5 * 10 / USERS  # how a student learns is no part of a release id
+    assert len(bench.charges()) == 4
     bench.ledger.verify()
 
 
@@ -280,25 +250,6 @@ def test_a_figure_that_noise_hides_is_an_error_that_is_paid_once(bench: Any, tin
         assert len(bench.charges()) == 1
 
 
-def test_another_model_is_another_charge_and_another_figure(bench: Any, tiny_base: Path) -> None:
-    """How a student learns from votes is no part of a release id, so two models may be of one release."""
-    trial = Measured(bench, tiny_base)
-    first = trial.figure()
-    weights = trial.run.root / "model" / "model.safetensors"
-    save_file({name: each * 1.5 for name, each in load_file(weights).items()}, weights, {"format": "pt"})
-    assert abs(trial.figure() - trial.exact) < 6 * 0.5 * 10 / USERS
-    assert trial.figure() != first
-    assert len(bench.charges()) == 2
-
-
-def test_another_hold_out_is_another_charge(bench: Any, tiny_base: Path) -> None:
-    trial = Measured(bench, tiny_base)
-    trial.figure()
-    trial.shards(trial.rows[:-1])
-    trial.figure()
-    assert len(bench.charges()) == 2
-
-
 def test_a_unit_that_joins_moves_the_sums_by_what_it_brings_alone(bench: Any, tiny_base: Path) -> None:
     """On the real path, to the last bit: the losses of the others do not know that it is there."""
     trial = Measured(bench, tiny_base)
@@ -333,19 +284,14 @@ def test_a_unit_that_joins_changes_no_bit_of_the_losses_of_others(tiny_base: Pat
     assert unit_losses(units[::-1], loss).tolist() == whole[::-1]
 
 
-def test_the_control_code_is_context(bench: Any, tiny_base: Path) -> None:
-    backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
-    row = {"text": "we go home now", "topic": "soup"}
-    coded = Scored("model", lambda row: f"topic: {row['topic']} ", lambda row: str(row["text"]), 12)
-    behind, bare = (joint_losses([each], [backbone], [row]) for each in (coded, replace(coded, prefix=lambda _: "")))
-    assert behind == ModelLoss(backbone, 12).per_token([row["text"]], ["topic: soup "])
-    assert behind != bare
-
-
-def test_the_models_of_a_release_are_scored_together(tiny_base: Path) -> None:
+def test_the_control_code_is_context_and_all_models_of_a_release_are_scored(tiny_base: Path) -> None:
     backbone = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     row = {"text": "we go home now", "topic": "soup"}
     text = Scored("model", lambda _: "", lambda row: str(row["text"]), 12)
+    coded = replace(text, prefix=lambda row: f"topic: {row['topic']} ")
+    behind, bare = (joint_losses([each], [backbone], [row]) for each in (coded, text))
+    assert behind == ModelLoss(backbone, 12).per_token([row["text"]], ["topic: soup "])
+    assert behind != bare
     pair = (text, replace(text, text=lambda row: str(row["topic"])))
     (loss, tokens), (more, others) = (each.totals(backbone, [row]) for each in pair)
     assert joint_losses(pair, [backbone] * 2, [row]) == (loss + more) / (tokens + others)

@@ -11,17 +11,14 @@ from rich.console import Console
 
 from rayprivacy.accounting import renyi
 from rayprivacy.auditing.scoring import ModelLoss
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import read_holdout
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.tuning.heldout_loss import heldout_units
-from rayprivacy.tuning.names import REFUSED, UTILITY
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trainable import _Runner
+from rayprivacy.tuning.trainable import REFUSED, UTILITY, _Runner
 from rayprivacy.tuning.trial_recipes import Trials
-from rayprivacy.tuning.trial_report import next_report
-from rayprivacy.tuning.tune import start_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
@@ -42,7 +39,7 @@ def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ra
         trials=2, metric=METRIC, fixed=FIXED, pruning={"grace": 2}, budget={"account": "search", "epsilon": 60.0}
     )
     told = Console(record=True, file=(bench.folder / "told").open("w"), width=200)
-    outcome = start_search(space, (), bench.folder / "out", resume=False, console=told)
+    outcome = bench.search(space, console=told)
     trials = Trials.of(load_space(space), bench.folder / "out")
     charges = bench.charges()
     assert {state for *_, state in charges} == {"committed"}
@@ -57,13 +54,13 @@ def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ra
         assert 0 < abs(row.utility - truth) < 10
         _nowhere([f"{truth:#.6g}", f"{math.exp(truth):#.6g}"], bench.folder, local_ray)
         assert not (folder / "metrics.json").exists()
-        assert next_report(trials, recipe, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
+        assert trials.report(recipe, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
     assert len(charges) == 2 * 4
     assert bench.charges() == charges
     assert outcome.spent == pytest.approx(sum(row.share for row in outcome.rows), rel=1e-6)
     assert outcome.spent <= 1
     assert f"{outcome.best.utility:.4g}" in told.export_text()
-    again = start_search(space, (), bench.folder / "out", resume=True, console=Console(quiet=True))
+    again = bench.search(space, resume=True)
     assert again.rows == outcome.rows
     assert bench.charges() == charges
     bench.ledger.verify()
@@ -76,8 +73,7 @@ def test_a_report_that_is_refused_ends_the_trial(bench: Any, local_ray: Path) ->
     *chunks, report = trials.charges(VALUES)
     order = renyi.best_order([*chunks, report], 1e-6)
     room = sum(renyi.rdp(event, (order,))[0] for event in chunks) + renyi.rdp(report, (order,))[0] / 2
-    budget, relation = Budget(renyi.epsilon_at(room, order, 1e-6), 1e-6), NeighbouringRelation.ADD_OR_REMOVE
-    bench.ledger.create_account("search", PrivacyUnit.USER, relation, budget, "rdp", order=order)
+    bench.account(renyi.epsilon_at(room, order, 1e-6), order=order)
     with chdir(bench.folder):  # the runner goes there, and is an actor elsewhere
         assert _Runner(trials, VALUES, ".").report(1) == {REFUSED: True, "done": True}
     run = trials.recipe(VALUES).release_id

@@ -6,7 +6,6 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.tuning.outcome import conclude
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.study import open_study
@@ -25,9 +24,8 @@ def test_a_trial_without_a_figure(bench: Any, epsilon: float, before: int, state
     study = open_study(trials.space, trials.root)
     distributions = {key: FloatDistribution(0.1, 10.0, log=True) for key in VALUES}
     study.add_trial(create_trial(state=TrialState.FAIL, params=VALUES, distributions=distributions))
-    bill, ledger = trials.bill(VALUES), bench.ledger
-    budget, relation = Budget(epsilon, 1e-6), NeighbouringRelation.ADD_OR_REMOVE
-    ledger.ensure_account("search", PrivacyUnit.USER, relation, budget, "rdp", plan=[event for _, event in bill])
+    bill = trials.bill(VALUES)
+    ledger = bench.account(epsilon, plan=[event for _, event in bill])
     for number, (release, event) in enumerate(bill[:before]):
         ledger.reserve("search", release, f"{number:064x}", event)
     outcome = conclude(trials, ledger, None)

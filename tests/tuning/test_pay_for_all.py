@@ -12,23 +12,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from rich.console import Console
 
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.tuning.tune import start_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 RATES = {"training.optimizer.learning_rate": {"loguniform": [1e-7, 10.0]}}
 
 
-def search(bench: Any, space: Path, out: str = "out", resume: bool = False) -> Any:
-    return start_search(space, (), bench.folder / out, resume=resume, console=Console(quiet=True))
-
-
 @pytest.mark.exhaustive
 def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
-    outcome = search(bench, bench.space(trials=2, concurrent=2))
+    outcome = bench.search(bench.space(trials=2, concurrent=2))
     assert [row.state for row in outcome.rows] == ["finished"] * 2
     charges = bench.charges()
     assert len(charges) == sum(row.charges for row in outcome.rows) == 2 * 2
@@ -44,18 +38,18 @@ def test_charges_are_the_chunks_that_ran(bench: Any, local_ray: Path) -> None:
     assert yaml.safe_load((bench.folder / "out" / "best.yaml").read_text())["privacy"]["account"] == "search"
 
     with pytest.raises(ConfigError, match="--resume"):
-        search(bench, bench.space(trials=2, concurrent=2))
-    again = search(bench, bench.space(trials=3, concurrent=2), resume=True)
+        bench.search(bench.space(trials=2, concurrent=2))
+    again = bench.search(bench.space(trials=3, concurrent=2), resume=True)
     assert [row.values for row in again.rows[:2]] == [row.values for row in outcome.rows]
     assert len(bench.charges()) == 3 * 2
     with pytest.raises(ConfigError, match="another space"):
-        search(bench, bench.space(search=RATES), resume=True)
+        bench.search(bench.space(search=RATES), resume=True)
 
 
 def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: Path) -> None:
     budget = {"account": "search", "epsilon": 1.9, "delta": 1e-6}  # a trial takes 2.0
     with pytest.raises(BudgetRefusedError, match=r"no trial ran.*raise budget\.epsilon"):
-        search(bench, bench.space(trials=2, budget=budget))
+        bench.search(bench.space(trials=2, budget=budget))
     assert bench.charges() == []
 
 
@@ -63,7 +57,7 @@ def test_an_account_too_small_for_one_trial_is_a_refusal(bench: Any, local_ray: 
 def test_a_pruned_trial_pays_for_what_it_ran(bench: Any, local_ray: Path) -> None:
     pruning, budget = {"grace": 1, "reduction": 2}, {"account": "search", "epsilon": 30.0}
     space = bench.space(search=RATES, trials=4, searcher="random", pruning=pruning, budget=budget, seed=3)
-    outcome = search(bench, space)
+    outcome = bench.search(space)
     states = [row.state for row in outcome.rows]
     assert set(states) == {"finished", "pruned"}
     for row in outcome.rows:

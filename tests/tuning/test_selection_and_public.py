@@ -10,6 +10,7 @@ import ray
 from dp_accounting.dp_event import ComposedDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.rdp import RdpAccountant
 from rich.console import Console
+from small_jobs import write_talk
 from typer.testing import CliRunner
 
 from rayprivacy.accounting.accountant import epsilon
@@ -22,13 +23,8 @@ from rayprivacy.tuning import selection
 from rayprivacy.tuning.metric import utility
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trial_recipes import Trials
-from rayprivacy.tuning.tune import start_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def search(bench: Any, space: Path, resume: bool = False, console: Console | None = None) -> Any:
-    return start_search(space, (), bench.folder / "out", resume=resume, console=console or Console(quiet=True))
 
 
 class _Killed(BaseException):
@@ -53,15 +49,15 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
     # It dies before the last trial, then between the commit and the publication: one charge, and the same winner.
     monkeypatch.setattr(selection, "method_of", _dies_at(3))
     with pytest.raises(_Killed):
-        search(bench, space)
+        bench.search(space)
     monkeypatch.undo()
     monkeypatch.setattr(selection, "utility", seen)
     monkeypatch.setattr(selection, "publish", _dies)
     with pytest.raises(_Killed):
-        search(bench, space, resume=True)
+        bench.search(space, resume=True)
     monkeypatch.undo()
     assert len(bench.charges()) == 1
-    winner = search(bench, space, resume=True, console=told)
+    winner = bench.search(space, resume=True, console=told)
 
     assert winner == bench.folder / "out" / "winner"
     losers = sorted(set(figures))[1:]
@@ -75,7 +71,7 @@ def test_a_selection_charges_once_and_only_its_winner_leaves(
     assert not (bench.folder / "out" / "private").exists()
     assert told.export_text().strip() == ""
     with pytest.raises(ReleaseError, match="published elsewhere"):
-        start_search(space, (), bench.folder / "other", resume=False, console=Console(quiet=True))
+        bench.search(space, "other")
 
 
 def _check_charge(bench: Any, space: Path) -> None:
@@ -148,7 +144,7 @@ def _nowhere(text: str, places: list[Path]) -> None:
 def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench: Any, local_ray: Path) -> None:
     private = bench.folder / "talk.parquet"
     private.unlink()
-    bench.talk("public.parquet", "volunteer")
+    write_talk(bench.folder / "public.parquet", "volunteer")
     public = {"source": str(bench.folder / "public.parquet"), "user": "who", "text": "said", "holdout": 0.0}
     space = bench.space(
         recipe="seqpate.yaml",
@@ -159,7 +155,7 @@ def test_a_public_search_runs_without_the_private_corpus_and_pays_nothing(bench:
         trials=2,
         objectives="utility_and_epsilon",
     )
-    outcome = search(bench, space)
+    outcome = bench.search(space)
     assert [row.state for row in outcome.rows] == ["finished"] * 2
     assert (outcome.spent, {row.share for row in outcome.rows}) == (None, {None})
     assert not (bench.folder / "ledger.db").exists()

@@ -1,19 +1,20 @@
 """What a space file may say; every refusal names the key and the remedy, before anything is opened."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import Space, load_space
 from rayprivacy.tuning.trial_recipes import Trials
-from rayprivacy.tuning.tune import feasible, start_search
+from rayprivacy.tuning.tune import feasible
 
 QUERIES = {"votes.queries": {"choice": [20, 40]}}
+CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
 
 
@@ -40,6 +41,20 @@ PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
         ({"objectives": "utility_and_epsilon"}, "search lacks privacy.epsilon"),
         ({"trails": 3}, "'trails' is not a key of the space: did you mean 'trials'?"),
         ({"budget": {"account": "a", "epsilon": -1}}, "'budget.epsilon'"),
+        ({"metric": {"name": "heldout_loss"}}, "noise_multiplier goes with 'heldout_loss'"),
+        ({"metric": {"name": "distinct_2", "noise_multiplier": 1.0}}, "noise_multiplier goes with 'heldout_loss'"),
+        ({"metric": CHARGED | {"text": "public.txt"}}, "text goes with 'public_perplexity'"),
+        ({"metric": CHARGED | {"noise_multiplier": 0}}, "'metric.noise_multiplier'"),
+        ({"metric": CHARGED | {"noise_multiplier": math.nan}}, "'metric.noise_multiplier'"),
+        ({"metric": CHARGED | {"most": math.inf}}, "'metric.most'"),
+        ({"metric": CHARGED | {"records": 0}}, "'metric.records'"),
+        ({"metric": {"name": "private_loss"}}, "it reads private text, and what steers"),
+        ({"metric": {"name": "heldout_perplexity"}}, "charged as 'heldout_loss'"),
+        (
+            {"metric": CHARGED, "charging": "select", "searcher": "random"},
+            "are one mechanism: use charging pay_for_all",
+        ),
+        ({"metric": CHARGED, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
     ],
 )
 def test_a_wrong_space_is_one_sentence(bench: Any, blocks: dict[str, Any], says: str) -> None:
@@ -119,7 +134,7 @@ def test_a_public_search_keeps_no_other_path_of_the_private_side(bench: Any) -> 
 def test_a_password_is_refused_before_anything_is_written(bench: Any) -> None:
     space = bench.space(fixed={"privacy": {"ledger": "postgresql://me:hunter2@db/ledger"}})
     with pytest.raises(ConfigError) as refused:
-        start_search(space, (), bench.folder / "out", resume=False, console=Console(quiet=True))
+        bench.search(space)
     assert "hunter2" not in str(refused.value)
     assert not (bench.folder / "out").exists()
 
