@@ -167,7 +167,10 @@ class Plan:
 
         Raises:
             ConfigError: no noise is enough for the budget.
+            ValueError: more than one block is calibrated.
         """
+        if sum(block.calibrated for block in blocks) > 1:
+            raise ValueError("two blocks are calibrated, and each would take all that the others leave: make them one")
         given = [None if block.calibrated else block.stages(recipe) for block in blocks]
         beside = [event for stages in given if stages for stage in stages for event in stage.charges]
         fitted = tuple(block.fitted(recipe, beside) if block.calibrated else block for block in blocks)

@@ -1,13 +1,22 @@
-"""What domain-private training claims, in words and figures: for the certificate, the card and the plan."""
+"""What domain-private training claims, and of which accounts, in words and figures."""
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves
 from rayprivacy.blocks.steps_plan import sampled_steps
+from rayprivacy.core.units import Protection
 from rayprivacy.dpsgd.settings import NoiseScheduleConfig
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import Placed, Where, at
 from rayprivacy.runs.plan import SecondAccount
+
+
+def second_account(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAccount | None:
+    """The plain account that pays for all steps besides."""
+    budget, central = recipe.central_budget, recipe.redacted.central
+    if budget is None or central is None:
+        return None
+    return SecondAccount(central.account, budget, Protection(steps.unit), steps.central_event_of(range(steps.steps)))
 
 
 def figures_of(

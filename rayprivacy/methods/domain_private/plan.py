@@ -13,14 +13,13 @@ from dp_accounting.dp_event import DpEvent
 from rayprivacy.blocks.pretrain_plan import Pretrain
 from rayprivacy.blocks.steps_plan import Steps, fitting_noise, sampled_steps
 from rayprivacy.blocks.writing_plan import Writing, measuring_stage
-from rayprivacy.core.units import Protection
-from rayprivacy.methods.domain_private.claim import as_published, assumptions_of, figures_of
+from rayprivacy.methods.domain_private.claim import as_published, assumptions_of, figures_of, second_account
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.policies.make import make_policy
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import Placed
-from rayprivacy.runs.plan import Plan, SecondAccount, composed
+from rayprivacy.runs.plan import Plan, composed
 
 STEPS, WRITING = "scheduled DP-SGD", "synthetic text"
 
@@ -43,7 +42,7 @@ class Scheduled(Steps):
     def facts(self, recipe: DomainPrivateRecipe) -> Mapping[str, Any]:
         """Policy, accounts and figures."""
         steps, policy = self.mechanism, policy_name(recipe)
-        second, published = _central(recipe, steps), as_published(recipe, steps.steps - sum(steps.redacted))
+        second, published = second_account(recipe, steps), as_published(recipe, steps.steps - sum(steps.redacted))
         return {
             **super().facts(recipe),
             "policy": policy,
@@ -60,14 +59,6 @@ def _light(recipe: DomainPrivateRecipe, steps: NoisySteps) -> float:
         return given or 0.0
     lines = ((recipe.training.sampling_rate, sum(steps.redacted), 1.0),)
     return fitting_noise(lines, steps.event, budget, recipe.privacy.composition)
-
-
-def _central(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAccount | None:
-    """The plain account that pays for all steps besides."""
-    budget, central = recipe.central_budget, recipe.redacted.central
-    if budget is None or central is None:
-        return None
-    return SecondAccount(central.account, budget, Protection(steps.unit), steps.central_event_of(range(steps.steps)))
 
 
 def policy_name(recipe: DomainPrivateRecipe) -> str:
