@@ -28,6 +28,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from rayprivacy.blocks.steps_plan import sampled_steps
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
@@ -38,7 +39,6 @@ from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.release.strategy import prefix_error, prefix_strategy
-from rayprivacy.runs.sampled_steps import sampled_steps
 
 TOKENS, VOCABULARY, END, RECORDS = 24, 1000, 0, 8
 TRAINED, HELD_OUT = 2500, 240  # speakers; those held out are halved for tuning and testing

@@ -53,6 +53,7 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.auditing.exposure import rank
 from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.auditing.secrets import candidates
+from rayprivacy.blocks.steps_plan import with_learning_rate
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import Budget, PrivacyUnit
@@ -80,7 +81,6 @@ from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import MARK, Policy
 from rayprivacy.policies.slots import SlotPolicy
 from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.runs.sampled_steps import with_learning_rate
 from rayprivacy.sanitize.settings import KINDS
 
 USR, HOME, AWAY = "USR:", "airline", "media"

@@ -25,12 +25,11 @@ from ensembles import HALVES, heldout_rows
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import perplexity
-from rayprivacy.methods.generator.card import METHOD
-from rayprivacy.methods.generator.plan import planned_steps
+from rayprivacy.methods.generator.plan import STEPS, plan_run
+from rayprivacy.methods.generator.recipe import METHOD
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.settings import TeachersConfig
@@ -53,11 +52,10 @@ def row(name: str, epsilon: float, seed: int, work: Path, half: str, changes: li
         f"corpus.source={work}/private.parquet",
     ]  # fmt: skip
     recipe: Any = load_recipe(JOBS / "generator" / "europarl.yaml", overrides)
-    run = Run.open(work / "dpsgd" / label, recipe, resume=True, measured=False)
-    drive(METHOD, run)
+    run, _ = drive(METHOD, recipe, work / "dpsgd" / label, measured=False)
     found = {"row": name, "epsilon": epsilon, "seed": seed, "half": half, "changes": changes}
     found |= {"settings": ", ".join([SETTINGS[name], *changes]), "cores": torch.get_num_threads()}
-    found |= {"noise_multiplier": round(planned_steps(recipe).noise_multiplier, 4)}
+    found |= {"noise_multiplier": round(plan_run(recipe).stage(STEPS).mechanism.noise_multiplier, 4)}
     seconds = {"training_s": run.timings()["DP-SGD"], "seconds": round(time.perf_counter() - began, 1)}
     models = {"base": str(recipe.model.base), "perplexity": str(run.root / "model")}
     return found | {name: measured(run, half, model) for name, model in models.items()} | seconds

@@ -40,6 +40,7 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.decay import DecayingNoise
 from rayprivacy.accounting.schedule import NoiseSchedule
 from rayprivacy.auditing.roc import auc
+from rayprivacy.blocks.steps_plan import PART_FILES, SampledPrivacyConfig, sampled_steps
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Document, packed, physical_batches
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
@@ -60,7 +61,6 @@ from rayprivacy.models.tagger import load_tagger
 from rayprivacy.models.tagger_settings import TaggerConfig
 from rayprivacy.models.trainable import trainable
 from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, sampled_steps
 
 COLUMNS, TOKENS, AT_ONCE = ("intent", "slots"), 32, 2048
 EPSILON, DELTA, PAPERS_DELTA, PAPERS_WORKERS = 8.0, 1e-6, 5e-4, 8

@@ -30,6 +30,7 @@ from europarl import EARLIER
 from kept_rows import KeptRows
 from seqpate_table import bench, row_recipe
 
+from rayprivacy.blocks.steps_plan import sampled_steps
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.dpsgd.batches import physical_batches
@@ -49,7 +50,6 @@ from rayprivacy.models.pretraining import pretrained
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig, ModelConfig, PretrainConfig
 from rayprivacy.models.trainable import merged, trainable
-from rayprivacy.runs.sampled_steps import sampled_steps
 from rayprivacy.runs.session import ray_session
 
 RECIPES = Path(__file__).parent.parent / "jobs" / "seqpate"

@@ -28,7 +28,8 @@ from europarl import EARLIER
 
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.plan import round_mechanism
+from rayprivacy.methods.seqpate.blocks import GATE
+from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import FIRST
 from rayprivacy.methods.seqpate.query_selection import select_queries
 from rayprivacy.models.backbone import load_backbone
@@ -69,7 +70,7 @@ def _kind(kind: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     backbone = load_backbone(recipe.model)
     rows, _, warm, spec = before_features(run, backbone, load_prompts(recipe.prompts))
     queries = select_queries(rows, warm, backbone, recipe.votes, arguments.queries, recipe.seed)
-    mechanism = round_mechanism(recipe, len(queries))
+    mechanism = replace(plan_run(recipe).stage(GATE).mechanism, queries=len(queries))
     found: list[dict[str, Any]] = []
     sums: list[Any] = []
     for share in arguments.shares:

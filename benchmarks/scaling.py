@@ -52,15 +52,17 @@ from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.ensemble import ensemble
-from rayprivacy.methods.seqpate.plan import round_mechanism
+from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import Round, bases, pseudo_rows, round_queries, warm_students
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import join
 from rayprivacy.models.queries import Queries
 from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.runs.directory import Run
+from rayprivacy.runs.decide import decided
+from rayprivacy.runs.directory import Run, stored_recipe
 from rayprivacy.runs.drive import drive
 from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.group import TeacherGroup
@@ -162,16 +164,15 @@ def _alone(call: Any, *arguments: Any) -> Any:
 
 def _whole_run(work: Path, method: str) -> dict[str, float]:
     """Seconds of each stage of one small run."""
-    run = _run(work, method)
-    drive(method_of(run.recipe), run)
+    recipe = _recipe(work, method)
+    run, _ = drive(method_of(recipe), recipe, work / method, console=Console(quiet=True))
     return run.timings()
 
 
-def _run(work: Path, method: str) -> Run[Any]:
+def _recipe(work: Path, method: str) -> Any:
     own = [f"privacy.ledger=sqlite:///{work}/{method}.db", f"privacy.key={work}/key"]
     own += [f"model.base={work}/base", "model.dtype=float32"]
-    recipe = load_recipe(JOBS / method / "chat.yaml", [*SMALL[method], *own])
-    return Run.open(work / method, recipe, resume=True, console=Console(quiet=True))
+    return load_recipe(JOBS / method / "chat.yaml", [*SMALL[method], *own])
 
 
 def _write_corpus(work: Path) -> None:
@@ -197,12 +198,14 @@ def _config(work: Path) -> CorpusConfig:
 
 def _prepare(work: Path) -> None:
     """The ensemble and the questions of the run that is there."""
-    run = _run(work, "seqpate")
+    recipe = decided(_recipe(work, "seqpate"), stored_recipe(work / "seqpate"))
+    run = Run.open(work / "seqpate", recipe, resume=True, console=Console(quiet=True))
     backbone = load_backbone(run.recipe.model)
     rows = pseudo_rows(run, backbone, load_prompts(run.recipe.prompts), backbone.model, Round(0, "0"))
     _, warm = warm_students(run, backbone, bases(run, backbone, rows), rows)
-    queries, spec = round_queries(run, backbone, rows, warm, Round(0, "0")), ensemble(run, backbone, run.recipe.model)
-    mechanism = round_mechanism(run.recipe, len(queries))
+    votes = plan_run(recipe).stage(GATE).mechanism
+    queries = round_queries(run, backbone, rows, warm, Round(0, "0"), votes.queries)
+    spec, mechanism = ensemble(run, backbone, recipe.model), replace(votes, queries=len(queries))
     task = Task(_config(work), work / "key", spec, queries, mechanism, _tokens(spec))
     (work / "task.pickle").write_bytes(pickle.dumps(task))
 

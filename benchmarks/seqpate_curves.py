@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from rayprivacy.evaluation.language import perplexity
-from rayprivacy.methods.seqpate.plan import round_mechanism
+from rayprivacy.methods.seqpate.blocks import GATE
+from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import Round, save_tensors
 from rayprivacy.methods.seqpate.query_selection import candidate_tokens, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
@@ -72,7 +73,7 @@ def _of_queries(found: Any, pool: Any, recipe: SeqPateRecipe) -> Iterator[dict[s
     """Students of one number of queries: of plain votes, of clipped ones, and of what the gate releases of these."""
     start, votes = found.start(recipe), recipe.votes
     queries = select_queries(found.rows, start, found.backbone, votes, votes.queries, recipe.seed)
-    mechanism = round_mechanism(recipe, len(queries))
+    mechanism = replace(plan_run(recipe).stage(GATE).mechanism, queries=len(queries))
     names = {"queries": len(queries), "clip": mechanism.clip}
     rows = Round.of(0, start).rows(found.run)
     for curve, clip in (("votes without noise", None), ("clipped without noise", mechanism.clip)):
@@ -87,6 +88,6 @@ def _mean(
     found: Any, pool: Any, queries: Queries, recipe: SeqPateRecipe, clip: float | None, rows: Any = None
 ) -> torch.Tensor:
     """Mean ballots of all teachers without noise: an internal figure's input, never released."""
-    mechanism = replace(round_mechanism(recipe, len(queries)), clip=clip)
+    mechanism = replace(plan_run(recipe).stage(GATE).mechanism, queries=len(queries), clip=clip)
     sums, _ = found.voted(pool, queries, mechanism, rows)
     return torch.from_numpy(mechanism.to_mean(sums.reveal())).float()

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from ensembles import HALVES, heldout_rows, prepared
 from europarl import EARLIER
 from seqpate_curves import curves
 
+from rayprivacy.blocks.pretrain import pretrained_base
 from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.counting import nobody
 from rayprivacy.core.keys import load_or_create_key
@@ -42,11 +44,12 @@ from rayprivacy.evaluation.fluency import total_nll
 from rayprivacy.evaluation.language import perplexity
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.blocks import GATE, queries_by_round
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
 from rayprivacy.methods.seqpate.ensemble import question_of
 from rayprivacy.methods.seqpate.heldout import nonprivate_student
 from rayprivacy.methods.seqpate.phrases import phrase_metrics
-from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism, queries_of_round, round_mechanism
+from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import Round, pseudo_rows
 from rayprivacy.methods.seqpate.query_selection import select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
@@ -55,13 +58,17 @@ from rayprivacy.methods.seqpate.targets import vote_targets
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.pretraining import pretrained_base
 from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.pool import teacher_pool
 
 RECIPES = Path(__file__).parent.parent / "jobs" / "seqpate"
 PAPER = ("plain", "merge_p", "kl", "no_pseudo", "no_efficient_kd", "laplace", "top_k_200", "top_p", "curriculum")
 BEYOND = ("default", "wide_clip", "mixed", "entropy", "auto_queries", "rounds")
+
+
+def _votes(recipe: SeqPateRecipe) -> Any:
+    """All queries of a row as one mechanism."""
+    return plan_run(recipe).stage(GATE).mechanism
 
 
 class Bench:
@@ -98,26 +105,26 @@ class Bench:
         """What each phrase costs by the shards it occurs in, for the noise of a recipe; internal."""
         shards = self.run.private("shards")
         manifest, phrases = read_manifest(shards), load_phrases(recipe.corpus.phrases)
-        return phrase_metrics(shards, manifest, phrases, planned_mechanism(recipe), recipe.privacy.delta)
+        return phrase_metrics(shards, manifest, phrases, _votes(recipe), recipe.privacy.delta)
 
     def row(self, recipe: SeqPateRecipe, pool: Any) -> dict[str, Any]:
         """Release the votes of one row, train its student, and measure it."""
         began = time.perf_counter()
         student, rows, asked_queries = self.start(recipe), self.rows, 0
-        gate = self._gate(recipe)
+        gate, votes = self._gate(recipe), _votes(recipe)
         for number in range(recipe.votes.rounds):
             asked = Round.of(number, student)
             if number:
                 rows = pseudo_rows(self.run, self.backbone, self.prompts, student.model(), asked)
-            count = queries_of_round(recipe, number)
+            count = queries_by_round(votes.queries, recipe.votes.rounds)[number]
             queries = select_queries(rows, student, self.backbone, recipe.votes, count, recipe.seed + number)
-            mechanism = round_mechanism(recipe, len(queries))
+            mechanism = replace(votes, queries=len(queries))
             asked_queries += len(queries)
             sums, manifest = self.voted(pool, queries, mechanism, asked.rows(self.run))
             question = question_of(self.spec, self.backbone.tokenizer, asked, queries, asked.rows(self.run))
             named = Asked(self.corpus, question)
-            votes = gate.release_votes(recipe.release_id, mechanism, sums, manifest, asked=named)
-            noisy = torch.from_numpy(votes.value).float()
+            released = gate.release_votes(recipe.release_id, mechanism, sums, manifest, asked=named)
+            noisy = torch.from_numpy(released.value).float()
             targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)
             student = student.distilled(queries, targets, rows, recipe.student)
         found = {"perplexity": round(self.perplexity(student), 3), "queries": asked_queries, "sigma": mechanism.sigma}

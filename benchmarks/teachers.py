@@ -17,6 +17,7 @@ import platform
 import resource
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,9 @@ from safetensors.torch import load_file
 from rayprivacy.corpus.parts import read_part
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.ensemble import ensemble
-from rayprivacy.methods.seqpate.plan import round_mechanism
+from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.query_selection import select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.adapters import Basis, HeadAdapter
@@ -109,7 +111,7 @@ def _ensemble(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         shutil.rmtree(spec.workspace.root, ignore_errors=True)
         spec.workspace.prepare()
         queries = select_queries(rows, warm, backbone, recipe.votes, arguments.queries, recipe.seed)
-        mechanism = round_mechanism(recipe, len(queries))
+        mechanism = replace(plan_run(recipe).stage(GATE).mechanism, queries=len(queries))
         before = _peak_mb()
         with teacher_pool(spec, recipe.resources) as pool:
             ray.get([worker.actor.ready.remote() for worker in pool.actors.workers])

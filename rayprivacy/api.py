@@ -5,7 +5,7 @@ Imports that take seconds (torch, Ray, transformers) stand inside the functions 
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,62 +196,19 @@ def run(
         RayPrivacyError: whatever else stopped the run, in one sentence without private text.
     """
     from rayprivacy.reporting.page import write_report
-    from rayprivacy.runs.account import open_account
     from rayprivacy.runs.audit import audit_finished
-    from rayprivacy.runs.checks import check_recipe
-    from rayprivacy.runs.decide import decided
-    from rayprivacy.runs.directory import Run
     from rayprivacy.runs.drive import drive
 
-    method = method_of(recipe)
-    shown_on = console or Console(stderr=True)
-    mirror = mirror_of(str(out), work, private=mirror_private)
-    check_recipe(method, recipe)
-    # Before the account is asked, which knows releases by their whole name.
-    recipe = decided(recipe, _begun(Path(out), mirror, resume))
-    with closing(open_account(recipe, method.planned(recipe))) as ledger:
-        if ledger.news:
-            shown_on.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
-    opened = (
-        Run.open_mirrored(mirror, recipe, resume=resume, console=shown_on)
-        if mirror
-        else Run.open(Path(out), recipe, resume=resume, console=shown_on)
-    )
-    if dataset is not None:
-        _hand_over(opened, dataset)
-    drive(method, opened)
+    method, mirror = method_of(recipe), mirror_of(str(out), work, private=mirror_private)
+    root = mirror.root if mirror else Path(out)
+    done, _ = drive(method, recipe, root, resume=resume, dataset=dataset, console=console, mirror=mirror)
     if recipe.audit:
-        with opened.stage("audit"):
-            audit_finished(
-                method,
-                opened.recipe,
-                opened.root,
-                users=recipe.audit.users,
-                shadows=recipe.audit.shadows,
-                console=opened.console,
-            )
-    with opened.stage("report"):
-        write_report(opened.root)
-    return Result(opened.root, mirror.uri if mirror else None)
-
-
-def _begun(out: Path, mirror: Mirror | None, resume: bool) -> dict[str, Any] | None:
-    """The resolved recipe of the run that is there already; None where there is none."""
-    from rayprivacy.runs.directory import RECIPE
-    from rayprivacy.runs.files import read_mapping
-
-    if mirror and resume and mirror.holds_run():
-        mirror.pull()
-    stored = (mirror.root if mirror else out) / RECIPE
-    return read_mapping(stored, "recipe") if stored.is_file() else None
-
-
-def _hand_over(opened: Any, dataset: "Dataset") -> None:
-    from rayprivacy.core.keys import load_or_create_key
-    from rayprivacy.runs.source import write_dataset
-
-    with opened.stage("dataset"):
-        write_dataset(opened, dataset, load_or_create_key(Path(opened.recipe.privacy.key).absolute()))
+        users, shadows = recipe.audit.users, recipe.audit.shadows
+        with done.stage("audit"):
+            audit_finished(method, done.recipe, done.root, users=users, shadows=shadows, console=done.console)
+    with done.stage("report"):
+        write_report(done.root)
+    return Result(done.root, mirror.uri if mirror else None)
 
 
 def tune(

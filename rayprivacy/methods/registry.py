@@ -24,12 +24,12 @@ from rayprivacy.runs.recipe import Recipe
 
 GROUP = "rayprivacy.methods"
 METHODS = {
-    "seqpate": "rayprivacy.methods.seqpate.card:METHOD",
-    "generator": "rayprivacy.methods.generator.card:METHOD",
-    "santext": "rayprivacy.methods.santext.card:METHOD",
-    "two_stage": "rayprivacy.methods.two_stage.card:METHOD",
-    "domain_private": "rayprivacy.methods.domain_private.card:METHOD",
-    "edp_sgd": "rayprivacy.methods.edp_sgd.card:METHOD",
+    "seqpate": "rayprivacy.methods.seqpate.recipe:METHOD",
+    "generator": "rayprivacy.methods.generator.recipe:METHOD",
+    "santext": "rayprivacy.methods.santext.recipe:METHOD",
+    "two_stage": "rayprivacy.methods.two_stage.recipe:METHOD",
+    "domain_private": "rayprivacy.methods.domain_private.recipe:METHOD",
+    "edp_sgd": "rayprivacy.methods.edp_sgd.recipe:METHOD",
 }
 
 

@@ -17,14 +17,8 @@ from rayprivacy.runs.recipe import Recipe
 def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -> Ledger:
     """Open the ledger and refuse what the account, or the one that pays besides, cannot pay.
 
-    Args:
-        recipe: names the ledger and the account, which is opened with the recipe's budget if it is not there.
-        plan: everything the run will charge, and what that protects.
-        expected_head: a head of the ledger seen earlier.
-
-    Raises:
-        BudgetRefusedError: less is left than this run asks for, and it has not been charged before.
-        LedgerError: the account protects something else, composes otherwise, or the ledger lacks the head.
+    The account is opened with the recipe's budget if it is not there; with `expected_head`, a ledger that lacks that
+    head is refused.
     """
     privacy, second, terms = recipe.privacy, plan.second, terms_of(recipe, plan)
     ledger = privacy.open_ledger(expected_head)
@@ -38,11 +32,7 @@ def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -
 
 
 def terms_of(recipe: Recipe, plan: Plan) -> More:
-    """What an account of a recipe is about, beside unit and relation: the same for a run and for a search.
-
-    Raises:
-        ConfigError: the list of phrases cannot be read.
-    """
+    """What an account of a recipe is about, beside unit and relation: the same for a run and for a search."""
     terms = More(corpus=recipe.privacy.corpus, kind=plan.protection.kind, of=meaning_of(recipe, plan))
     if plan.policy:
         terms["policy"] = plan.policy
@@ -54,18 +44,8 @@ def settle_account(
 ) -> None:
     """Open one account or find it, see that it can pay, and only then let it say what it protects.
 
-    Args:
-        ledger: the ledger.
-        name: of the account.
-        release_id: what it is to pay for; nothing more is asked for where it has been charged before.
-        composition: its rule.
-        budget: its cap, if it is opened.
-        protection: what the release protects.
-        terms: what else the account is about, with `of`; `plan` is all that the release charges.
-
-    Raises:
-        BudgetRefusedError: less is left than the plan costs.
-        LedgerError: the account protects something else, or composes otherwise.
+    Nothing more is asked for where the release was charged before. `terms` has `plan`, all that the release charges,
+    and `of`, what the account is about.
     """
     ledger.ensure_account(name, protection.unit, protection.relation, budget, composition, **terms)
     if not ledger.charges_of(name, release_id):
@@ -78,12 +58,7 @@ def charged_besides(
 ) -> str:
     """A sentence for people where a release has more charges of a kind than a run of it makes; empty where it has not.
 
-    Args:
-        ledger: the book.
-        account: the account that pays.
-        release_id: the release.
-        event: of the charge that was made now.
-        planned: of all charges that one run makes.
+    `event` is of the charge that was made now, `planned` those of all charges that one run makes.
     """
     charges = [charge.event for charge in ledger.charges_of(account, release_id) if charge.is_live]
     found, most = (sum(_alike(each, event) for each in events) for events in (charges, planned))

@@ -1,9 +1,30 @@
 """Sentences about what a claim rests on and the software cannot check. Plans choose, certificates print them.
 
-A method adds its own in its plan.
+A method adds its own in its plan, and each block brings its own; where in the certificate a sentence stands is a matter
+of what it is about (`Where`).
 """
 
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TypeAlias
+
 from rayprivacy.core.units import PrivacyUnit
+
+
+class Where(IntEnum):
+    """What a sentence is about, in the order of the certificate."""
+
+    CLAIM = 0
+    UNIT = 1
+    PUBLIC = 2
+    PRETRAINING = 3
+    RELEASED = 4
+    STEPS = 5
+    NOISE = 6
+    TIME = 7
+
+
+Placed: TypeAlias = tuple[Where, str]
 
 OF_UNIT = {
     PrivacyUnit.USER: (
@@ -24,6 +45,21 @@ DISCRETE_NOISE = {
     "laplace": "The discrete Laplace on a grid of 2^-20 is accounted as the continuous one, except by pure epsilon.",
 }
 TIMING = "Running time and memory are not protected."
+
+
+def at(where: Where, *sentences: str) -> tuple[Placed, ...]:
+    """Some sentences about one thing."""
+    return tuple((where, sentence) for sentence in sentences)
+
+
+def in_order(said: Iterable[Placed]) -> tuple[str, ...]:
+    """The sentences in the order of the certificate, each once."""
+    return tuple(dict.fromkeys(sentence for _, sentence in sorted(said, key=lambda each: each[0])))
+
+
+def of_unit(unit: PrivacyUnit) -> tuple[Placed, ...]:
+    """What any claim about a unit rests on."""
+    return (*at(Where.UNIT, *OF_UNIT[unit]), (Where.TIME, TIMING))
 
 
 def of_training(unit: PrivacyUnit, bands: int = 1, microbatches: int | None = None) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import load_key
 from rayprivacy.runs.directory import CERTIFICATE
 from rayprivacy.runs.method import Method
-from rayprivacy.runs.pretraining import on_its_base
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.scored import attacked_models
 from rayprivacy.runs.shadows import train_shadows
@@ -22,22 +21,13 @@ def audit_finished(
 ) -> dict[str, Any]:
     """Attack a finished run, write `audit.json` into it, and return what that says.
 
-    Args:
-        method: of the run.
-        recipe: of the run.
-        root: the run directory, not yet cleaned.
-        users: training users that are attacked, at most, and held-out ones.
-        shadows: models that are trained first, for the stronger attacks; 0 leaves these out.
-        console: where the progress of shadow models is shown.
-
-    Raises:
-        ConfigError: the run is not finished, was cleaned, has no held-out users, protects phrases, or has no model.
-        KeyFileError: the key is not that of the run.
+    At most `users` training users are attacked, and held-out ones; `shadows` models are trained first, for the stronger
+    attacks.
     """
     if not method.card.has_model:
         raise ConfigError(f"method '{recipe.method}' releases no model, so it has no losses to attack.")
     if (root / CERTIFICATE).exists():  # of a run that is not finished the audit itself says so
-        recipe = on_its_base(root, recipe)
+        recipe = recipe.on_its_base(root)
     audit = RunAudit(
         root,
         recipe.model,

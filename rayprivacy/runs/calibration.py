@@ -20,9 +20,7 @@ _PACKAGES = ("rayprivacy", "dp-accounting", "numpy", "scipy")
 def kept(compute: Callable[[], float], *inputs: Any) -> float:
     """A positive number that was computed from these inputs before, or is now.
 
-    Args:
-        compute: finds the number; what it raises is not kept.
-        inputs: everything that the number depends on, as JSON values.
+    Inputs are all that it depends on, as JSON values; what `compute` raises is not kept.
     """
     return float(_kept(compute, _is_positive, inputs))
 
@@ -30,9 +28,7 @@ def kept(compute: Callable[[], float], *inputs: Any) -> float:
 def kept_values(compute: Callable[[], dict[str, Any]], *inputs: Any) -> dict[str, Any]:
     """Values by name that were computed from these inputs before, or are now, as JSON has them.
 
-    Args:
-        compute: finds the values; what it raises is not kept.
-        inputs: everything that the values depend on, as JSON values.
+    Inputs as in `kept`.
     """
     return dict(_kept(compute, lambda found: isinstance(found, dict), inputs))
 

@@ -5,22 +5,14 @@ from rayprivacy.evaluation.settings import require_extra
 from rayprivacy.evaluation.texts import LEAST_TEXTS
 from rayprivacy.models.sentence_weights import sentence_weights
 from rayprivacy.runs.method import Method
+from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe
 
 
-def check_recipe(method: Method, recipe: Recipe, *, measured: bool = True) -> None:
-    """Refuse what would fail after something was spent.
-
-    Args:
-        method: of the recipe.
-        recipe: the recipe.
-        measured: whether the run will be compared with private text, if its recipe says so.
-
-    Raises:
-        ConfigError: private inputs of the method cannot be used, a package of the extra `eval` is missing, the run is
-            to write too few texts for a comparison, or an audit is wanted of a method without a language model.
-    """
+def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
+    """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
     method.check_inputs(recipe)
+    plan.check(recipe)
     if recipe.audit and not method.card.has_model:
         raise ConfigError(
             f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
@@ -45,12 +37,7 @@ def tags_alone(method: str) -> str:
 
 
 def check_comparison(recipe: Recipe) -> None:
-    """Refuse a comparison that cannot be made.
-
-    Raises:
-        ConfigError: a package of the extra `eval` or the sentence model is missing, or the run is to write too few
-            texts.
-    """
+    """Refuse a comparison that cannot be made."""
     require_extra("evaluation.compare")
     sentence_weights()
     if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:

@@ -1,8 +1,8 @@
 """The comparison of a run's released text with its private text, as `rayprivacy evaluate` makes it of files.
 
     private shards    -> at most `evaluation.compare` training texts -+
-    held-out users    -> at most so many of their texts --------------+-> evaluation.json, evaluation.md (internal)
-    released text     -> at most so many texts -----------------------+
+    held-out users    -> as many of their texts at most --------------+-> evaluation.json, evaluation.md (internal)
+    released text     -> as many texts at most -----------------------+
 
 It is the last stage. Problems visible from public settings (a missing package, too few texts requested) are refused
 before anything is charged. The number of private texts is itself private, so if there are too few, the stage is skipped
@@ -46,11 +46,7 @@ def compare_with_private(run: Run[R], card: Card, backbone: Backbone | None, cod
 
     Does nothing where `evaluation.compare` is 0. Killed, it is repeated.
 
-    Args:
-        run: the run, with its shards.
-        card: of its method, which names the file of the released text.
-        backbone: the base model, whose perplexity of the texts is measured; None leaves it out.
-        codes: the control codes of the synthetic text, if it has any: a classifier learns the first label.
+    Without a backbone the perplexity of the texts is left out; with codes a classifier learns their first label.
     """
     if not run.recipe.evaluation.compare:
         return
@@ -91,7 +87,7 @@ def _compared(run: Run[R], texts: Path, backbone: Backbone | None, codes: Codes 
 
 
 def _counter(run: Run[R]) -> Callable[[str], None]:
-    """Counts the groups of figures as they begin; each once, so that nobody sees whether the labels could be used."""
+    """Counts the groups of figures as they begin; each once, whether the labels could be used or not."""
     begun: set[str] = set()
 
     def say(group: str) -> None:
@@ -102,7 +98,7 @@ def _counter(run: Run[R]) -> Callable[[str], None]:
 
 
 def _texts(files: Sequence[Path], most: int, columns: Mapping[str, str], codes: Codes | None) -> Texts:
-    """At most so many texts of some files together, each treated as `rayprivacy evaluate` does."""
+    """At most `most` texts of some files together, each treated as `rayprivacy evaluate` does."""
     rows = drawn_rows(files, most, list(columns.values()))
     label = columns.get("label")
     if codes is not None and label is not None:  # a value that is on no public list is `other`, as it was in training

@@ -1,6 +1,6 @@
 """The context of a run: what every method is given, and the two ways through the release gate, named by stage."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.corpus.verify_job import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.settings import ModelConfig, PretrainConfig
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.charging import Asked, input_digest
 from rayprivacy.release.files import FileRelease, release_file
 from rayprivacy.release.gate import Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism
@@ -27,14 +27,29 @@ from rayprivacy.runs.audit_rows import planted_rows
 from rayprivacy.runs.demand import await_machines
 from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan
-from rayprivacy.runs.pretrain_plan import OWN_TEXTS, PRETRAINING, PRETRAINING_STEPS
-from rayprivacy.runs.pretraining import Pretrained, pretrained_base
 from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.recipe import LOCAL
 from rayprivacy.runs.source import corpus_of
 from rayprivacy.runs.superseded import forget_another_corpus
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The base model after training on public text (`blocks.pretrain`).
+
+    Attributes:
+        backbone: the model.
+        config: how other processes load it.
+        text: digest of the public text.
+        figures: loss on held-out public text before and after, in nats for each token.
+    """
+
+    backbone: Backbone
+    config: ModelConfig
+    text: str
+    figures: dict[str, float]
 
 
 @dataclass
@@ -50,10 +65,10 @@ class RunContext(Generic[R]):
         until: chunks after which to stop and to leave the model alone, without a certificate; None for a whole run.
         corpus: the sharded corpus, after `shard`.
         base: the model that the recipe names, after `load_model`.
-        pretrained: what it became by training on public text, after `load_model`; None where it is not trained.
+        pretrained: what it became by training on public text; None where it was not trained.
         layer_scales: digest and origin of the scales of layers, by the stage that trained with them.
         tried: what was tried on public tokens before the steps of a stage, in a sentence, by the stage.
-        told_besides: whether it was said that the release was charged for something else, too.
+        besides_said: whether it was said that the release was charged for something else, too.
     """
 
     run: Run[R]
@@ -67,7 +82,7 @@ class RunContext(Generic[R]):
     pretrained: Pretrained | None = field(init=False, default=None)
     layer_scales: dict[str, str] = field(init=False, default_factory=dict)
     tried: dict[str, str] = field(init=False, default_factory=dict)
-    told_besides: bool = field(init=False, default=False)
+    besides_said: bool = field(init=False, default=False)
 
     @property
     def recipe(self) -> R:
@@ -177,7 +192,7 @@ class RunContext(Generic[R]):
             yield piece
 
     def counter(self, what: str) -> Told:
-        """A function that is told how many pieces of a count are finished, for code that knows no run.
+        """A function to report how many pieces of a count are finished, for code that knows no run.
 
         Args:
             what: a count of the plan.
@@ -213,36 +228,16 @@ class RunContext(Generic[R]):
             self.progress.show(PARTS_SHARDED, self.plan.parts)
         return self.corpus
 
-    def load_model(
-        self, pretrain: PretrainConfig | None = None, documents: Sequence[str] | None = None, **public_inputs: str
-    ) -> Backbone:
-        """Load the base model, train it on public text where that is asked for, and hold the run to all of this.
-
-        Args:
-            pretrain: the public text and how it is trained on, for a recipe with a `pretrain` block.
-            documents: what it is trained on, where that is not the public text as it stands in its source.
-            public_inputs: digests of other public inputs, by name.
-
-        Returns:
-            The model that the run stands on.
+    def load_model(self, **public_inputs: str) -> Backbone:
+        """Load the base model, and hold the run to it and to other public inputs, digests by name.
 
         Raises:
-            ConfigError: there is no such model or text, or an input has changed since the run began.
+            ConfigError: there is no such model, or an input has changed since the run began.
         """
         with self.run.stage("base model"):
             self.base = load_backbone(self.recipe.model)
             self.run.bind(base_model=self.base.digest, **public_inputs)
-        if pretrain is not None:
-            with self.stage(PRETRAINING):
-                self.pretrained = pretrained_base(
-                    self.run,
-                    self.base,
-                    pretrain,
-                    self.counter(PRETRAINING_STEPS),
-                    documents,
-                    self.counter(OWN_TEXTS),
-                )
-        return self.pretrained.backbone if self.pretrained else self.base
+        return self.base
 
     def asked(self, question: str) -> Asked:
         """What a release of this run reads and asks, which names its charge; see `release.charging`.
@@ -293,7 +288,7 @@ class RunContext(Generic[R]):
         return released
 
     def make_way(self) -> None:
-        """Delete certificate and figures of another corpus, before what they speak of is replaced; see `superseded`."""
+        """Delete certificate, cards and figures of another corpus, before this run overwrites its release."""
         forget_another_corpus(self.run.root, self.corpus.corpus_digest(self.key))
 
     def release_file(
@@ -328,7 +323,7 @@ class RunContext(Generic[R]):
         return released.value
 
     def file_inputs(self, stage: str, event: DpEvent, *, question: str) -> str:
-        """The keyed digest that names what a file of a stage is made of; arguments as of `release_file`."""
+        """The keyed digest that names what a file of a stage is made of (see `release_file`)."""
         asked, parameters = self.asked(question), digest_json(to_json(event))
         return input_digest(
             self.key, "release-file", self.plan.identity(stage), asked.corpus, parameters, asked.question
@@ -339,9 +334,9 @@ class RunContext(Generic[R]):
         self.keep_ledger_head()
         account, name = self.recipe.privacy.account, self.recipe.release_id
         besides = charged_besides(self.ledger, account, name, event, self.plan.charges)
-        if besides and not self.told_besides:
+        if besides and not self.besides_said:
             self._say(besides)
-            self.told_besides = True
+            self.besides_said = True
 
     def keep_ledger_head(self) -> None:
         """Remember how far the ledger has come, so that a resumed run refuses one that was put back."""

@@ -24,23 +24,13 @@ R = TypeVar("R", bound=Recipe)
 def decided(recipe: R, stored: Mapping[str, Any] | None) -> R:
     """The same recipe with nothing left to the machines.
 
-    Args:
-        recipe: a recipe.
-        stored: the recipe that the run began with, as it stands in its directory; None for a run that begins.
-
-    Raises:
-        ClusterError: `resources.address` is a cluster that cannot be reached.
-        ConfigError: the engine that samples is not installed.
+    `stored` are the keys of the recipe that the run began with; None for a run that begins.
     """
     return with_engine(_with_format(recipe, stored), stored)
 
 
 def with_engine(recipe: R, stored: Mapping[str, Any] | None) -> R:
-    """The same with the engine that samples decided; arguments as above.
-
-    Raises:
-        ConfigError: the engine is not installed.
-    """
+    """The same recipe with the engine that samples decided."""
     if not isinstance(recipe.generation, WritingConfig):
         return recipe
     engine = recipe.generation.engine
@@ -73,13 +63,7 @@ def _with_format(recipe: R, stored: Mapping[str, Any] | None) -> R:
 def decisions(base: Mapping[str, Any], begun: Path, *, older: bool = False) -> dict[str, Any]:
     """The keys that are decided for every trial of a search.
 
-    Args:
-        base: the keys of the recipe that trials start from.
-        begun: the file of what this gave when the search began.
-        older: whether the search began without such a file, when nothing was decided: its trials are in bfloat16.
-
-    Raises:
-        ClusterError: as above.
+    `begun` is the file of what this gave when the search began; an `older` search began without it, in bfloat16.
     """
     dtype = base.get("model", {}).get("dtype", AUTO)
     if dtype == AUTO and begun.exists():
@@ -91,14 +75,7 @@ def decisions(base: Mapping[str, Any], begun: Path, *, older: bool = False) -> d
 
 
 def format_of(address: str) -> str:
-    """The number format for a run: bfloat16 where every node computes fast in it.
-
-    Args:
-        address: `local`, or a Ray cluster.
-
-    Raises:
-        ClusterError: the cluster cannot be reached.
-    """
+    """The number format for a run: bfloat16 where every node computes fast in it."""
     from rayprivacy.models.number_format import fast_format  # imports torch
 
     return fast_format() if address == LOCAL else _format_of_nodes(address)

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -21,7 +21,7 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.mirror import Mirror
-from rayprivacy.runs.decide import decided, with_engine
+from rayprivacy.runs.decide import with_engine
 from rayprivacy.runs.files import dump_recipe, read_mapping
 from rayprivacy.runs.meter import Meter
 from rayprivacy.runs.recipe import Recipe
@@ -57,18 +57,30 @@ class Run(Generic[R]):
     mirror: Mirror | None = None
 
     @staticmethod
-    def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
-        """Make the run directory, or go on in it, after deciding what the recipe leaves to the machines.
+    def find(
+        root: Path,
+        recipe: R,
+        *,
+        resume: bool,
+        console: Console | None = None,
+        measured: bool = True,
+        mirror: Mirror | None = None,
+    ) -> "Run[R]":
+        """A run that is there, or that may be begun: nothing is written.
+
+        Args:
+            root: the run directory.
+            recipe: with nothing left to the machines (see `decide`).
+            resume: whether to go on with a run that is there.
+            console: where progress is shown; standard error when left out.
+            measured: whether figures are measured after it.
+            mirror: where a copy is kept.
 
         Raises:
-            ClusterError: `resources.address` is a cluster that is asked for its machines, and cannot be reached.
-            ConfigError: it holds another recipe, or a run and `resume` was not asked for; or the engine that samples is
-                not installed.
+            ConfigError: the directory holds another recipe, or a run and `resume` was not asked for.
             KeyFileError: the run has begun, and its key is not here.
         """
-        stored = root.absolute() / RECIPE
-        recipe = decided(recipe, read_mapping(stored, "recipe") if stored.exists() else None)
-        run = Run(root.absolute(), recipe, console or Console(stderr=True), measured)
+        run, stored = Run(root.absolute(), recipe, console or Console(stderr=True), measured, mirror), root / RECIPE
         if stored.exists():
             if not resume:
                 raise ConfigError(f"{root} holds a run already: add --resume to finish it, or choose another --out.")
@@ -77,25 +89,26 @@ class Run(Generic[R]):
                     f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
                 )
             _require_key(run)
-        for folder in (run.root, run.root / "public", run.root / "private"):
-            private_directory(folder)
-        write_atomic(stored, dump_recipe(recipe).encode())
         return run
+
+    def begin(self) -> "Run[R]":
+        """Make the run directory, which may be there, and keep the recipe in it."""
+        for folder in (self.root, self.root / "public", self.root / "private"):
+            private_directory(folder)
+        write_atomic(self.root / RECIPE, dump_recipe(self.recipe).encode())
+        if self.mirror:
+            self.mirror.push()
+        return self
 
     @staticmethod
-    def open_mirrored(mirror: Mirror, recipe: R, *, resume: bool, console: Console | None = None) -> "Run[R]":
-        """Make, or go on in, a run directory at a URI: in the mirror's local folder, as the store has it.
+    def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
+        """Find a run and begin it.
 
         Raises:
-            ConfigError: the store holds another recipe, or a run and `resume` was not asked for.
-            StorageError: the store refuses.
+            ConfigError: the directory holds another recipe, or a run and `resume` was not asked for.
+            KeyFileError: the run has begun, and its key is not here.
         """
-        if not resume and mirror.holds_run():
-            raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
-        mirror.pull()
-        run = replace(Run.open(mirror.root, recipe, resume=resume, console=console), mirror=mirror)
-        mirror.push()
-        return run
+        return Run.find(root, recipe, resume=resume, console=console, measured=measured).begin()
 
     def public(self, name: str) -> Path:
         """A file computed from public text, or from released votes."""
@@ -162,8 +175,14 @@ class Run(Generic[R]):
         return total
 
 
+def stored_recipe(root: Path) -> dict[str, Any] | None:
+    """The keys of the recipe that a run directory holds; None where no run has begun."""
+    stored = root / RECIPE
+    return read_mapping(stored, "recipe") if stored.is_file() else None
+
+
 def log_entries(root: Path) -> Iterator[dict[str, Any]]:
-    """The lines of run.log, but those that a full disk has torn."""
+    """The lines of run.log, without those that a full disk has torn."""
     for line in (root / RUN_LOG).read_text(errors="replace").splitlines():
         with suppress(ValueError):
             if isinstance(entry := json.loads(line), dict) and {"stage", "event"} <= entry.keys():

@@ -1,4 +1,4 @@
-"""Rows of Parquet files by a public seed: one batch of one file is in memory at a time, whatever the files hold."""
+"""A random sample of the rows of Parquet files, by a public seed; reads one batch at a time."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +14,7 @@ _SEED = 0
 
 
 def drawn_rows(files: Sequence[Path], most: int, columns: list[str]) -> pa.Table:
-    """Some rows of all files together, in their order: all where there are no more than `most`.
-
-    Args:
-        files: at least one, all of one schema.
-        most: rows at most.
-        columns: what is read of them.
-    """
+    """Some rows of all files together, in their order: all where there are no more than `most`."""
     sizes = [pq.read_metadata(path).num_rows for path in files]
     places, first = sample(sum(sizes), most, _SEED), 0
     found = [pq.read_schema(files[0]).remove_metadata().empty_table().select(columns)]
@@ -31,13 +25,7 @@ def drawn_rows(files: Sequence[Path], most: int, columns: list[str]) -> pa.Table
 
 
 def rows_at(path: Path, places: Indexes, columns: list[str]) -> Iterator[pa.Table]:
-    """The rows at these places of a file, ascending, in one table for each batch of it.
-
-    Args:
-        path: the file.
-        places: int64, from 0.
-        columns: what is read.
-    """
+    """The rows at these places of a file, ascending, in one table for each batch of it."""
     if not len(places):
         return
     first = 0

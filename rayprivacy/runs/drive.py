@@ -1,62 +1,132 @@
-"""The driver: runs one recipe of any method, from the account to the certificate and the measurements."""
+"""The driver: runs one recipe of any method, from the account to the certificate and the measurements.
 
-from contextlib import closing
+It alone checks a recipe, decides what that leaves to the machines, plans, and opens the account, once each and in this
+order: a run that is refused leaves neither a directory nor a charge.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import pyarrow.parquet as pq
+from rich.console import Console
 
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.core.mirror import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.certify import write_certificate
 from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.comparison import compare_with_private
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import METRICS, R, Run
+from rayprivacy.runs.decide import decided
+from rayprivacy.runs.directory import METRICS, R, Run, stored_recipe
 from rayprivacy.runs.drawn import drawn_rows
 from rayprivacy.runs.estimate import keep_seconds
 from rayprivacy.runs.exhibits import exhibits_json
+from rayprivacy.runs.ledger_service import ledger_service
 from rayprivacy.runs.method import Method, Output
-from rayprivacy.runs.plan import EVALUATION
-from rayprivacy.runs.session import run_session
+from rayprivacy.runs.plan import EVALUATION, Plan
+from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
+from rayprivacy.runs.session import ray_session
+from rayprivacy.runs.source import write_dataset
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
 
 MEASURED = 100_000  # texts that are in memory for their figures; public, whatever was written
 _UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out users"}
 
 
-def drive(method: Method, run: Run[R], until: int | None = None) -> dict[str, Any]:
+class Driven(NamedTuple, Generic[R]):
+    """A run after `drive`, and its certificate as JSON values: empty for a run that was stopped half-way."""
+
+    run: Run[R]
+    certificate: dict[str, Any]
+
+
+def drive(
+    method: Method,
+    recipe: R,
+    root: Path,
+    *,
+    resume: bool = True,
+    until: int | None = None,
+    dataset: "Dataset | None" = None,
+    console: Console | None = None,
+    measured: bool = True,
+    announce: bool = True,
+    mirror: Mirror | None = None,
+) -> Driven[R]:
     """Run, or finish, one recipe.
 
     Args:
         method: of the recipe.
-        run: the run.
+        recipe: the recipe.
+        root: the run directory.
+        resume: whether to go on with a run that is there; otherwise that is an error.
         until: chunks after which to stop and to save the model alone; all when left out.
-
-    Returns:
-        The certificate as JSON values; empty for a run that was stopped.
+        dataset: the private corpus, for a recipe with `corpus.source: dataset`.
+        console: where progress is shown; standard error when left out.
+        measured: whether figures are measured on private text afterwards, which are internal.
+        announce: whether to say that the account is new.
+        mirror: of a run directory at a URI; `root` is its local folder.
 
     Raises:
         BudgetRefusedError: the account has less left than the run asks for; what was charged before stays charged.
         RayPrivacyError: whatever else stopped the run, without private text.
     """
-    recipe, plan = run.recipe, method.planned(run.recipe)
-    check_recipe(method, recipe, measured=run.measured)
-    with closing(open_account(recipe, plan, run.ledger_head())) as ledger:
-        key = load_or_create_key(Path(recipe.privacy.key).absolute())
-        with run_session(run, plan) as progress:
+    if mirror is not None:
+        _pull(mirror, resume)
+    run = Run.find(
+        root,
+        decided(recipe, stored_recipe(root)),
+        resume=resume,
+        console=console,
+        measured=measured,
+        mirror=mirror,
+    )
+    plan = method.planned(run.recipe)
+    check_recipe(method, run.recipe, plan, measured=measured)
+    with closing(open_account(run.recipe, plan, run.ledger_head())) as ledger:
+        if ledger.news and announce:
+            run.console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
+        key = load_or_create_key(Path(run.recipe.privacy.key).absolute())
+        run.begin()
+        if dataset is not None:
+            with run.stage("dataset"):
+                write_dataset(run, dataset, key)
+        with _session(run, plan) as progress:
             context = RunContext(run, plan, ledger, key, progress, until)
             output = method.execute(context)
         context.keep_ledger_head()
         if output is None or context.stops_early:
-            return {}
+            return Driven(run, {})
         certificate = write_certificate(context)
-    if run.measured:
+    if measured:
         _measure(run, method, output)
         compare_with_private(run, method.card, context.base, output.codes)
         keep_seconds(run, plan)
-    return certificate
+    return Driven(run, certificate)
+
+
+def _pull(mirror: Mirror, resume: bool) -> None:
+    """Fetch a run directory as the store has it."""
+    if not resume and mirror.holds_run():
+        raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
+    mirror.pull()
+
+
+@contextmanager
+def _session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
+    """Ray, the ledger service, and the counts of one run; a quiet run shows no gauges either."""
+    recipe, shown = run.recipe, not run.console.quiet
+    gauges = progress_gauges(recipe.release_id, totals(plan), shown, run.meter.count)
+    with ray_session(recipe.resources.address), ledger_service(recipe.privacy, shown), gauges as progress:
+        yield progress
 
 
 def _measure(run: Run[R], method: Method, output: Output) -> None:

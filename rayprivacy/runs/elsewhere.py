@@ -18,13 +18,7 @@ def elsewhere(
 ) -> dict[str, Any]:
     """The keys of a recipe that is run elsewhere.
 
-    Args:
-        data: the keys of the recipe; those of its audit are left out.
-        kind: class of the recipe, which marks private paths.
-        corpus: replaces the whole block of the corpus.
-        ledger: SQLite file of its own ledger.
-        key: file of its own key.
-        account: its account.
+    The block of the corpus is replaced, private paths are forgotten, and the audit is left out.
     """
     copy = {name: dict(block) if isinstance(block, Mapping) else block for name, block in data.items()}
     copy.pop("audit", None)

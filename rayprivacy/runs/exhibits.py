@@ -1,4 +1,4 @@
-"""Charts and tables that a method adds to the report of a run: plain numbers, drawn by whoever shows them.
+"""Charts and tables that a method adds to the report of a run: plain numbers, drawn by the page that shows them.
 
 Each is internal, and so on no page that is made to be shared, unless the method says that it is not.
 """

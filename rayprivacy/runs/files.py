@@ -18,13 +18,7 @@ _FIRST_KEY = {"recipe": "method", "space": "recipe"}
 def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> dict[str, Any]:
     """Read a YAML file of keys and apply overrides.
 
-    Args:
-        path: the file.
-        kind: `recipe` or `space`.
-        overrides: `key.path=value` strings with YAML values, or a mapping of dotted keys to values.
-
-    Raises:
-        ConfigError: there is no such file, or it is no mapping, or an override does not fit.
+    `kind` is `recipe` or `space`.
     """
     if not _is_file(path):
         raise ConfigError(f"the {kind} {path} does not exist: give the path of a YAML file, e.g. {_EXAMPLES[kind]}.")

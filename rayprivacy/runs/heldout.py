@@ -23,14 +23,7 @@ def heldout_rows(run: Run[Any]) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def total_loss(run: Run[Any], model: Any, end: int, documents: Sequence[Document]) -> tuple[float, int]:
-    """The negative log-likelihood of some documents behind their contexts, in nats, and of how many tokens it is.
-
-    Args:
-        run: whose engine says how many tokens are read at once.
-        model: a Hugging Face model.
-        end: token id that batches are padded with.
-        documents: what is measured.
-    """
+    """The negative log-likelihood of some documents behind their contexts, in nats, and of how many tokens it is."""
     total, tokens = 0.0, 0
     for batch in physical_batches([[each] for each in documents], run.recipe.resources.tokens_at_once, end):
         counted = (batch.weights > 0).float()

@@ -22,15 +22,7 @@ def heldout_metrics(
     models: dict[str, Any],
     told: Told = nobody,
 ) -> dict[str, Any]:
-    """Perplexity of each model behind the control codes, and how long the texts are before and after cutting.
-
-    Args:
-        run: the run.
-        backbone: the base, whose tokenizer all models share.
-        reading: how rows become documents.
-        models: Hugging Face models by name.
-        told: told how many models are measured.
-    """
+    """Perplexity of each model behind the control codes, and how long the texts are before and after cutting."""
     rows = heldout_rows(run)
     if not rows:
         return dict(NOBODY)

@@ -3,7 +3,7 @@
 An epsilon is about the presence of what one value of `corpus.user` stands for, or one record of these columns, or one
 phrase of this list. Two recipes for which that is not the same must not share an account: their epsilons do not add. So
 `KEYS` classifies every key of the blocks `corpus` and `privacy`, and the keys that change who or what is protected make
-up the term. A key that nobody classified makes a test fail.
+up the term. A key that is not classified makes a test fail.
 
 What a method protects of a unit beside that (SanText: the words of a column) is `Plan.protects`, and how much is the
 rest of the recipe.
@@ -71,12 +71,7 @@ KEYS: Mapping[str, Key] = {
 def meaning_of(recipe: Recipe, plan: Plan) -> str:
     """Which columns mean a unit of a recipe, e.g. `user: author`, as the account keeps it.
 
-    Args:
-        recipe: the recipe; the key file that it names is made if it is not there, where the unit is a phrase.
-        plan: its plan, which says what of a unit is protected where that is not all of it.
-
-    Raises:
-        ConfigError: the list of phrases cannot be read.
+    Where the unit is a phrase, the key file is made if it is not there.
     """
     unit = plan.protection.unit
     keys = [name for name, key in KEYS.items() if unit in key.units and name != "privacy.unit"]

@@ -1,4 +1,4 @@
-"""The stages in which figures are measured after a run, which no method declares: the comparison with private text."""
+"""The stage that compares released with private text after a run; it is the same for all methods."""
 
 from rayprivacy.evaluation.settings import MINILM, SCORED
 from rayprivacy.models.size import size_of
@@ -8,17 +8,11 @@ from rayprivacy.runs.recipe import Recipe
 
 COMPARISON = "comparison with private text"
 GROUPS_MEASURED, GROUPS = "groups_measured", 4  # embeddings, fidelity, words, memorisation
-SIDES, TEXT_TOKENS = 3, 32  # training, held-out and synthetic texts, each of about so many tokens
+SIDES, TEXT_TOKENS = 3, 32  # training, held-out and synthetic texts, and tokens of each text
 
 
 def all_stages(plan: Plan, recipe: Recipe, measured: bool = True) -> tuple[Stage, ...]:
-    """The stages of a plan, and those that measure.
-
-    Args:
-        plan: of the recipe.
-        recipe: the recipe.
-        measured: whether figures are measured after the run.
-    """
+    """The stages of a plan, and those that measure."""
     if not measured:
         return plan.stages
     compared = (_comparison(recipe),) if recipe.evaluation.compare else ()

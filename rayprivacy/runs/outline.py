@@ -27,8 +27,8 @@ class Outline:
         recipe: the resolved recipe.
         plan: of its method.
         measured: whether figures are measured on held-out users after the run.
-        estimate: how long the stages may take; None where nobody asked.
-        advice: what the measured frontier suggests; None where nobody asked, or it has no row of this method.
+        estimate: how long the stages may take; None leaves times out.
+        advice: what the measured frontier suggests; None leaves it out.
     """
 
     recipe: Recipe

@@ -26,12 +26,7 @@ _NAMES = ("chitchat", "dataset")  # of corpora that are no place
 def require_public(config: BaseModel, private: Iterable[tuple[str, str]]) -> None:
     """Refuse a config in which something that is declared public is private, or holds a part of what is.
 
-    Args:
-        config: whose fields are marked (see `core.paths`).
-        private: keys of the private side, each with the place that it names.
-
-    Raises:
-        ConfigError: names the first such field, its value and the remedy.
+    `private` are keys of the private side, each with the place that it names.
     """
     places = list(private)
     for kind in PUBLIC_SIDE:

@@ -6,13 +6,14 @@ search prices a trial by them, the certificate shows epsilon by stage, and gauge
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.release.step_mechanism import NoisySteps
+from rayprivacy.runs.assumptions import Placed, in_order, of_unit
 from rayprivacy.runs.effort import UNKNOWN, Effort
 
 PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
@@ -42,6 +43,7 @@ class Stage:
         reads: in words, e.g. "public text", "private text", "released votes".
         detail: what it does, with its public numbers, for the plan.
         charges: its accounting events, one for each charge, in order; none for a stage that is free.
+        mechanism: the object with sensitivity, noise and event that its charges are of; the run draws by it.
         chunked: whether its charges are chunks of one piece of work, such as a training, after each of which a search
             may look at the model and stop. The other charged stages pass the gate all at once.
         work: what is counted while it goes on.
@@ -55,6 +57,7 @@ class Stage:
     chunked: bool = False
     work: tuple[Work, ...] = ()
     efforts: tuple[Effort, ...] = (UNKNOWN,)
+    mechanism: Any = None
 
     @property
     def event(self) -> DpEvent:
@@ -79,6 +82,38 @@ class SecondAccount:
     event: DpEvent
 
 
+class Block:
+    """A piece of a method: its stages with their mechanisms, what the claim rests on with it, and its own checks.
+
+    Several methods share most blocks (package `blocks`). What a block says is in the plan because the block is.
+    """
+
+    calibrated: ClassVar[bool] = False  # whether its noise is the least that fits what all other blocks leave
+
+    def fitted(self, recipe: Any, beside: Sequence[DpEvent]) -> Self:
+        """The block with its noise, for a calibrated one; `beside` are the charges of the blocks that are not."""
+        return self
+
+    def stages(self, recipe: Any) -> tuple[Stage, ...]:
+        """Its stages, in order; each carries its mechanism, hence its charge."""
+        return ()
+
+    def assumptions(self, recipe: Any) -> tuple[Placed, ...]:
+        """What the claim rests on and the software cannot check, and where the certificate says it."""
+        return ()
+
+    def facts(self, recipe: Any) -> Mapping[str, Any]:
+        """Further fields of the plan, by name."""
+        return {}
+
+    def check(self, recipe: Any) -> None:
+        """Refuse inputs that cannot be used, before there is an account.
+
+        Raises:
+            ConfigError: names the key of the input; never quotes what is private.
+        """
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run will do and charge.
@@ -98,6 +133,7 @@ class Plan:
         users: a public guess at how many users the corpus has; for estimates of time, and nothing else.
         measuring: the stage in which figures are measured on held-out users, for its work and efforts.
         second: the account that pays besides, if there is one.
+        blocks: what it was made of, with `Plan.of`.
 
     Raises:
         ValueError: two stages have one name, or a plan of a metric-local account does not say what it protects.
@@ -117,6 +153,41 @@ class Plan:
     users: float = 1000.0
     measuring: Stage = Stage(EVALUATION, "held-out private text")
     second: SecondAccount | None = None
+    blocks: tuple[Block, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, recipe: Any, *blocks: Block, says: Sequence[Placed] = (), **facts: Any) -> "Plan":
+        """The plan of a recipe whose method is made of blocks, in the order of their stages.
+
+        Args:
+            recipe: the recipe.
+            blocks: those that are calibrated find their noise beside the charges of all others.
+            says: the method's own assumptions. Those of the unit, of the blocks and on timing are added.
+            facts: further fields of the plan; they go before those of the blocks.
+
+        Raises:
+            ConfigError: no noise is enough for the budget.
+            ValueError: more than one block is calibrated.
+        """
+        if sum(block.calibrated for block in blocks) > 1:
+            raise ValueError("two blocks are calibrated, and each would take all that the others leave: make them one")
+        given = [None if block.calibrated else block.stages(recipe) for block in blocks]
+        beside = [event for stages in given if stages for stage in stages for event in stage.charges]
+        fitted = tuple(block.fitted(recipe, beside) if block.calibrated else block for block in blocks)
+        listed = [block.stages(recipe) if own is None else own for block, own in zip(fitted, given, strict=True)]
+        found = {name: value for block in fitted for name, value in block.facts(recipe).items()}
+        said = [*of_unit(recipe.privacy.unit), *says, *(each for block in fitted for each in block.assumptions(recipe))]
+        stages = tuple(stage for own in listed for stage in own)
+        return cls(stages=stages, assumptions=in_order(said), blocks=fitted, **(found | facts))
+
+    def check(self, recipe: Any) -> None:
+        """Refuse what a block cannot use.
+
+        Raises:
+            ConfigError: names the key.
+        """
+        for block in self.blocks:
+            block.check(recipe)
 
     def __post_init__(self) -> None:
         names = [stage.name for stage in self.stages]
@@ -180,24 +251,6 @@ class Plan:
     def epsilons(self, rule: Rule) -> dict[str, float]:
         """What each charged stage costs alone, by name, at the delta of the account and by the account's own rule."""
         return {stage.name: epsilon_of(rule, stage.charges) for stage in self.charged}
-
-
-def training_stage(
-    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] = (UNKNOWN,)
-) -> Stage:
-    """A stage of DP-SGD, charged in chunks of steps.
-
-    Args:
-        name: of the stage.
-        detail: what it trains, for the plan.
-        mechanism: all of its steps.
-        chunk: steps that are charged at once.
-        efforts: how much all steps compute.
-    """
-    steps = range(mechanism.steps)
-    charges = tuple(mechanism.event_of(each) for each in mechanism.charged_chunks(chunk))
-    work = (Work(STEPS_DONE, len(steps)),)
-    return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts)
 
 
 def epsilon_of(rule: Rule, events: Sequence[DpEvent]) -> float:

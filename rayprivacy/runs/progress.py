@@ -59,12 +59,8 @@ class ProgressGauges:
     ) -> None:
         """Nothing is exported before the first figure.
 
-        Args:
-            release: the release id.
-            totals: what may be counted, and how much there is of each; public numbers.
-            clock: seconds, for rates.
-            shown: whether anything is exported; a trial of a selection must not be seen.
-            tell: told each count and its total, for the run's own console and log.
+        Totals are public numbers. Nothing is exported where `shown` is false: a trial of a selection must not be seen.
+        The run's own console and log hear of each count by `tell`.
         """
         self._release, self._totals, self._clock, self._shown = release, dict(totals), clock, shown
         self._gauges: dict[str, Gauge] = {}
@@ -72,28 +68,18 @@ class ProgressGauges:
         self._tell = tell
 
     def show(self, what: str, done: int) -> None:
-        """Set one count.
-
-        Args:
-            what: a count of the plan.
-            done: how many are finished; a public number.
-
-        Raises:
-            KeyError: the plan has no such count.
-        """
+        """Set one count."""
         total = self._totals[what]
         self._set("progress", what, done)
         self._set("progress_total", what, total)
         self._tell(what, done, total)
 
     def steps(self, nominal_tokens: float, total: int | None = None) -> Callable[[int], None]:
-        """A function that is told now and then how many steps of DP-SGD are done.
+        """A function to report now and then how many steps of DP-SGD are done.
 
         Told that all are done, it sets the rates to 0: nothing runs any more.
 
-        Args:
-            nominal_tokens: of one step.
-            total: steps of this training, where a run has several; by default those of the plan.
+        Rates are of steps of `nominal_tokens`; without `total` the plan says how many steps there are.
         """
         pace, known = _Pace(), self._totals[STEPS_DONE]
 

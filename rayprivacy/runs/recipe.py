@@ -46,7 +46,7 @@ class MeasureConfig(Config):
         users: held-out users that are read, at most.
         completions: held-out texts whose first four words the models continue, for Bleu; 0 leaves it out.
         nonprivate_steps: AdamW steps of the non-private upper bound; 0 leaves it out.
-        compare: training texts, held-out texts and synthetic texts, at most so many of each, that are compared after
+        compare: most training texts, held-out texts and synthetic texts, of each, that are compared after
             the run as `rayprivacy evaluate` does, with the extra `eval`; 0 leaves it out.
     """
 
@@ -175,6 +175,13 @@ class Recipe(Config):
     def release_id(self) -> str:
         """Name of the release: equal recipes are the same release."""
         return self._named(FREE)
+
+    def on_its_base(self, root: Path) -> Self:
+        """The recipe of a finished run in `root`, with the public model that the run stood on as its base model.
+
+        For what looks at the run afterwards, such as models that are trained like its own.
+        """
+        return self
 
     def absolute(self) -> Self:
         """The same recipe for a process with another working directory: the same release, absolute private paths.

@@ -1,4 +1,4 @@
-"""The released models of a run as attacks and charged metrics score them: each reads a row as its training did."""
+"""Computes the loss of private rows under a run's released models, for attacks and for the charged metric."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Ray for the length of a run: a private local cluster by default, or one to join."""
+"""Ray for a while: a private local cluster by default, or one to join."""
 
 import logging
 import os
@@ -8,10 +8,6 @@ from contextlib import contextmanager
 import ray
 
 from rayprivacy.core.errors import ClusterError
-from rayprivacy.runs.directory import R, Run
-from rayprivacy.runs.ledger_service import ledger_service
-from rayprivacy.runs.plan import Plan
-from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
 from rayprivacy.runs.recipe import LOCAL
 
 
@@ -20,9 +16,6 @@ def ray_session(address: str) -> Iterator[None]:
     """Start Ray here (`local`) or join a cluster; leave it again at the end. A running session is used as it is.
 
     Logs stay on the workers: nothing that private code prints reaches the driver's terminal.
-
-    Raises:
-        ClusterError: Ray did not start, or there is none at the address.
     """
     if ray.is_initialized():
         yield
@@ -43,12 +36,3 @@ def ray_session(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def run_session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
-    """Ray, the ledger service, and the counts of one run; a quiet run shows no gauges either."""
-    recipe, shown = run.recipe, not run.console.quiet
-    gauges = progress_gauges(recipe.release_id, totals(plan), shown, run.meter.count)
-    with ray_session(recipe.resources.address), ledger_service(recipe.privacy, shown), gauges as progress:
-        yield progress

@@ -18,7 +18,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import private_directory
 from rayprivacy.core.sealing import Seal
 from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.runs.directory import CERTIFICATE, Run, note_private
+from rayprivacy.runs.directory import CERTIFICATE, note_private
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.method import Method
@@ -35,13 +35,7 @@ def train_shadows(
 ) -> list[Shadow]:
     """Train, or find trained, some shadow models.
 
-    Args:
-        method: of the audited run.
-        root: the audited run.
-        recipe: its recipe.
-        population: its users, without canaries.
-        count: an even number, at least 4.
-        console: where progress is shown.
+    `count` is an even number, at least 4; `population` are the users of the audited run, without canaries.
     """
     corpus = read_manifest(population.shards).corpus_digest(population.key)[:16]
     place = note_private(root.absolute(), FOLDER) / corpus
@@ -56,18 +50,13 @@ def _trained(
         console.print(f"shadow model {number + 1}", highlight=False)
         private_directory(folder)
         _write_corpus(folder / "corpus.parquet", population, shadow)
-        run = Run.open(folder / "run", shadow_recipe(recipe, folder), resume=True, console=console, measured=False)
-        drive(method, run)
+        theirs = shadow_recipe(recipe, folder)
+        drive(method, theirs, folder / "run", console=console, measured=False, announce=False)
     return shadow
 
 
 def shadow_recipe(recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe of a shadow model: the same on another corpus, and as little text as possible.
-
-    Args:
-        recipe: of the audited run.
-        folder: of the shadow model, with its corpus.
-    """
+    """The recipe of a shadow model: the same on another corpus, and as little text as possible."""
     columns: dict[str, Any] = {"source": str(folder / "corpus.parquet"), "user": "user", "text": "text", "holdout": 0.0}
     join = recipe.corpus.join
     if join is not None:  # its rows are documents already: none has a place among turns

@@ -13,9 +13,7 @@ _SAID = ("README.md", "certificate.md", CERTIFICATE)  # the one that names the c
 def forget_another_corpus(root: Path, corpus_digest: str) -> None:
     """Delete the certificate, cards and figures of another corpus: reports and audits then refuse an unfinished run.
 
-    Args:
-        root: the run directory.
-        corpus_digest: of the corpus whose model or text is about to be written.
+    `corpus_digest` is of the corpus whose model or text is about to be written.
     """
     stored = root / CERTIFICATE
     if not stored.exists() or read_json(stored)["corpus_digest"] == corpus_digest:

@@ -4,31 +4,28 @@ dataset -> users -> coins -> clipped gradients of the user's loss               
 their noisy sums, step by step, charged in chunks before they run -> the model       (released)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from rayprivacy.blocks.steps import RayTrain, Training, save_trained, train
+from rayprivacy.blocks.steps_plan import Steps, with_learning_rate
 from rayprivacy.dpsgd.losses import RowLoss
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.models.size import size_of
-from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
+from rayprivacy.runs.assumptions import Where, at
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Card, Method, Output
-from rayprivacy.runs.plan import Plan, training_stage
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    guessed_users,
-    noise_figures,
-    noise_line,
-    sampled_steps,
-    steps_efforts,
-    with_learning_rate,
-)
-from rayprivacy.runs.training import RayTrain, Training, save_trained, train
+from rayprivacy.runs.plan import Plan
 from rayprivacy.trainer.recipe import TrainerRecipe
 
 STEPS = "DP-SGD"
 HOW = "A language model fine-tuned with DP-SGD on private text."
+PUBLIC = (
+    "Sampling rate, batch size, steps, clipping norm and loss are public, and so is the base model; none was chosen by "
+    "looking at the corpus."
+)
+RELEASED = "The model left the private side, and nothing else."
 OWN_LOSS = (
     "The loss is a function of the weights and of the rows of one {unit} alone: it draws nothing at random, and keeps "
     "nothing between calls."
@@ -47,37 +44,32 @@ CARD = Card(
 )
 
 
-def trainer_method(loss: RowLoss | None, ray_train: RayTrain) -> Method:
-    """The method of one trainer; without a loss of the user's own it is the model's negative log-likelihood."""
+def trainer_method(loss: RowLoss | None, ray_train: RayTrain, save_base: Callable[[], None] = lambda: None) -> Method:
+    """The method of one trainer, with the user's own loss; `save_base` saves a base that was given as an object."""
 
     def run(context: RunContext[TrainerRecipe]) -> Output:
         recipe = context.recipe
+        save_base()
         context.shard()
         context.load_model()
-        mechanism = sampled_steps(recipe.training, recipe.privacy)
         settings = with_learning_rate(recipe.training, recipe.adapter)
-        training = Training(mechanism, reading_of(recipe), recipe.adapter, settings, recipe.resources, loss)
-        trained = train(context, STEPS, training, ray_train)
-        save_trained(context, trained, recipe.adapter, HOW)
+        training = Training(reading_of(recipe), recipe.adapter, settings, recipe.resources, loss)
+        save_trained(context, train(context, STEPS, training, ray_train), recipe.adapter, HOW)
         return Output()
 
     return Method(recipe=TrainerRecipe, card=CARD, plan=plan_training, run=run, reading=reading_of)
 
 
 def plan_training(recipe: TrainerRecipe) -> Plan:
-    """The plan of a training: one charged stage; ConfigError where no noise is enough for the budget."""
-    training, mechanism = recipe.training, sampled_steps(recipe.training, recipe.privacy)
-    detail = f"{mechanism.steps} steps, {recipe.adapter.kind}"
-    efforts = steps_efforts(size_of(recipe.model.base), training, recipe.resources)
-    return Plan(
-        stages=(training_stage(STEPS, detail, mechanism, training.chunk, efforts),),
-        protection=mechanism.protection,
-        noise=noise_line(mechanism, training),
-        assumptions=_assumptions(recipe),
-        figures=noise_figures(steps=mechanism),
-        shards=PART_FILES,
-        users=guessed_users(training),
-    )
+    """The plan of a training: one charged stage.
+
+    Raises:
+        ConfigError: no noise is enough for the budget.
+    """
+    detail = f"{recipe.training.steps} steps, {recipe.adapter.kind}"
+    steps = Steps(STEPS, recipe.training, detail, size_of(recipe.model.base))
+    own = (OWN_LOSS.format(unit=recipe.privacy.unit),) if recipe.loss else ()
+    return Plan.of(recipe, steps, says=(*at(Where.PUBLIC, PUBLIC), *at(Where.RELEASED, RELEASED, *own)))
 
 
 def reading_of(recipe: TrainerRecipe) -> Reading:
@@ -90,16 +82,3 @@ def label_lines(labels: tuple[str, ...], row: Mapping[str, Any]) -> str:
     """A row's labels as lines `name: value`, which stand in front of its text."""
     values = {name: row[name] for name in labels if row[name] is not None}
     return "".join(f"{name}: {str(value)[:LABEL_CHARS]}\n" for name, value in values.items())
-
-
-def _assumptions(recipe: TrainerRecipe) -> tuple[str, ...]:
-    unit = recipe.privacy.unit
-    return (
-        *OF_UNIT[unit],
-        "Sampling rate, batch size, steps, clipping norm and loss are public, and so is the base model; none was "
-        "chosen by looking at the corpus.",
-        "The model left the private side, and nothing else.",
-        *((OWN_LOSS.format(unit=unit),) if recipe.loss else ()),
-        *of_training(unit, recipe.training.bands, recipe.training.microbatches),
-        TIMING,
-    )

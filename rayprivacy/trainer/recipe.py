@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, check_sampled
 from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.paths import PathKind
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.runs.recipe import FREE, Recipe, Resources
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, check_layer_scale
 
 
 class DatasetConfig(CorpusConfig):
@@ -57,10 +56,7 @@ class TrainerRecipe(Recipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "TrainerRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter)
+        check_sampled(self)
         return self
 
     @property

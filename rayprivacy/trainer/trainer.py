@@ -18,7 +18,6 @@ no metric, callback, log or checkpoint has them.
 """
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,23 +26,19 @@ from ray.train import Checkpoint, Result, RunConfig, ScalingConfig
 from rich.console import Console
 from transformers import PreTrainedModel
 
+from rayprivacy.blocks.steps import RayTrain
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.mirror.uris import is_uri
 from rayprivacy.dpsgd.losses import RowLoss
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
-from rayprivacy.runs.account import open_account
 from rayprivacy.runs.decide import decided
-from rayprivacy.runs.directory import MODEL, RECIPE, Run
+from rayprivacy.runs.directory import MODEL, stored_recipe
 from rayprivacy.runs.drive import drive
-from rayprivacy.runs.files import read_mapping
 from rayprivacy.runs.outline import Outline
-from rayprivacy.runs.source import write_dataset
-from rayprivacy.runs.training import RayTrain
 from rayprivacy.trainer.base import GivenModel
 from rayprivacy.trainer.method import plan_training, trainer_method
 from rayprivacy.trainer.recipe import TrainerRecipe, name_of_loss
@@ -123,8 +118,7 @@ class DPTorchTrainer:
                 "resources": _keys(engine) | {"workers": _most_workers(scaling), "gpu": scaling.use_gpu},
             }
         )
-        begun = storage / str(run_config.name if run_config else "") / RECIPE
-        self.recipe = decided(recipe, read_mapping(begun, "recipe") if begun.is_file() else None)
+        self.recipe = decided(recipe, stored_recipe(storage / str(run_config.name if run_config else "")))
         named = run_config or RunConfig(name=self.recipe.release_id)
         self._ray_train = RayTrain(scaling, replace(named, storage_path=str(storage)))
         self._storage = storage
@@ -149,17 +143,10 @@ class DPTorchTrainer:
             BudgetRefusedError: the account has less left than the run asks for; what was charged before stays charged.
             RayPrivacyError: anything else stopped the run; one sentence, without private text.
         """
-        method, recipe = trainer_method(self._loss, self._ray_train), self.recipe
-        with closing(open_account(recipe, method.planned(recipe))) as ledger:
-            if ledger.news:
-                self._console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
-        self._storage.mkdir(parents=True, exist_ok=True)
-        if self._given:
-            self._given.save(self._storage)
-        run = Run.open(self.path, recipe, resume=True, console=self._console, measured=False)
-        with run.stage("dataset"):
-            write_dataset(run, self._dataset, load_or_create_key(Path(recipe.privacy.key).absolute()))
-        certificate = drive(method, run)
+        method = trainer_method(self._loss, self._ray_train, self._save_base)
+        _, certificate = drive(
+            method, self.recipe, self.path, dataset=self._dataset, console=self._console, measured=False
+        )
         return Result(
             metrics={
                 "certificate": certificate,
@@ -170,6 +157,10 @@ class DPTorchTrainer:
             error=None,
             path=str(self.path),
         )
+
+    def _save_base(self) -> None:
+        if self._given:
+            self._given.save(self._storage)
 
     def _model(self, model: Any, storage: Path) -> dict[str, Any]:
         if self._given:

@@ -48,7 +48,6 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of
 from rayprivacy.release.trials import draw_trials
 from rayprivacy.runs.account import settle_account
-from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.recipe import Recipe
@@ -163,9 +162,8 @@ def _score(trials: Trials, folder: Path, values: Values) -> float:
     recipe = trials.recipe(values).absolute()
     own = {"ledger": f"sqlite:///{folder.parent}/{folder.name}.db", "ledger_key": None}
     recipe = recipe.model_copy(update={"privacy": recipe.privacy.model_copy(update=own)})
-    run = Run.open(folder, recipe, resume=True, console=Console(quiet=True), measured=False)
     method = method_of(recipe)
-    drive(method, run)
+    drive(method, recipe, folder, console=Console(quiet=True), measured=False)
     figure = utility(folder, recipe, trials.space.metric, method.card.texts)
     return figure if trials.space.metric.mode == "max" else -figure
 

@@ -23,7 +23,6 @@ from rayprivacy.core.units import Protection
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
 from rayprivacy.runs.decide import decisions
-from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.files import read_mapping
@@ -119,8 +118,8 @@ class Trials:
         last = number >= self.reports(recipe)
         method = method_of(recipe)
         folder, metric = self.folder(recipe), self.space.metric
-        run = Run.open(folder, recipe.absolute(), resume=True, measured=False)
-        drive(method, run, until=None if last else number)
+        until = None if last else number
+        run, _ = drive(method, recipe.absolute(), folder, until=until, measured=False, announce=False)
         if metric.charged:
             figure = heldout_loss(run, metric, self.chunks(recipe, number))
         else:

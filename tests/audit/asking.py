@@ -51,10 +51,10 @@ ASKING = (
     Mutation(
         "topics_left_out",
         "votes for other topics are the same question",
-        "matching/shape.py",
+        "blocks/match.py",
         "[digest_array(self.centres), list(LENGTH_EDGES), model.digest]",
         "[list(LENGTH_EDGES), model.digest]",
-        f"{_CHANGED}[runs/matching.py match_texts-candidates]",
+        f"{_CHANGED}[blocks/match.py match_texts-candidates]",
     ),
     Mutation(
         "queries_left_out",

@@ -16,7 +16,7 @@ MATCHING = (
     Mutation(
         "embedded_in_company",
         "the texts of several users are embedded in one batch, and their votes depend on each other",
-        "matching/votes.py",
+        "blocks/match.py",
         'np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1])',
         "[np.arange(len(rows))]",
         f"{_VOTES}::test_nobody_changes_the_vote_of_a_text_between_two_topics",

@@ -83,7 +83,7 @@ SANITISING = (
     Mutation(
         "one_document_charged",
         "all documents of a user are charged like one",
-        "methods/santext/plan.py",
+        "methods/santext/blocks.py",
         "found.mechanism.event(recipe.records * recipe.sanitize.max_tokens)",
         "found.mechanism.event(recipe.sanitize.max_tokens)",
         f"{_PLAN}::test_all_documents_of_a_user_are_charged",

@@ -26,7 +26,7 @@ from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.tagger_loss import TaggerLoss, in_order
 from rayprivacy.dpsgd.units import documents_of
-from rayprivacy.methods.edp_sgd.card import METHOD
+from rayprivacy.methods.edp_sgd.recipe import METHOD
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model

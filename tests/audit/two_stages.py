@@ -11,7 +11,7 @@ TWO_STAGES = (
     Mutation(
         "stages_of_one_stream",
         "two trainings of one release have no names of their own, and share coins and noise",
-        "runs/training.py",
+        "blocks/steps.py",
         "stage=context.plan.identity(stage)",
         'stage=""',
         f"{_SOUND}::test_the_stages_share_neither_coins_nor_noise",
@@ -19,7 +19,7 @@ TWO_STAGES = (
     Mutation(
         "last_stage_alone",
         "the noise of two trainings is calibrated for the second one alone",
-        "runs/sampled_steps.py",
+        "blocks/steps_plan.py",
         "            for rate, count, ratio in lines\n",
         "            for rate, count, ratio in lines[-1:]\n",
         f"{_FIT}[1.7-rdp]",
@@ -27,7 +27,7 @@ TWO_STAGES = (
     Mutation(
         "ratio_not_charged",
         "the first of two trainings has a share of the noise that it was calibrated with",
-        "runs/sampled_steps.py",
+        "blocks/steps_plan.py",
         "GaussianDpEvent(sigma * ratio)",
         "GaussianDpEvent(sigma * max(1.0, ratio) ** 2)",
         f"{_FIT}[1.7-rdp]",
@@ -35,7 +35,7 @@ TWO_STAGES = (
     Mutation(
         "noise_without_its_ratio",
         "both trainings draw the noise of the second one",
-        "runs/sampled_steps.py",
+        "blocks/steps_plan.py",
         "_mechanism(each, common * ratio, privacy)",
         "_mechanism(each, common, privacy)",
         f"{_SOUND}::test_the_noise_of_a_stage_has_the_scale_that_its_mechanism_declares[trees]",

@@ -14,7 +14,7 @@ import rayprivacy as rp
 from rayprivacy.core.paths import PathKind, path_keys
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import METHODS, method_named, parse_recipe
-from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
+from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
 from rayprivacy.runs.elsewhere import elsewhere
 from rayprivacy.runs.shadows import shadow_recipe
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.matching.choice import chosen, raked, shares_of
+from rayprivacy.blocks.match import chosen, raked, shares_of
 
 BLOCKS = (4, 3)
 

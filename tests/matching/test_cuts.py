@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.matching.cuts import beginnings, cut
-from rayprivacy.matching.shape import LENGTHS, lengths
+from rayprivacy.blocks.match import LENGTHS, beginnings, cut, lengths
 
 SENTENCE = st.integers(1, 12).map(lambda words: " ".join(["word"] * words) + ".")
 TEXT = st.lists(SENTENCE, min_size=1, max_size=5).map(" ".join)

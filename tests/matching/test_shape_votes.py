@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rayprivacy.blocks.match import LENGTHS, Shape, lengths, part_votes, shape_votes
+from rayprivacy.blocks.match_plan import MatchConfig
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import part_path, write_part
-from rayprivacy.matching.settings import MatchConfig
-from rayprivacy.matching.shape import LENGTHS, Shape, lengths
-from rayprivacy.matching.votes import part_votes, shape_votes
 from rayprivacy.models.sentence_model import SentenceModel
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.release.margins import Margins

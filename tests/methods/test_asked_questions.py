@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 import rayprivacy
 from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.blocks import match as matching
 from rayprivacy.core.artifacts import Private, digest_array, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import create_key, load_key
@@ -41,7 +42,6 @@ from rayprivacy.models.queries import Queries
 from rayprivacy.models.sentence_model import SentenceModel
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.histogram import SCALE
-from rayprivacy.runs import matching
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.plan import Plan, Stage
@@ -180,12 +180,11 @@ def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
     recipe = desk.recipe(method="santext", privacy=privacy)
     vocabulary = SimpleNamespace(digest=digest_json(["vocabulary", changed]), words=("a", "b"))
     found = SimpleNamespace(vocabulary=vocabulary, mechanism=None, keep=0.5)
-    desk.patch.setattr(santext, "planned", lambda _: found)
     desk.patch.setattr(santext, "confirmed", lambda each: each)
     desk.patch.setattr(santext, "sanitise_parts", lambda *_: iter(()))
     desk.patch.setattr(santext, "write_release", lambda _job, _parts, path: path.write_bytes(b"equal words"))
     protection = Protection(PrivacyUnit.USER, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
-    stage = Stage(santext.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),))
+    stage = Stage(santext.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),), mechanism=found)
     context = desk.context(recipe, Plan((stage,), protection, "", (), protects="words"))
     santext.run(context)
     return str(context.recipe.release_id)
@@ -193,7 +192,7 @@ def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
 
 CASES: dict[str, tuple[Callable[[Desk, str, int], str], tuple[str, ...]]] = {
     "methods/generator/method.py _shares": (label_shares, ("values",)),
-    "runs/matching.py match_texts": (match_votes, ("candidates", "model")),
+    "blocks/match.py match_texts": (match_votes, ("candidates", "model")),
     "methods/seqpate/method.py round": (
         teachers_votes,
         ("hidden", "candidates", "allowed", "centre", "context", "rows", "tokenizer", "teachers"),

@@ -75,7 +75,7 @@ def test_what_cannot_run_is_refused(blocks: dict[str, Any], said: str) -> None:
 def test_attacks_and_comparisons_are_refused_before_anything_is_spent(blocks: dict[str, Any], said: str) -> None:
     recipe = _parsed(**blocks)
     with pytest.raises(rp.ConfigError, match=said):
-        check_recipe(method_of(recipe), recipe)
+        check_recipe(method_of(recipe), recipe, method_of(recipe).planned(recipe))
 
 
 def test_a_search_is_refused_in_one_sentence(tmp_path: Path) -> None:

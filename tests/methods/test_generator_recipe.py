@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from planned import mechanism as mechanism_of
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.decay import DecayingNoise
@@ -17,7 +18,8 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.parts import read_part, write_part
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.generator.label_counts import sums_of
-from rayprivacy.methods.generator.plan import plan_run, planned_histogram, planned_steps
+from rayprivacy.methods.generator.plan import CODES as SHARES
+from rayprivacy.methods.generator.plan import STEPS, plan_run
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.release.histogram import HistogramMechanism
@@ -109,7 +111,7 @@ def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any]
 def test_bands_are_charged_calibrated_and_written_into_the_certificate() -> None:
     steps = {"sampling_rate": 0.05, "steps": 80, "chunk": 16, "bands": 8}
     recipe = _recipe(privacy={"epsilon": 4.0}, training=steps)
-    plan, mechanism = plan_run(recipe), planned_steps(recipe)
+    plan, mechanism = plan_run(recipe), mechanism_of(recipe, STEPS)
     assert mechanism.parameters["mechanism"] == "banded-gaussian"
     assert (mechanism.sampling_rate, mechanism.bands) == (0.4, 8)
     one = PoissonSampledDpEvent(0.4, GaussianDpEvent(mechanism.noise_multiplier))
@@ -127,7 +129,7 @@ def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, t
     steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "noise_schedule": falling}
     privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     recipe = _recipe(privacy=privacy, training=steps)
-    plan, mechanism = plan_run(recipe), planned_steps(recipe)
+    plan, mechanism = plan_run(recipe), mechanism_of(recipe, STEPS)
     assert mechanism.parameters["mechanism"] == "falling-gaussian"
     assert len(plan.charges) == 6
     assert len({str(event) for event in plan.charges}) == 3  # each level its own event
@@ -147,7 +149,7 @@ def test_noise_that_falls_is_charged_by_level_and_calibrated(composition: str, t
 def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
     steps = {"sampling_rate": 0.05, "steps": 60, "chunk": 10, "expected_batch": 64}
     users, means = (_recipe(training=steps | more) for more in ({}, {"microbatches": 32}))
-    clipped, mechanism = planned_steps(users), planned_steps(means)
+    clipped, mechanism = mechanism_of(users, STEPS), mechanism_of(means, STEPS)
     assert mechanism.parameters["mechanism"] == "microbatch-gaussian"
     assert mechanism.event == clipped.event
     assert mechanism.noise_std(0) == 2 * clipped.noise_std(0)
@@ -165,7 +167,7 @@ def test_micro_batches_take_twice_the_noise_at_one_epsilon() -> None:
 def test_layer_scales_change_the_release_and_not_its_charge() -> None:
     scaled = _recipe(training={"layer_scale": {"from": "public", "source": "texts.csv"}})
     assert scaled.release_id != _recipe().release_id
-    assert planned_steps(scaled) == planned_steps(_recipe())
+    assert mechanism_of(scaled, STEPS) == mechanism_of(_recipe(), STEPS)
     assert scaled.model_dump()["training"]["layer_scale"] == {"from": "public", "source": "texts.csv", "text": "text"}
     assert GeneratorRecipe.parse(scaled.model_dump(mode="json")) == scaled
     assert _recipe(training={"layer_scale": None}).release_id == _recipe().release_id
@@ -207,7 +209,7 @@ def test_the_packaged_recipes_load_and_come_back(path: Path, tmp_path: Path) -> 
 def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str, tmp_path: Path) -> None:
     privacy = {"epsilon": 4.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     recipe = _recipe(privacy=privacy, training={"sampling_rate": 0.05, "steps": 40}, **CODES)
-    events, noise = plan_run(recipe).events, planned_steps(recipe).noise_multiplier
+    events, noise = plan_run(recipe).events, mechanism_of(recipe, STEPS).noise_multiplier
     assert len(events) == 2
     accountant = "pld" if composition == "pld" else "rdp"
     assert epsilon(events, 1e-6, accountant) <= 4.0
@@ -223,10 +225,10 @@ def test_the_noise_is_the_least_that_fits_beside_the_histogram(composition: str,
 
 def test_without_labels_nothing_but_the_steps_is_charged() -> None:
     recipe = _recipe()
-    assert planned_histogram(recipe) is None
+    assert mechanism_of(recipe, SHARES) is None
     assert len(plan_run(recipe).events) == 1
     uniform = _recipe(corpus=CODES["corpus"], codes={**CODES["codes"], "histogram": False})
-    assert planned_histogram(uniform) is None
+    assert mechanism_of(uniform, SHARES) is None
 
 
 def test_the_release_id_moves_with_what_is_released() -> None:

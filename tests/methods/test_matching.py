@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.blocks import match_plan
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
-from rayprivacy.runs.match_plan import charged_margins
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 LOUD = {"noise_multiplier": 5.0}  # votes that cost epsilon 0.83
@@ -38,7 +38,7 @@ def _texts(job: Any, out: str) -> list[str]:
 
 def test_seqpate_releases_the_texts_that_the_users_vote_for_once(job: Any) -> None:
     """Killed after the votes, and finished."""
-    died = job.killed("out", "import rayprivacy.runs.matching as m, os; m.raked = lambda *_: os._exit(3)", *MATCH)
+    died = job.killed("out", "import rayprivacy.blocks.match as m, os; m.raked = lambda *_: os._exit(3)", *MATCH)
     assert died.returncode == 3
     assert not (job.folder / "out" / "synthetic.parquet").exists()
     assert _charges(job) == 2
@@ -159,7 +159,6 @@ def test_votes_that_take_the_whole_budget_together_are_refused() -> None:
 def test_small_votes_take_a_small_part_of_any_budget(method: str, asked: float, sigma: float) -> None:
     recipe = parse_recipe({"method": method, "privacy": {"epsilon": asked}, "match": {}})
     assert recipe.match.noise_multiplier == sigma, "a number in the recipe that is written down"
-    margins = charged_margins(recipe)
-    assert margins is not None
-    assert epsilon([margins.event], recipe.privacy.delta, "pld") < 0.3 * asked
+    (event,) = method_of(recipe).planned(recipe).stage(match_plan.MATCH).charges
+    assert epsilon([event], recipe.privacy.delta, "pld") < 0.3 * asked
     assert parse_recipe(recipe.model_dump(mode="json", by_alias=True)).release_id == recipe.release_id

@@ -10,13 +10,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import rayprivacy as rp
+from rayprivacy.blocks import steps as training
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.generator import method as generator_method
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.methods.seqpate import method as seqpate_method
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.runs import training
-from rayprivacy.runs.pretraining import on_its_base
 
 QUIET = Console(quiet=True)
 
@@ -76,7 +75,7 @@ def _is_of_the_pretrained_model(job: Any, out: str, base: Path) -> None:
     assert figures["loss_after"] < figures["loss_before"] - 0.5
     perplexity = metrics["heldout"]["perplexity"]
     assert perplexity["base"] != perplexity["pretrained"]
-    afterwards = on_its_base(run, load_recipe(run / "recipe.yaml"))
+    afterwards = load_recipe(run / "recipe.yaml").on_its_base(run)
     assert load_backbone(afterwards.model).digest == inputs["pretrained_model"] != inputs["base_model"]
     assert "pretrain" not in afterwards.model_dump(mode="json")
 
@@ -159,7 +158,7 @@ def test_the_base_writes_its_own_text_behind_public_prompts(
     assert kept.stat().st_mtime_ns == before, "what was written is found"
     assert _charged(generator) == rp.plan(_without(load_recipe(generator.recipe))).plan.charges
     out = generator.folder / "out"
-    afterwards = on_its_base(out, load_recipe(out / "recipe.yaml"))
+    afterwards = load_recipe(out / "recipe.yaml").on_its_base(out)
     assert Path(afterwards.model.base) == _folder(generator, "out"), "audits find the model that it became"
     said = "was written by that model; the prompts before it (pretrain.prompts) are public"
     assert any(said in assumption for assumption in generator.certificate("out")["assumptions"])

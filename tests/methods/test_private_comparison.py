@@ -25,7 +25,7 @@ from rayprivacy.corpus.parts import write_part
 from rayprivacy.evaluation.evaluate import NO_HOLDOUT
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.generation.codes import Codes
-from rayprivacy.methods.generator.card import CARD
+from rayprivacy.methods.generator.recipe import CARD
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.reporting.inputs import Evaluation, read_model
@@ -290,9 +290,8 @@ def test_a_search_is_not_asked_for_what_it_does_not_measure(
     # The ledger's key is not there: what a run notices next.
     settings = load_recipe(recipe, [f"method={method}", f"privacy.ledger_key={recipe.parent}/nothing"])
     for measured, kind in ((True, ConfigError), (False, KeyFileError)):
-        run = Run.open(recipe.parent / f"run-{measured}", settings, resume=False, measured=measured)
         with pytest.raises(kind):
-            drive(method_of(settings), run)
+            drive(method_of(settings), settings, recipe.parent / f"run-{measured}", measured=measured)
 
 
 def test_a_handful_of_texts_is_no_comparison(recipe: Path) -> None:

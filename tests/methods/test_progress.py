@@ -74,8 +74,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, float]]:
 
 def _run(job: Any, out: str, account: str) -> str:
     recipe = load_recipe(job.recipe, [f"privacy.account={account}"])
-    run = Run.open(job.folder / out, recipe, resume=False, console=Console(file=io.StringIO()), measured=False)
-    drive(method_of(recipe), run)
+    console = Console(file=io.StringIO())
+    drive(method_of(recipe), recipe, job.folder / out, resume=False, console=console, measured=False)
     return recipe.release_id
 
 

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from planned import mechanism as mechanism_of
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import load_recipe
+from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.noise_target import noise_on_mean
-from rayprivacy.methods.seqpate.plan import GATE, plan_run, planned_mechanism, planned_queries
+from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
@@ -129,7 +131,7 @@ def test_the_recipes_in_the_repository_are_valid_and_can_be_priced(path: Path) -
     assert recipe.release_id.startswith("seqpate-")
     assert set(yaml.safe_load(path.read_text())) <= set(SeqPateRecipe.model_fields)
     asked = plan_run(recipe).stage(GATE).charges
-    assert sum(event.count for event in asked) == planned_mechanism(recipe).queries >= 50
+    assert sum(event.count for event in asked) == mechanism_of(recipe, GATE).queries >= 50
 
 
 def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
@@ -143,11 +145,11 @@ def test_rounds_fit_the_budget_of_one(tmp_path: Path) -> None:
 def test_as_many_queries_as_the_noise_allows(tmp_path: Path) -> None:
     for clip in ("null", "0.3"):
         recipe = _load(tmp_path, f"votes: {{queries: auto, noise_target: 0.03, clip: {clip}}}")
-        assert noise_on_mean(planned_mechanism(recipe)) <= 0.03
-        more = _load(tmp_path, f"votes: {{queries: {planned_queries(recipe) + 1}, clip: {clip}}}")
-        assert noise_on_mean(planned_mechanism(more)) > 0.03
+        assert noise_on_mean(mechanism_of(recipe, GATE)) <= 0.03
+        more = _load(tmp_path, f"votes: {{queries: {mechanism_of(recipe, GATE).queries + 1}, clip: {clip}}}")
+        assert noise_on_mean(mechanism_of(more, GATE)) > 0.03
     with pytest.raises(ConfigError, match="more teachers"):
-        planned_queries(_load(tmp_path, "votes: {queries: auto, clip: null, noise_target: 1e-6}"))
+        mechanism_of(_load(tmp_path, "votes: {queries: auto, clip: null, noise_target: 1e-6}"), GATE)
     with pytest.raises(ConfigError, match=r"both 'auto', and noise_target fixes one of them: set clip, e\.g\. 0\.2"):
         _load(tmp_path, "votes: {queries: auto}")
 
@@ -155,23 +157,23 @@ def test_as_many_queries_as_the_noise_allows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 3, 8])
 def test_as_wide_a_clip_as_the_noise_allows(tmp_path: Path, epsilon: float) -> None:
     budget = f"privacy: {{epsilon: {epsilon}}}\n"
-    mechanism = planned_mechanism(_load(tmp_path, budget))
+    mechanism = mechanism_of(_load(tmp_path, budget), GATE)
     assert mechanism.clip is not None
     assert noise_on_mean(mechanism) == pytest.approx(0.015, rel=0.01)
-    wider = planned_mechanism(_load(tmp_path, f"{budget}votes: {{clip: {mechanism.clip + 0.001}}}"))
+    wider = mechanism_of(_load(tmp_path, f"{budget}votes: {{clip: {mechanism.clip + 0.001}}}"), GATE)
     assert noise_on_mean(wider) > 0.015
 
 
 @pytest.mark.parametrize(("teachers", "clip"), [(1, 0.001), (10_000, 0.7071)])
 def test_the_clip_stays_within_its_range(tmp_path: Path, teachers: int, clip: float) -> None:
     recipe = _load(tmp_path, f"teachers: {{count: {teachers}}}\nprivacy: {{epsilon: 8}}")
-    assert planned_mechanism(recipe).clip == clip
+    assert mechanism_of(recipe, GATE).clip == clip
 
 
 @pytest.mark.parametrize("votes", ["{ballot: top1}", "{noise: laplace}", "{clip: null}"])
 def test_an_automatic_clip_leaves_plain_what_cannot_be_clipped(tmp_path: Path, votes: str) -> None:
     recipe = _load(tmp_path, f"privacy: {{composition: zcdp}}\nvotes: {votes}")
-    assert planned_mechanism(recipe).clip is None
+    assert mechanism_of(recipe, GATE).clip is None
 
 
 @pytest.mark.parametrize("clip", ["3", "0.0001", "-1"])

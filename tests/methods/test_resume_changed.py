@@ -24,7 +24,6 @@ from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.methods.seqpate import method as seqpate
 from rayprivacy.reporting.page import write_report
 from rayprivacy.runs import drive as driver
-from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -48,8 +47,7 @@ def _open_rich_account(job: Any) -> None:
 
 def _run(job: Any, out: str, until: int | None = None) -> None:
     recipe = load_recipe(job.recipe)
-    run: Run[Any] = Run.open(job.folder / out, recipe, resume=True, console=Console(quiet=True), measured=False)
-    drive(method_of(recipe), run, until)
+    drive(method_of(recipe), recipe, job.folder / out, until=until, console=Console(quiet=True), measured=False)
 
 
 def _delete_users(job: Any) -> None:

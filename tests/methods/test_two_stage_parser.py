@@ -19,8 +19,9 @@ from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.parts import part_path, read_part, write_part
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.two_stage import parsing
+from rayprivacy.methods.two_stage.blocks import PARSER, PARSING
 from rayprivacy.methods.two_stage.parsing import ParsingJob, begin, finish
-from rayprivacy.methods.two_stage.plan import PARSER, PARSING, plan_run
+from rayprivacy.methods.two_stage.plan import plan_run
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import ModelConfig
 

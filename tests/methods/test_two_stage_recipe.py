@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from commands import command
+from planned import mechanisms
 from small_trees import small_recipe, warm, write_corpus
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
-from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES, plan_run, planned_trainings
+from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
+from rayprivacy.methods.two_stage.plan import plan_run
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.public_side import check_inputs, pretraining_documents, structure_of
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
@@ -83,8 +85,8 @@ def test_the_noise_is_the_least_with_which_both_stages_fit(
     privacy = {"epsilon": 3.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
     stages = {"trees": {"steps": 20, "sampling_rate": 0.02}, "utterances": {"steps": 80}, "sigma_ratio": ratio}
     recipe = _recipe(privacy=privacy, stages=stages)
-    mechanisms, plan = planned_trainings(recipe), plan_run(recipe)
-    trees, utterances = mechanisms[PARSES], mechanisms[UTTERANCES]
+    found, plan = mechanisms(recipe), plan_run(recipe)
+    trees, utterances = found[PARSES], found[UTTERANCES]
     assert (trees.sampling_rate, trees.steps, utterances.sampling_rate, utterances.steps) == (0.02, 20, 0.05, 80)
     assert trees.noise_multiplier == pytest.approx(ratio * utterances.noise_multiplier)
     assert 2.98 < epsilon(plan.charges, 1e-6, "pld" if composition == "pld" else "rdp") <= 3.0
@@ -111,7 +113,7 @@ def test_the_noise_of_a_plan_is_that_of_the_calculator() -> None:
     recipe = load_recipe(JOB, {"privacy.epsilon": 3.0})
     lines = ["--q1", ".05", "--steps1", "20", "--q2", ".05", "--steps2", "80", "--epsilon", "3", "--delta", "1e-6"]
     answer = json.loads(command(["epsilon", "two-stage", *lines, "--json"], ROOT).stdout)
-    found = {mechanism.noise_multiplier for mechanism in planned_trainings(recipe).values()}  # type: ignore[arg-type]
+    found = {mechanism.noise_multiplier for mechanism in mechanisms(recipe).values()}  # type: ignore[arg-type]
     assert len(found) == 1
     assert found.pop() == pytest.approx(next(iter(answer["noise"].values())), rel=1e-3)
     shown = command(["plan", str(JOB), "-o", "privacy.epsilon=3"], ROOT)  # there is no such corpus: none is touched
@@ -182,7 +184,7 @@ def test_everything_public_is_the_same_for_neighbouring_corpora(tmp_path: Path, 
         assert isinstance(recipe, TwoStageRecipe)
         check_inputs(recipe)
         parts = (parses_of(recipe), utterances_of(recipe), structure_of(recipe), pretraining_documents(recipe))
-        return pickle.dumps((*parts, planned_trainings(recipe), plan_run(recipe).charges))
+        return pickle.dumps((*parts, mechanisms(recipe), plan_run(recipe).charges))
 
     write_corpus(tmp_path)
     before = public()
@@ -230,9 +232,9 @@ def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> No
     values = {"stages.sigma_ratio": 2.0, "stages.trees.steps": 40, "training.optimizer.learning_rate": 1e-3}
     recipe = trials.recipe(values)
     assert isinstance(recipe, TwoStageRecipe)
-    mechanisms = planned_trainings(recipe)
-    assert (mechanisms[PARSES].steps, mechanisms[UTTERANCES].steps) == (40, 60)
-    assert mechanisms[PARSES].noise_multiplier == pytest.approx(2 * mechanisms[UTTERANCES].noise_multiplier)
+    found = mechanisms(recipe)
+    assert (found[PARSES].steps, found[UTTERANCES].steps) == (40, 60)
+    assert found[PARSES].noise_multiplier == pytest.approx(2 * found[UTTERANCES].noise_multiplier)
     assert len(trials.charges(values)) == 2 + 3  # chunks of twenty steps
 
 

@@ -11,10 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from planned import mechanisms
 from rich.console import Console
 from scipy import stats
 from small_trees import pairs, small_recipe, write_corpus
 
+from rayprivacy.blocks import steps as training
+from rayprivacy.blocks.steps import Training
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
@@ -29,17 +32,15 @@ from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import EngineConfig, OptimizerConfig
 from rayprivacy.dpsgd.units import Reading, read_units
 from rayprivacy.methods.registry import method_of, parse_recipe
-from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES, planned_trainings
+from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
-from rayprivacy.runs import training
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.progress import ProgressGauges
-from rayprivacy.runs.training import Training
 
 KEY = Key.for_tests()
 STAGES = ("trees", "utterances")
@@ -82,9 +83,9 @@ def streams(recipe: TwoStageRecipe) -> dict[str, str]:
         context.corpus = CORPUS
         context.load_model()
         found = {}
-        for name, mechanism in planned_trainings(recipe).items():
+        for name in mechanisms(recipe):
             settings = recipe.training_of("trees")
-            trained = Training(mechanism, parses_of(recipe), recipe.adapter, settings, recipe.resources)
+            trained = Training(parses_of(recipe), recipe.adapter, settings, recipe.resources)
             found[name] = training._named(context, name, trained).stream
         return found
 
@@ -94,11 +95,11 @@ def _reading(recipe: TwoStageRecipe, stage: str) -> Reading:
 
 
 def test_the_stages_share_neither_coins_nor_noise(recipe: TwoStageRecipe, streams: dict[str, str]) -> None:
-    mechanisms = planned_trainings(recipe)
-    assert mechanisms[PARSES] == mechanisms[UTTERANCES]
+    found = mechanisms(recipe)
+    assert found[PARSES] == found[UTTERANCES]
     first, second = (KeyedNoise(KEY, streams[name]).normal(0, "weight", 0, COORDINATES).numpy() for name in streams)
     assert abs(np.corrcoef(first, second)[0, 1]) < 4 / np.sqrt(COORDINATES)
-    users, rate = 2000, mechanisms[PARSES].sampling_rate
+    users, rate = 2000, found[PARSES].sampling_rate
     coins = np.array([_coins(streams[name], rate, users) for name in (PARSES, UTTERANCES)])
     for own in coins:
         assert stats.binomtest(int(own.sum()), users, rate).pvalue > 1e-4
@@ -173,11 +174,11 @@ def test_the_noise_of_a_stage_has_the_scale_that_its_mechanism_declares(
 ) -> None:
     """And the same test rejects a scale that is 30% off."""
     uneven = recipe.model_copy(update={"stages": recipe.stages.model_copy(update={"sigma_ratio": 1.5})})
-    mechanisms = planned_trainings(uneven)
-    assert mechanisms[PARSES].noise_multiplier == pytest.approx(1.5 * mechanisms[UTTERANCES].noise_multiplier)
+    found = mechanisms(uneven)
+    assert found[PARSES].noise_multiplier == pytest.approx(1.5 * found[UTTERANCES].noise_multiplier)
     name = PARSES if stage == "trees" else UTTERANCES
-    noise = _noise(uneven, replace(mechanisms[name], clipping_norm=NORM), streams[name], tiny_backbone, stage)
-    std = mechanisms[name].noise_multiplier * NORM / EXPECTED
+    noise = _noise(uneven, replace(found[name], clipping_norm=NORM), streams[name], tiny_backbone, stage)
+    std = found[name].noise_multiplier * NORM / EXPECTED
     assert _has_scale(noise, std)
     assert not _has_scale(noise, 0.7 * std)
     assert not _has_scale(noise, 1.3 * std)

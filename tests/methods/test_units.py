@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from planned import mechanism as mechanism_of
 
 from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
@@ -23,10 +24,10 @@ from rayprivacy.corpus.parts import write_part
 from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.card import METHOD
+from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.phrases import phrase_metrics
-from rayprivacy.methods.seqpate.plan import plan_run, planned_mechanism
-from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.recipe import METHOD, SeqPateRecipe
 from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.files import dump_recipe
 
@@ -50,7 +51,7 @@ def test_the_release_id_of_users_moves_only_on_purpose() -> None:
     others = {"privacy": {"epsilon": 8.0}, "corpus": chats}
     assert SeqPateRecipe.parse(first | others).release_id == "seqpate-12e1ce87f5eaadfe"
     assert plan_run(SeqPateRecipe()).assumptions == FIRST_ASSUMPTIONS
-    mechanism = planned_mechanism(SeqPateRecipe())
+    mechanism = mechanism_of(SeqPateRecipe(), GATE)
     assert set(mechanism.parameters) == {"mechanism", "scale", "queries", "candidates", "teachers", "sigma", "clip"}
 
 
@@ -64,7 +65,7 @@ def test_every_unit_and_bound_is_another_release() -> None:
 
 @pytest.mark.parametrize(("data", "unit", "shards"), list(zip(UNITS, PrivacyUnit, (1, 1, 3), strict=True)))
 def test_the_mechanism_carries_unit_and_bound(data: dict[str, Any], unit: PrivacyUnit, shards: int) -> None:
-    mechanism, users = (planned_mechanism(SeqPateRecipe.parse({"votes": {"clip": 0.2}, **own})) for own in (data, {}))
+    mechanism, users = (mechanism_of(SeqPateRecipe.parse({"votes": {"clip": 0.2}, **own}), GATE) for own in (data, {}))
     assert mechanism.protection.unit is mechanism.unit is unit
     assert mechanism.sensitivity == shards * users.sensitivity
     assert mechanism.event == users.event  # the same request: the noise grows, not the cost
@@ -102,8 +103,9 @@ def test_phrases_that_overlap_are_refused_before_an_account_is_opened(tmp_path: 
         "privacy": {"unit": "phrase", "ledger": f"sqlite:///{tmp_path}/ledger.db"},
         "corpus": {"phrases": str(tmp_path / "names.txt"), "max_shards_per_phrase": 3},
     }
+    recipe = SeqPateRecipe.parse(data)
     with pytest.raises(ConfigError, match="line 1 ends as line 2 begins") as caught:
-        check_recipe(METHOD, SeqPateRecipe.parse(data))
+        check_recipe(METHOD, recipe, METHOD.planned(recipe))
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "ledger.db").exists()
 
@@ -118,7 +120,7 @@ def test_the_costs_of_phrases_are_counted_in_shards_and_stay_in_the_house(tmp_pa
         entries[part] = write_part(pa.Table.from_pylist(rows, schema=layout.schema), part, key, tmp_path)
     manifest = ShardManifest("", 4, 2, 9, 0.1, (entries[0], entries[1]), entries[HOLDOUT], Dropped())
 
-    mechanism = planned_mechanism(recipe)
+    mechanism = mechanism_of(recipe, GATE)
     metrics = phrase_metrics(tmp_path, manifest, Phrases.of(["Ann Lee", "york", "nobody"]), mechanism, 1e-6)
     assert metrics["releasable"] is False
     assert metrics["histogram"] == ((0, 1), (1, 1), (2, 1))

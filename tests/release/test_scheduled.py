@@ -9,6 +9,7 @@ from dp_accounting.dp_event import ComposedDpEvent, GaussianDpEvent, PoissonSamp
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import leaves
 from rayprivacy.accounting.schedule import NoiseSchedule
+from rayprivacy.blocks.steps_plan import training_stage
 from rayprivacy.core.errors import LedgerError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
@@ -16,7 +17,6 @@ from rayprivacy.dpsgd.schedules import draw
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
-from rayprivacy.runs.plan import training_stage
 
 LISTED = (True, True, True, False, True, False, False, True, True)
 FULL = NoisySteps(0.1, 2.0, 0.5, len(LISTED))

@@ -11,7 +11,8 @@ from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import method_of
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.runs.checks import check_recipe
-from rayprivacy.runs.directory import RECIPE, Run
+from rayprivacy.runs.decide import decided
+from rayprivacy.runs.directory import RECIPE, Run, stored_recipe
 from rayprivacy.runs.recipe import Recipe
 
 METHODS: tuple[type[Recipe], ...] = (SeqPateRecipe, GeneratorRecipe)
@@ -22,8 +23,12 @@ def _recipe(kind: type[Recipe], base: Path | str, engine: str | None = None) -> 
     return kind.parse({"model": {"base": str(base)}, **written})
 
 
+def _opened(root: Path, recipe: Recipe) -> Run[Recipe]:
+    return Run.open(root, decided(recipe, stored_recipe(root)), resume=True)
+
+
 def _engine(root: Path, recipe: Recipe) -> str:
-    run = Run.open(root, recipe, resume=True)
+    run = _opened(root, recipe)
     stored = yaml.safe_load((root / RECIPE).read_text())["generation"]["engine"]
     assert run.recipe.generation.engine == stored
     return str(stored)
@@ -43,7 +48,7 @@ def test_auto_is_decided_when_a_run_begins_and_kept(
     request.getfixturevalue("not_installed")
     assert _engine(tmp_path / "first", recipe) == "transformers"
     with pytest.raises(ConfigError, match=r"^generation.engine is 'onnxruntime_float32', which is not installed: "):
-        Run.open(tmp_path / "fast", recipe, resume=True)
+        _opened(tmp_path / "fast", recipe)
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -53,16 +58,16 @@ def test_a_run_that_began_without_the_fastest_engine_goes_on_without_it(
     recipe = _recipe(kind, tiny_base)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnx", None)
-        Run.open(tmp_path, recipe, resume=True)
+        _opened(tmp_path, recipe)
     assert _engine(tmp_path, recipe) == "transformers"
     assert _engine(tmp_path, _recipe(kind, tiny_base, "transformers")) == "transformers"
     with pytest.raises(ConfigError, match="holds a run of another recipe"):
-        Run.open(tmp_path, _recipe(kind, tiny_base, "onnxruntime_float32"), resume=True)
+        _opened(tmp_path, _recipe(kind, tiny_base, "onnxruntime_float32"))
 
 
 def test_a_run_of_a_version_that_knew_one_engine_goes_on_with_it(tiny_base: Path, tmp_path: Path) -> None:
     recipe = _recipe(SeqPateRecipe, tiny_base)
-    Run.open(tmp_path, recipe, resume=True)
+    _opened(tmp_path, recipe)
     written = yaml.safe_load((tmp_path / RECIPE).read_text())
     assert "engine" not in written["pseudo"]
     del written["generation"]["engine"]
@@ -95,9 +100,9 @@ def test_with_match_the_engine_is_part_of_the_release_and_a_run_keeps_it(
     assert len({matched(engine).release_id for engine in engines}) == len(engines)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "onnx", None)
-        begun = Run.open(tmp_path, matched("auto"), resume=True).recipe.release_id
-    assert Run.open(tmp_path, matched("auto"), resume=True).recipe.release_id == begun
-    assert Run.open(tmp_path / "other", matched("auto"), resume=True).recipe.release_id != begun
+        begun = _opened(tmp_path, matched("auto")).recipe.release_id
+    assert _opened(tmp_path, matched("auto")).recipe.release_id == begun
+    assert _opened(tmp_path / "other", matched("auto")).recipe.release_id != begun
 
 
 def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
@@ -116,4 +121,4 @@ def test_the_engine_of_pseudo_sentences_names_the_release() -> None:
 def test_an_engine_of_pseudo_sentences_that_is_not_installed_is_refused_first() -> None:
     recipe = SeqPateRecipe.parse({"pseudo": {"engine": "onnxruntime_float32"}})
     with pytest.raises(ConfigError, match=r"^pseudo.engine is 'onnxruntime_float32', which is not installed: "):
-        check_recipe(method_of(recipe), recipe)
+        check_recipe(method_of(recipe), recipe, method_of(recipe).planned(recipe))

@@ -5,20 +5,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from rayprivacy.blocks import steps as training
+from rayprivacy.blocks.steps import Training, layer_scales
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.registry import method_of, parse_recipe
-from rayprivacy.runs import training
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.layer_scales import layer_scales
 from rayprivacy.runs.progress import ProgressGauges
-from rayprivacy.runs.sampled_steps import sampled_steps
-from rayprivacy.runs.training import Training
 
 ENTRY = FileEntry(0, "part.parquet", 1, 1, "0" * 64, "0" * 64)
 CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0))
@@ -44,7 +42,7 @@ def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) ->
     context.corpus = CORPUS
     context.load_model()
     steps, reading = recipe.training, Reading(recipe.privacy.unit, (), str, 8)  # type: ignore[attr-defined]
-    trained = Training(sampled_steps(steps, recipe.privacy), reading, recipe.adapter, steps, recipe.resources)  # type: ignore[attr-defined]
+    trained = Training(reading, recipe.adapter, steps, recipe.resources)  # type: ignore[attr-defined]
     scales = layer_scales(context, STAGE, steps, recipe.adapter, None)  # type: ignore[attr-defined]
     named = training._named(context, STAGE, trained, scales).inputs
     ledger.close()

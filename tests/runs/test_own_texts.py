@@ -8,14 +8,14 @@ import pytest
 import torch
 from rich.console import Console
 
+from rayprivacy.blocks import pretrain as module
+from rayprivacy.blocks.pretrain import own_texts
 from rayprivacy.core.counting import nobody
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import PretrainConfig
-from rayprivacy.runs import own_texts as module
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.own_texts import own_texts
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from rayprivacy.blocks import pretrain as pretraining
+from rayprivacy.blocks import steps as training
+from rayprivacy.blocks.steps import Training
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
@@ -19,13 +22,10 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.runs import pretraining, training
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import FOUND, RUN_LOG, Run
 from rayprivacy.runs.progress import ProgressGauges
-from rayprivacy.runs.sampled_steps import sampled_steps
-from rayprivacy.runs.training import Training
 
 ENTRY = FileEntry(0, "part.parquet", 1, 1, "0" * 64, "0" * 64)
 CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0))
@@ -51,9 +51,9 @@ def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
     ledger = open_account(recipe, plan)
     context = RunContext(run, plan, ledger, Key.for_tests(), progress)
     context.corpus = CORPUS
-    context.load_model(recipe.pretrain)  # type: ignore[attr-defined]
+    pretraining.load_model(context)
     steps, reading = recipe.training, Reading(recipe.privacy.unit, (), str, 8)  # type: ignore[attr-defined]
-    trained = Training(sampled_steps(steps, recipe.privacy), reading, recipe.adapter, steps, recipe.resources)  # type: ignore[attr-defined]
+    trained = Training(reading, recipe.adapter, steps, recipe.resources)  # type: ignore[attr-defined]
     release = training._named(context, "DP-SGD", trained)
     ledger.close()
     return recipe.release_id, release.inputs

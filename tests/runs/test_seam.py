@@ -14,7 +14,6 @@ from rayprivacy.core.units import AccountKind
 from rayprivacy.methods.registry import method_named
 from rayprivacy.release import files
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import Run
 from rayprivacy.runs.drive import drive
 
 
@@ -122,8 +121,8 @@ def test_two_trainings_of_a_release_share_neither_charge_nor_coins_nor_noise(ben
 @pytest.mark.timeout(900)
 def test_a_search_stops_the_last_training_alone(bench: Bench) -> None:
     """And what it began is finished as if nobody had stopped it."""
-    stopped = Run.open(bench.folder / "out", bench.load(TWICE), resume=True, console=QUIET, measured=False)
-    assert drive(method_named("toy_twice"), stopped, until=1) == {}
+    twice = method_named("toy_twice"), bench.load(TWICE), bench.folder / "out"
+    assert drive(*twice, until=1, console=QUIET, measured=False).certificate == {}
     assert len(bench.charges()) == 5
     _check_three_trainings(bench)
 

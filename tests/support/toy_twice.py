@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.accounting.schedule import Levels, NoiseSchedule
+from rayprivacy.blocks.steps_plan import training_stage
 from rayprivacy.core.units import Protection
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading
@@ -20,7 +21,7 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
 from rayprivacy.runs.method import Card, Method, Output
-from rayprivacy.runs.plan import Plan, Stage, training_stage
+from rayprivacy.runs.plan import Plan, Stage
 from rayprivacy.runs.recipe import Recipe, Resources
 
 FIRST, SECOND, DECAYING, TEXT = "first training", "second training", "decaying training", "synthetic text"
@@ -81,18 +82,18 @@ def plan(recipe: TwiceRecipe) -> Plan:
 
 
 def run(context: Any) -> Output | None:
+    from rayprivacy.blocks.steps import Training, train
     from rayprivacy.models.save import save_model
     from rayprivacy.models.trainable import merged, trainable
-    from rayprivacy.runs.training import Training, train
 
     recipe = context.recipe
     context.shard()
     backbone = context.load_model()
     optimizer = recipe.training.optimizer.model_copy(update={"learning_rate": 1e-3})
     settings = recipe.training.model_copy(update={"optimizer": optimizer})
-    for name, mechanism in mechanisms(recipe).items():
+    for name in mechanisms(recipe):
         read = by_step(recipe) if name == DECAYING else reading(recipe)
-        trained = train(context, name, Training(mechanism, read, recipe.adapter, settings, recipe.resources))
+        trained = train(context, name, Training(read, recipe.adapter, settings, recipe.resources))
         context.run.public(f"weights of {name}").write_bytes(b"".join(map(_bytes, trained.weights.value.values())))
     if context.stops_early:
         return None

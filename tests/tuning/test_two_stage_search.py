@@ -7,12 +7,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from planned import mechanisms
 from rich.console import Console
 from small_trees import small_recipe, write_corpus
 
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES, planned_trainings
+from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.tuning.tune import start_search
 
@@ -51,8 +52,8 @@ def test_every_split_of_the_budget_is_a_release_that_pays(tmp_path: Path, tiny_b
     chosen = values[best.release_id]
     steps = chosen["stages.trees.steps"]
     assert (best.stages.trees.steps, best.stages.utterances.steps) == (steps, 8 - steps)
-    mechanisms = planned_trainings(best)
-    ratio = mechanisms[PARSES].noise_multiplier / mechanisms[UTTERANCES].noise_multiplier
+    found = mechanisms(best)
+    ratio = found[PARSES].noise_multiplier / found[UTTERANCES].noise_multiplier
     assert ratio == pytest.approx(chosen["stages.sigma_ratio"])
     table = pq.read_table(tmp_path / "out" / "trials.parquet")
     assert table["release_id"].to_pylist() == [row.release_id for row in outcome.rows]

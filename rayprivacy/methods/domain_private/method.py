@@ -19,10 +19,13 @@ a central account pays. See docs/domain_private.md.
 
 from typing import Any
 
+from rayprivacy.blocks.pretrain import load_model
+from rayprivacy.blocks.steps import Trained, Training, save_trained, train
+from rayprivacy.blocks.writing import written_once
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.domain_private.plan import STEPS, WRITING, planned_steps
+from rayprivacy.methods.domain_private.plan import STEPS, WRITING
 from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.policies.make import make_policy
@@ -32,8 +35,6 @@ from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.heldout_documents import heldout_metrics
 from rayprivacy.runs.method import SYNTHETIC, Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.runs.training import Trained, Training, save_trained, train
-from rayprivacy.runs.written import written_once
 
 HOW = (
     "A language model fine-tuned on redacted private text, and on full private text with the noise of DP-SGD. It is "
@@ -46,13 +47,14 @@ Context = RunContext[DomainPrivateRecipe]
 def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
     recipe = context.recipe
-    codes, mechanism, text = recipe.control_codes, planned_steps(recipe), _text_of(recipe)
+    codes, text = recipe.control_codes, _text_of(recipe)
+    redacted = context.plan.stage(STEPS).mechanism.redacted
     context.shard()
-    backbone = context.load_model(recipe.pretrain, policy=text.policy.digest)
+    backbone = load_model(context, policy=text.policy.digest)
     reading = redacting(
-        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, text, mechanism.redacted
+        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, text, redacted
     )
-    training = Training(mechanism, reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    training = Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
     trained = train(context, STEPS, training)
     model = save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:

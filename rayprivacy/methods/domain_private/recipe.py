@@ -4,23 +4,23 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
+from rayprivacy.blocks.steps_plan import (
+    SampledPrivacyConfig,
+    SampledResources,
+    check_sampled,
+    with_learning_rate,
+)
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
-from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.dpsgd.schedules import SCALES, Form, Name, draw
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    SampledPrivacyConfig,
-    SampledResources,
-    check_layer_scale,
-    with_learning_rate,
-)
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 
 class SelectivePrivacyConfig(SampledPrivacyConfig):
@@ -124,7 +124,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "DomainPrivateRecipe":
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        check_sampled(self)
         self.control_codes  # noqa: B018 - refuses lists that do not fit the labels
         if self.training.bands > 1:
             raise ValueError(
@@ -141,7 +141,6 @@ class DomainPrivateRecipe(PretrainedRecipe):
                 f"redacted.central is set and redacted.schedule '{self.redacted.schedule}' has no redacted step:"
                 " all steps are noisy already, so leave it out"
             )
-        check_layer_scale(self.training, self.adapter)
         if all(self.schedule):
             raise ValueError(
                 f"redacted.schedule '{self.redacted.schedule}' with redacted.seed {self.redacted.seed} has no noisy"
@@ -182,3 +181,26 @@ class DomainPrivateRecipe(PretrainedRecipe):
     def resolved_training(self) -> DpSgdConfig:
         """The training block with a learning rate: by default one that suits what is trained."""
         return with_learning_rate(self.training, self.adapter)
+
+
+CARD = Card(
+    citation="domain-private training (Domain Private Transformers for Multi-Domain Dialog Systems, 2023)",
+    sentence="a language model was fine-tuned on copies of private text that a public policy had redacted, with light"
+    " noise or none, and on the full text in noisy steps of DP-SGD. What the policy does not find is not protected.",
+    private=(
+        ("corpus", "the raw text"),
+        ("users", "one id each"),
+        ("copies", "redacted"),
+        ("gradients", "clipped"),
+    ),
+    released=(("model", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE | PRETRAINED | {"domain_private": "Domain-private model (this run)"},
+    ours="domain_private",
+)
+METHOD = Method(
+    recipe=DomainPrivateRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.domain_private.plan:plan_run",
+    run="rayprivacy.methods.domain_private.method:run",
+    reading="rayprivacy.methods.domain_private.method:reading_of",
+)

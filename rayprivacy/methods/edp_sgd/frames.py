@@ -12,11 +12,8 @@ def frames(
 ) -> Iterator[tuple[Frame, Frame]]:
     """For each row its labels as a frame, and what a tagger found.
 
-    Args:
-        rows: private.
-        columns: of the intent and of the word labels.
-        tags: what the tagger can say.
-        said: numbers of the intent and of a label for each word of each row (`TaggedRows.by_word`).
+    Rows are private; `columns` are those of the intent and of the word labels, and `said` has numbers of the intent and
+    of a label for each word of each row (`TaggedRows.by_word`).
     """
     intent, labels = columns
     for row, (number, numbers) in zip(rows, said, strict=True):

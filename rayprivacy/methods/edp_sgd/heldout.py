@@ -83,7 +83,7 @@ class Heldout:
             yield "nonprivate", self._reference(self._context.recipe.evaluation.nonprivate_steps)
 
     def _reference(self, steps: int) -> Any:
-        """The tagger after so many steps of AdamW without clipping and noise, at the learning rate of the recipe."""
+        """The tagger after `steps` steps of AdamW without clipping and noise, at the learning rate of the recipe."""
         recipe = self._context.recipe
         model, documents = trainable(self._backbone, recipe.adapter), self._documents(steps * REFERENCE_BATCH)
         rate = recipe.resolved_training.optimizer.learning_rate
@@ -100,7 +100,7 @@ class Heldout:
         return merged(model, self._backbone)
 
     def _documents(self, most: int) -> list[Document]:
-        """At most so many training rows as documents."""
+        """Training rows as documents, at most `most`."""
         context = self._context
         tables = (table for part in range(context.plan.parts) for table in part_tables(context.shards, part))
         rows = list(islice((row for table in tables for row in table.to_pylist()), most))

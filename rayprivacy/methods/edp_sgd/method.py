@@ -8,6 +8,7 @@ What is clipped is the sum of two cross entropies, of the intent and, in the mea
 of a step by C, and by 2C with micro-batches (`release.step_mechanism`). See docs/edp_sgd.md.
 """
 
+from rayprivacy.blocks.steps import Training, save_trained, train
 from rayprivacy.dpsgd.tagger_loss import TaggerLoss
 from rayprivacy.methods.edp_sgd.heldout import Heldout
 from rayprivacy.methods.edp_sgd.plan import STEPS
@@ -16,8 +17,6 @@ from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.tagger import check_length
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Output
-from rayprivacy.runs.sampled_steps import sampled_steps
-from rayprivacy.runs.training import Training, save_trained, train
 
 HOW = "A tagger of intents and slots, fine-tuned with DP-SGD on private text."
 
@@ -29,8 +28,7 @@ def run(context: RunContext[EdpSgdRecipe]) -> Output | None:
     backbone = context.load_model()
     check_length(backbone.model, recipe.training.max_tokens)
     loss = TaggerLoss(len(tags.all_intents), len(tags.names))
-    mechanism = sampled_steps(recipe.training, recipe.privacy)
-    training = Training(mechanism, reading_of(recipe), recipe.adapter, recipe.resolved_training, recipe.resources, loss)
+    training = Training(reading_of(recipe), recipe.adapter, recipe.resolved_training, recipe.resources, loss)
     model = save_trained(context, train(context, STEPS, training), recipe.adapter, HOW)
     if context.stops_early:
         return None

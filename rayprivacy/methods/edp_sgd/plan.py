@@ -5,27 +5,42 @@ split over N workers, so that the same noise has the multiplier z / (2 sqrt N) (
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from rayprivacy.accounting import published
 from rayprivacy.accounting.decay import DecayingNoise
+from rayprivacy.blocks.steps_plan import Steps
+from rayprivacy.blocks.writing_plan import measuring_stage
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.size import ModelSize, tagger_size
 from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.runs.assumptions import OF_UNIT, TIMING, of_training
+from rayprivacy.runs.assumptions import Where, at
 from rayprivacy.runs.effort import Effort
-from rayprivacy.runs.model_stages import measuring_stage
-from rayprivacy.runs.plan import Plan, Stage, training_stage
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    guessed_users,
-    noise_figures,
-    noise_line,
-    sampled_steps,
-    steps_efforts,
-)
+from rayprivacy.runs.plan import Plan, Stage
 
 STEPS = "DP-SGD"
 REFERENCE_BATCH = 32  # rows of a step of the non-private reference
+_SAYS = (
+    *at(
+        Where.PUBLIC,
+        "The lists of intents and slots, sampling rate, batch size, steps and clipping norm are public, and so is the "
+        "base model; none was chosen by looking at the corpus.",
+    ),
+    *at(
+        Where.RELEASED,
+        "The tagger left the private side, and nothing else; metrics marked 'releasable: false' are not part of the "
+        "claim.",
+    ),
+)
+
+
+class _TaggerSteps(Steps):
+    """The training, and what the paper says of its noise."""
+
+    def facts(self, recipe: EdpSgdRecipe) -> Mapping[str, Any]:
+        """Those of any training, and the published figure."""
+        return {**super().facts(recipe), "as_published": as_published(self.mechanism, recipe.privacy.delta)}
 
 
 def plan_run(recipe: EdpSgdRecipe) -> Plan:
@@ -34,21 +49,10 @@ def plan_run(recipe: EdpSgdRecipe) -> Plan:
     Raises:
         ConfigError: no noise is enough for the budget.
     """
-    training, mechanism = recipe.training, sampled_steps(recipe.training, recipe.privacy)
-    tags = recipe.model.tags
-    detail = f"{mechanism.steps} steps, {len(tags.all_intents)} intents, {len(tags.slots)} slots"
-    efforts = steps_efforts(_size(recipe), training, recipe.resources)
-    return Plan(
-        stages=(training_stage(STEPS, detail, mechanism, training.chunk, efforts),),
-        protection=mechanism.protection,
-        noise=noise_line(mechanism, training),
-        assumptions=_assumptions(recipe),
-        shards=PART_FILES,
-        figures=noise_figures(steps=mechanism),
-        as_published=as_published(mechanism, recipe.privacy.delta),
-        users=guessed_users(training),
-        measuring=_measuring(recipe),
-    )
+    tags, size = recipe.model.tags, _size(recipe)
+    detail = f"{recipe.training.steps} steps, {len(tags.all_intents)} intents, {len(tags.slots)} slots"
+    steps = _TaggerSteps(STEPS, recipe.training, detail, size)
+    return Plan.of(recipe, steps, says=_SAYS, measuring=_measuring(recipe, size))
 
 
 def _size(recipe: EdpSgdRecipe) -> ModelSize:
@@ -65,21 +69,8 @@ def as_published(mechanism: NoisySteps, delta: float) -> dict[str, float]:
     return {stated.label: stated.epsilon}
 
 
-def _measuring(recipe: EdpSgdRecipe) -> Stage:
+def _measuring(recipe: EdpSgdRecipe, size: ModelSize) -> Stage:
     """The untrained tagger, the released one, and the non-private reference, which is trained first."""
-    size, tokens, steps = _size(recipe), recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
+    tokens, steps = recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
     training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),)
     return measuring_stage(recipe, size, tokens, 2 + bool(steps), training)
-
-
-def _assumptions(recipe: EdpSgdRecipe) -> tuple[str, ...]:
-    unit = recipe.privacy.unit
-    return (
-        *OF_UNIT[unit],
-        "The lists of intents and slots, sampling rate, batch size, steps and clipping norm are public, and so is the "
-        "base model; none was chosen by looking at the corpus.",
-        "The tagger left the private side, and nothing else; metrics marked 'releasable: false' are not part of the "
-        "claim.",
-        *of_training(unit, recipe.training.bands, recipe.training.microbatches),
-        TIMING,
-    )

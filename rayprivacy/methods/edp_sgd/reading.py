@@ -63,10 +63,7 @@ class TaggedRows:
 
         A word is not read where a long text is cut, or if it has no token of its own: a tokenizer may drop it.
 
-        Args:
-            rows: what was read.
-            backbone: of the tagger.
-            said: numbers of the intent and of the labels of the words that were read (`tagger_loss.predicted`).
+        `said` has the numbers of the intent and of the labels of the words that were read (`tagger_loss.predicted`).
         """
         for row, (intent, labels) in zip(rows, said, strict=True):
             words = str(row["text"]).split()

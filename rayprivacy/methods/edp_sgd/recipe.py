@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, check_sampled, with_learning_rate
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
+from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import Recipe, Resources
-from rayprivacy.runs.sampled_steps import PART_FILES, SampledPrivacyConfig, check_layer_scale, with_learning_rate
 
 WHOLE = AdapterConfig(kind="full")
 
@@ -47,9 +47,7 @@ class EdpSgdRecipe(Recipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "EdpSgdRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
+        check_sampled(self)
         if len(self.corpus.labels) != 2:
             raise ValueError(
                 f"corpus.labels has {len(self.corpus.labels)} columns: name two, that of the intent and that of the"
@@ -86,10 +84,27 @@ class EdpSgdRecipe(Recipe):
                 f"model.trained is '{self.model.trained}' with adapter.kind 'lora', which trains LoRA matrices and the"
                 " heads: leave one of the two out"
             )
-        check_layer_scale(self.training, self.adapter)
         return self
 
     @property
     def resolved_training(self) -> DpSgdConfig:
         """The training block with a learning rate: by default one that suits what is trained."""
         return with_learning_rate(self.training, self.adapter)
+
+
+CARD = Card(
+    citation="eDP-SGD (Dupuy et al., ICASSP 2022)",
+    sentence="a public model with a head for intents and one for slots was fine-tuned with clipped, noisy gradients"
+    " of keyed samples of private text.",
+    private=(("corpus", "text, intents, slots"), ("users", "one id each"), ("sample", "by coin"), ("sums", "clipped")),
+    released=(("tagger", "noisy steps"), ("report", "this page")),
+    texts="",
+    loader="AutoModelForTokenClassification",
+)
+METHOD = Method(
+    recipe=EdpSgdRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.edp_sgd.plan:plan_run",
+    run="rayprivacy.methods.edp_sgd.method:run",
+    reading="rayprivacy.methods.edp_sgd.reading:reading_of",
+)

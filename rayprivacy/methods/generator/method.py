@@ -6,7 +6,7 @@
     their noisy sums, step by step, charged in chunks before they run -> the model       (released)
     control codes in those shares -> the model -> synthetic text -> report               (free)
 
-With `match`, more texts are written than are released, and a noisy vote of the users decides which (`runs.matching`).
+With `match`, more texts are written than are released, and a noisy vote of the users decides which (`blocks.match`).
 
 One user (or record) adds a vector of norm C at most to the sum of a step, and takes part by a coin of its own.
 Everything right of the gate is post-processing: any number of texts may be written. The held-out evaluation reads
@@ -15,22 +15,22 @@ private text and is marked so in metrics.json.
 
 from typing import Any
 
+from rayprivacy.blocks.match import match_texts, text_file
+from rayprivacy.blocks.pretrain import load_model
+from rayprivacy.blocks.steps import Trained, Training, save_trained, train
+from rayprivacy.blocks.writing import written_once
 from rayprivacy.core.artifacts import digest_json_list
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import CodedPrompts, Codes
 from rayprivacy.generation.writing import Written
 from rayprivacy.methods.generator.label_counts import label_sums
-from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING, planned_histogram, planned_steps
+from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.heldout_documents import heldout_metrics
-from rayprivacy.runs.match_plan import candidates_of
-from rayprivacy.runs.matching import match_texts, text_file
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.runs.training import Trained, Training, save_trained, train
-from rayprivacy.runs.written import written_once
 
 HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
 Context = RunContext[GeneratorRecipe]
@@ -41,10 +41,9 @@ def run(context: Context) -> Output | None:
     recipe = context.recipe
     codes, reading = Codes(recipe.codes, recipe.corpus.labels), reading_of(recipe)
     context.shard()
-    backbone = context.load_model(recipe.pretrain)
+    backbone = load_model(context)
     shares = _shares(context, codes)
-    mechanism = planned_steps(recipe)
-    training = Training(mechanism, reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    training = Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
     trained = train(context, STEPS, training)
     model = save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:
@@ -70,24 +69,13 @@ def run(context: Context) -> Output | None:
 def reading_of(recipe: GeneratorRecipe) -> Reading:
     """How a run reads a row: its text behind the control code of its labels."""
     codes = Codes(recipe.codes, recipe.corpus.labels)
-    return Reading(recipe.privacy.unit, recipe.corpus.labels, Prefixes(codes), recipe.training.max_tokens)
-
-
-class Prefixes:
-    """The control code of a record, from its labels; goes to the workers."""
-
-    def __init__(self, codes: Codes) -> None:
-        self._codes = codes
-
-    def __call__(self, labels: Any) -> str:
-        """The text in front of a record."""
-        return self._codes.text(self._codes.index(labels))
+    return Reading(recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens)
 
 
 def _shares(context: Context, codes: Codes) -> Any:
     """The share of each control code: released with noise, or all equal."""
     with context.stage(CODES):
-        mechanism = planned_histogram(context.recipe)
+        mechanism = context.plan.stage(CODES).mechanism
         if mechanism is None:
             return codes.uniform
         sums = label_sums(context.shards, context.plan.parts, codes, mechanism)
@@ -97,7 +85,7 @@ def _shares(context: Context, codes: Codes) -> Any:
 def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:
     """The synthetic text of this model and these shares, which may be there already; a release has one model."""
     root, config = context.run.root, context.recipe.generation
-    path, texts = text_file(context.run, context.recipe.match), candidates_of(context.recipe.match, config.texts)
+    path, texts = text_file(context.run, context.recipe.match), context.recipe.candidates(config.texts)
     prompts = CodedPrompts(codes.draw(shares, texts, config.seed), codes)
     mark = digest_json_list(trained.inputs, prompts)
     return written_once(context, root / MODEL, prompts, config, codes, path, mark, TEXTS_WRITTEN)

@@ -4,23 +4,21 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import check_unit
+from rayprivacy.blocks.match_plan import MatchedRecipe
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
+from rayprivacy.blocks.steps_plan import (
+    SampledPrivacyConfig,
+    SampledResources,
+    check_sampled,
+    with_learning_rate,
+)
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.methods.generator.presets import GeneratorTraining
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.small_votes import small_vote_noise
-from rayprivacy.runs.matched_recipe import MatchedRecipe
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    SampledPrivacyConfig,
-    SampledResources,
-    check_layer_scale,
-    with_learning_rate,
-)
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 
 class GenerationConfig(WritingConfig):
@@ -50,10 +48,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "GeneratorRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter)
+        check_sampled(self)
         Codes(self.codes, self.corpus.labels)
         return self
 
@@ -73,3 +68,26 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
     def has_histogram(self) -> bool:
         """Whether the shares of the control codes are released."""
         return bool(self.corpus.labels) and self.codes.histogram
+
+
+CARD = Card(
+    citation="the DP-SGD generator (Yue et al., ACL 2023)",
+    sentence="a language model was fine-tuned with clipped, noisy gradients of keyed samples of private text; each text"
+    " stood behind its control code, if it has any.",
+    private=(
+        ("corpus", "the raw text"),
+        ("users", "one id each"),
+        ("sample", "by keyed coin"),
+        ("gradients", "clipped"),
+    ),
+    released=(("generator", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE | PRETRAINED | {"generator": "Generator (this run)"},
+    ours="generator",
+)
+METHOD = Method(
+    recipe=GeneratorRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.generator.plan:plan_run",
+    run="rayprivacy.methods.generator.method:run",
+    reading="rayprivacy.methods.generator.method:reading_of",
+)

@@ -39,7 +39,7 @@ ATTACKED = {
 
 @sealed("attacking sanitised text")
 def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> dict[str, Any]:
-    """Success of four attacks on about so many words of documents that a public seed draws."""
+    """Success of four attacks on about `words` words of documents that a public seed draws."""
     pairs, size = [], 0
     for pair in _pairs(job, parts, key):
         pairs.append(pair)

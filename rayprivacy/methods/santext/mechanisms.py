@@ -39,7 +39,7 @@ class Planned:
 
     @property
     def competitor(self) -> float:
-        """The epsilon of randomised response over as many words that keeps as many of them."""
+        """The epsilon of randomised response over these words that keeps the same share of them."""
         return randomized_response_epsilon(self.keep, len(self.vocabulary))
 
 
@@ -114,11 +114,7 @@ def confirmed(plan: Planned) -> Planned:
 
 
 def _for_each(recipe: SanTextRecipe) -> float:
-    """What privacy.epsilon leaves for each word when randomised labels are paid.
-
-    Raises:
-        ConfigError: labels leave nothing.
-    """
+    """What privacy.epsilon leaves for each word when randomised labels are paid."""
     return _left_for_words(recipe) / (recipe.records * recipe.sanitize.max_tokens)
 
 

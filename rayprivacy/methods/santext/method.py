@@ -13,15 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.methods.santext.card import CARD
+from rayprivacy.methods.santext.blocks import PARTS_SANITISED, WORDS
 from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, write_pairs
-from rayprivacy.methods.santext.mechanisms import Planned, confirmed, planned
-from rayprivacy.methods.santext.plan import PARTS_SANITISED, WORDS
+from rayprivacy.methods.santext.mechanisms import Planned, confirmed
 from rayprivacy.methods.santext.pretraining import pretrained, public_texts
-from rayprivacy.methods.santext.recipe import SanTextRecipe
+from rayprivacy.methods.santext.recipe import CARD, SanTextRecipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.runs.account import whole
@@ -29,7 +29,6 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.exhibits import Chart, Table
 from rayprivacy.runs.method import Output
-from rayprivacy.runs.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.sanitize.entities import detector_of
 from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
 from rayprivacy.sanitize.labels import Labels
@@ -40,7 +39,7 @@ Context = RunContext[SanTextRecipe]
 
 def run(context: Context) -> Output:
     """Run, or finish, a recipe."""
-    found = confirmed(planned(context.recipe))
+    found = confirmed(context.plan.stage(WORDS).mechanism)
     context.run.bind(vocabulary=found.vocabulary.digest)
     context.shard()
     event = whole(context.plan.stage(WORDS).charges)
@@ -124,11 +123,7 @@ class _Measured:
 
 
 def check_inputs(recipe: SanTextRecipe) -> None:
-    """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged."""
     detector_of(recipe.sanitize.detector, recipe.sanitize.entities)
     if recipe.pretraining:
         public_texts(Path(recipe.pretraining.text))

@@ -63,11 +63,7 @@ def pretrained(
 
 
 def public_texts(path: Path) -> list[str]:
-    """The column `text` of a Parquet file, or the lines of any other.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """The column `text` of a Parquet file, or the lines of any other."""
     try:
         if path.suffix == ".parquet":
             return [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if text]

@@ -10,6 +10,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.settings import SanitizeConfig
@@ -59,9 +60,9 @@ class PretrainingConfig(Config):
         text: a public Parquet file with the column `text`, or lines of text.
         steps: number of AdamW's steps.
         batch: texts of a step.
-        max_words: public texts are cut to so many words.
-        learning_rate: AdamW's step size.
-        rank: rank of the LoRA matrices.
+        max_words: of a public text; what is longer is cut.
+        learning_rate: of AdamW.
+        rank: of the LoRA matrices.
         layers: how many of the last layers get them; all if absent.
         seed: public seed with which these texts are sanitised.
     """
@@ -120,3 +121,22 @@ class SanTextRecipe(Recipe):
     def records(self) -> int:
         """Records of one unit of privacy, at most."""
         return self.corpus.max_records_per_user or 1
+
+
+CARD = Card(
+    citation="SanText (Yue et al., ACL Findings 2021)",
+    sentence="every word was replaced by a draw from a public table, in which near words are likelier.",
+    private=(("corpus", "the raw text"), ("values", "made up anew"), ("words", "replaced by coins")),
+    released=(("sanitised text", "word for word"), ("report", "this page")),
+    text="Text whose words were replaced by random ones. It was made by",
+    texts="sanitized.parquet",
+    has_model=False,
+)
+METHOD = Method(
+    recipe=SanTextRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.santext.plan:plan_run",
+    run="rayprivacy.methods.santext.method:run",
+    reading="rayprivacy.methods.santext.method:reading_of",
+    check="rayprivacy.methods.santext.method:check_inputs",
+)

@@ -42,11 +42,7 @@ class DeepStudent:
 
     @staticmethod
     def untrained(backbone: Backbone, config: StudentConfig) -> "DeepStudent":
-        """The public base itself, ready to train what `layers` and `rank` say.
-
-        Raises:
-            ConfigError: the base cannot be cut, or has fewer layers.
-        """
+        """The public base itself, ready to train what `layers` and `rank` say."""
         upper = LoraLayers(backbone, cut_below(backbone, config.layers), config.rank)
         return DeepStudent(backbone, upper, upper.start)
 
@@ -73,13 +69,7 @@ class DeepStudent:
     ) -> "DeepStudent":
         """Fit to next tokens.
 
-        Args:
-            rows: documents; the states in them are not looked at.
-            steps: optimizer steps.
-            batch: examples a step, rounded up to whole rows.
-            learning_rate: of the first step.
-            seed: public seed of the order of rows.
-            told: told how many steps are done.
+        The states in `rows` are not looked at; a batch is rounded up to whole rows.
         """
         examples = rows.predicts.sum(1)
         batches = list(islice(_batches(examples, batch, seed), steps))
@@ -98,12 +88,8 @@ class DeepStudent:
     ) -> "DeepStudent":
         """Learn from votes: `batch` queries a step, rounded up to all the queries of some rows.
 
-        Args:
-            queries: contexts and candidates, public.
-            targets: what is learnt from the votes, float32 [queries, k], raw (they may be negative).
-            rows: the pseudo-sentences that the contexts point into; the states in them are not looked at.
-            config: training settings.
-            told: told how many steps are done.
+        Targets, float32 [queries, k], are raw: they may be negative. The contexts of the queries point into `rows`,
+        whose states are not looked at.
         """
         below = self._below(rows)
         asked = torch.bincount(queries.context[:, 0], minlength=len(rows))
@@ -143,7 +129,6 @@ class DeepStudent:
         losses: Callable[[torch.Tensor], Iterator[torch.Tensor]],
         told: Told,
     ) -> "DeepStudent":
-        """Adam with a linearly falling step size; a step's loss comes in parts, of which one is in memory at a time."""
         self.upper.load(self.tensors)
         optimizer = torch.optim.Adam(self.upper.parameters(), lr=learning_rate)
         descend(optimizer, map(losses, batches), told, falling_over=steps)
@@ -179,10 +164,7 @@ def _some(places: torch.Tensor, most: int, draw: torch.Generator) -> torch.Tenso
 def _batches(counts: torch.Tensor, batch: int, seed: int) -> Iterator[torch.Tensor]:
     """Row numbers, endlessly, in shuffled passes over the rows that count: enough rows each time to hold `batch`.
 
-    Args:
-        counts: what a row holds, int64 [rows]; a row without any is left out.
-        batch: how many there should be in one take, at least; never more than one pass.
-        seed: public seed of the order.
+    `counts`, int64 [rows], is what a row holds: a row without any is left out. No take is more than one pass.
     """
     draw, least = torch.Generator().manual_seed(seed), min(batch, int(counts.sum()))
     rows = torch.nonzero(counts).squeeze(1)

@@ -10,7 +10,6 @@ from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.effort import FULL, UNKNOWN, Effort, Kernel, sampling_kernel
-from rayprivacy.runs.match_plan import candidates_of
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
 _MODELS = 3  # that are measured on held-out users beside the bases
@@ -45,7 +44,7 @@ def _of_actors(
     else:
         trained = shared("train", size.trained(teachers.epochs * tokens), users=True)
         votes = shared("encode", teachers.count * size.forward(written))
-    released = candidates_of(recipe.match, config.texts) * config.max_tokens
+    released = recipe.candidates(config.texts) * config.max_tokens
     writing = shared(sampling_kernel(config.engine), size.forward(released))
     features = shared("encode", size.forward(tokens), users=True)
     return {"features": features, "teachers": trained, "votes": votes, "writing": writing}

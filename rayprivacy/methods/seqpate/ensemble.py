@@ -18,13 +18,7 @@ from rayprivacy.teachers.workspace import Workspace
 
 
 def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) -> GroupSpec:
-    """The ensemble of a run; its folders are made if they are missing.
-
-    Args:
-        run: the run.
-        backbone: the public model that it stands on.
-        model: how actors load it.
-    """
+    """The ensemble of a run; its folders are made if they are missing."""
     recipe, resources = run.recipe, run.recipe.resources
     basis, warm = run.public("basis.safetensors"), run.public(WARM)
     store = FeatureStore(
@@ -53,12 +47,8 @@ def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) ->
 def question_of(spec: GroupSpec, tokenizer: Any, asked: Round, queries: Queries, rows: Path) -> str:
     """Digest of what the teachers of an ensemble are asked in a round, and of what they were made of beside the corpus.
 
-    Args:
-        spec: the ensemble; its workspace names base model, bases, warm student and settings.
-        tokenizer: of the base model; private text becomes tokens by it.
-        asked: the round, since each of them is a charge of its own.
-        queries: what is asked.
-        rows: file of the encoded pseudo-sentences that the queries point into.
+    The workspace of `spec` names base model, bases, warm student and settings; private text becomes tokens by the
+    tokenizer; each round is a charge of its own; the queries point into the file `rows`.
     """
     teachers = [spec.workspace.recipe, tokenizer_rules(tokenizer)]
     return digest_json([asked.name, *teachers, queries.digest, digest_file(rows)])

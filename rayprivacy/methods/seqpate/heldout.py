@@ -44,11 +44,7 @@ def heldout_metrics(
 ) -> dict[str, Any]:
     """Perplexity and Bleu of the students and a non-private model; little where no user is held out.
 
-    Args:
-        run: the run.
-        students: by name, `base_pseudo` among them; all read text as one tokenizer does.
-        spec: of the teachers.
-        told: told how many models are measured.
+    Students are by name, `base_pseudo` among them; all read text as one tokenizer does.
     """
     texts = _heldout_texts(run)
     if not texts:

@@ -6,7 +6,7 @@
     summed votes -> RELEASE GATE: sqrt(2) sensitivity, Gaussian noise, one charge   (released)
     noisy votes -> student -> synthetic text -> certificate, metrics, report        (free)
 
-With `match`, more texts are written than are released, and a noisy vote of the users decides which (`runs.matching`).
+With `match`, more texts are written than are released, and a noisy vote of the users decides which (`blocks.match`).
 
 One user sits in one shard, hence in one teacher; the charge is `queries` Gaussian events. With unit 'record' one record
 does so, and with 'phrase' one secret phrase sits in n_s shards at most. Everything right of the gate is
@@ -15,37 +15,44 @@ post-processing. The held-out evaluation reads private text and is marked so in 
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from safetensors.torch import load_file, save
 
+from rayprivacy.blocks.match import match_texts, text_file
+from rayprivacy.blocks.pretrain import load_model
+from rayprivacy.blocks.writing import written_once
 from rayprivacy.core.artifacts import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.corpus.phrases import Phrases, load_phrases
 from rayprivacy.corpus.prompts import load_prompts
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
-from rayprivacy.generation.settings import settled
-from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.generation.writing import Written
+from rayprivacy.methods.seqpate.blocks import (
+    BASES,
+    FEATURES,
+    GATE,
+    PARTS,
+    PSEUDO,
+    SELECTION,
+    SENTENCES,
+    STUDENT,
+    STUDENT_STEPS,
+    TEACHERS,
+    TRAINING,
+    VOTED,
+    VOTES,
+    WARM_STEPS,
+    WRITING,
+    queries_by_round,
+)
 from rayprivacy.methods.seqpate.ensemble import ensemble, question_of
 from rayprivacy.methods.seqpate.heldout import heldout_metrics
 from rayprivacy.methods.seqpate.phrases import phrase_metrics
-from rayprivacy.methods.seqpate.plan import (
-    GATE,
-    PARTS,
-    SENTENCES,
-    STUDENT_STEPS,
-    TEACHERS,
-    VOTED,
-    WARM_STEPS,
-    WRITING,
-    planned_mechanism,
-    round_mechanism,
-)
 from rayprivacy.methods.seqpate.public_side import (
     FIRST,
     Round,
@@ -65,8 +72,6 @@ from rayprivacy.models.queries import Queries
 from rayprivacy.models.save import save_model
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.match_plan import candidates_of
-from rayprivacy.runs.matching import match_texts, text_file
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.teachers.encoding_job import cache_features
@@ -84,18 +89,18 @@ def run(context: Context) -> Output:
     prompts = load_prompts(recipe.prompts)
     # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
     context.shard()
-    backbone = context.load_model(recipe.pretrain, prompts=digest_json(prompts))
-    with context.stage("pseudo-sentences"):
+    backbone = load_model(context, prompts=digest_json(prompts))
+    with context.stage(PSEUDO):
         rows = pseudo_rows(context.run, backbone, prompts, backbone.model, FIRST, context.counter(SENTENCES))
-    with context.stage("public bases and warm start"):
+    with context.stage(BASES):
         basis = bases(context.run, backbone, rows)
         untrained, warm = warm_students(context.run, backbone, basis, rows, context.counter(WARM_STEPS))
     spec = ensemble(context.run, backbone, context.model)
-    with context.stage("features of private text"):
+    with context.stage(FEATURES):
         # Every part passes through an actor, also one without users (see `encoding_job`).
         deque(context.track(cache_features(spec, recipe.resources), PARTS), maxlen=0)
     with teacher_pool(spec, recipe.resources) as pool:
-        with context.stage("teachers"):
+        with context.stage(TRAINING):
             _train(context, pool)
         asking = _Asking(context, backbone, prompts, spec, pool)
         student: Student = warm
@@ -161,32 +166,28 @@ class _Asking:
     def round(self, number: int, student: Student, rows: Encoded) -> tuple[Student, Encoded]:
         """Ask the teachers about text of a student, and let it learn from the noisy votes.
 
-        Args:
-            number: from 0.
-            student: who asks.
-            rows: the pseudo-sentences of the round before; those of the first round in the first.
-
-        Returns:
-            The student after the round, and the pseudo-sentences that it learnt with.
+        Returns the student after the round, and the pseudo-sentences that it learnt with.
         """
         context, asked = self.context, Round.of(number, student)
+        votes = context.plan.stage(GATE).mechanism
         if number:
-            with context.stage("pseudo-sentences"):
+            with context.stage(PSEUDO):
                 counter = context.counter(SENTENCES)
                 rows = pseudo_rows(context.run, self.backbone, self.prompts, student.model(), asked, counter)
-        with context.stage("query selection"):
-            queries = round_queries(context.run, self.backbone, rows, student, asked)
-        mechanism = round_mechanism(context.recipe, len(queries))
-        with context.stage("votes"):
+        with context.stage(SELECTION):
+            count = queries_by_round(votes.queries, context.recipe.votes.rounds)[number]
+            queries = round_queries(context.run, self.backbone, rows, student, asked, count)
+        mechanism = replace(votes, queries=len(queries))
+        with context.stage(VOTES):
             before, show = self.voted, context.counter(VOTED)
             rows_file = asked.rows(context.run)
             sums, manifest = self.pool.vote(queries, mechanism, rows_file, lambda done: show(before + done))
             self.voted += len(queries)
         with context.stage(GATE):
             question = question_of(self.spec, self.backbone.tokenizer, asked, queries, rows_file)
-            votes = context.release_votes(GATE, mechanism, sums, manifest, question=question)
-        with context.stage("student"):
-            return _distilled(context, student, rows, queries, votes, asked), rows
+            released = context.release_votes(GATE, mechanism, sums, manifest, question=question)
+        with context.stage(STUDENT):
+            return _distilled(context, student, rows, queries, released, asked), rows
 
 
 def _distilled(
@@ -206,31 +207,19 @@ def _distilled(
 def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> Written:
     """Save a student as everybody loads a model, and write its text unless that is there."""
     root, recipe = context.run.root, context.recipe
-    config = recipe.generation.model_copy(update={"texts": candidates_of(recipe.match, recipe.generation.texts)})
+    config = recipe.generation.model_copy(update={"texts": recipe.candidates(recipe.generation.texts)})
     path, mark = text_file(context.run, recipe.match), digest_bytes(save(student.state()))
     context.make_way()
     # Always: the model that lies there may be that of another corpus, whose run died before it wrote its text.
     save_model(student.model(), backbone.tokenizer, root / MODEL, recipe.release_id, HOW)
-    if path.exists() and (written := read_written(path)).source == mark:
-        return written
-    return write_samples(
-        root / MODEL,
-        [(0, prompt) for prompt in cut_prompts(prompts, config)],
-        config,
-        Codes(CodesConfig(), ()),
-        path,
-        recipe.resources.actors or int(ray.cluster_resources()["CPU"]),
-        engine=settled(config.engine),
-        workspace=root / "public",
-        source=mark,
-        begun=True,
-        told=context.counter(TEXTS_WRITTEN),
-    )
+    openers = [(0, prompt) for prompt in cut_prompts(prompts, config)]
+    labels = Codes(CodesConfig(), ())
+    return written_once(context, root / MODEL, openers, config, labels, path, mark, TEXTS_WRITTEN, begun=True)
 
 
 def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:
     """What each secret phrase costs, for metrics.json; nothing where another unit is protected."""
     if phrases is None:
         return {}
-    asked, delta = planned_mechanism(context.recipe), context.recipe.privacy.delta
+    asked, delta = context.plan.stage(GATE).mechanism, context.recipe.privacy.delta
     return {"phrases": phrase_metrics(context.shards, context.corpus, phrases, asked, delta)}

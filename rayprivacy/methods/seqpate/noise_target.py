@@ -1,4 +1,4 @@
-"""How much a budget answers well enough: a target for the noise on a mean vote fixes the queries, or the clip.
+"""The votes that fit a budget: their noise and, by a target for the noise on a mean vote, the queries or the clip.
 
 Noise grows with the number of queries, and with the radius that centred votes are clipped to.
 
@@ -10,12 +10,52 @@ Every figure here is public: it comes from the budget and from settings, never f
 
 import math
 from collections.abc import Callable
+from functools import cache
+
+from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.ledger.least_noise import gaussian_noise, laplace_noise
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.release.ballots import CLIP_RANGE
 from rayprivacy.release.vote import SCALE, VoteMechanism
 
+AUTO_MOST = 100_000
 WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips next to nothing
+
+
+def fitting_votes(recipe: SeqPateRecipe, beside: DpEvent | None = None) -> VoteMechanism:
+    """All queries of a run as one mechanism, with the least noise that fits its budget beside what else is charged.
+
+    Raises:
+        ConfigError: no noise is enough, or not one query keeps votes.noise_target.
+    """
+    votes, privacy = recipe.votes, recipe.privacy
+    least = laplace_noise if votes.noise == "laplace" else gaussian_noise
+    sigma = cache(lambda queries: least(queries, privacy.budget, privacy.composition, beside))
+
+    def mechanism(queries: int, clip: float | None) -> VoteMechanism:
+        return VoteMechanism(
+            queries=queries,
+            candidates=votes.top_k,
+            teachers=recipe.teachers.count,
+            sigma=sigma(queries),
+            unit=privacy.unit,
+            shards=recipe.corpus.max_shards_per_phrase or 1,
+            ballot=votes.ballot,
+            clip=clip,
+            noise=votes.noise,
+        )
+
+    def clipped(queries: int) -> VoteMechanism:
+        radius = votes.radius
+        if radius == "auto":
+            radius = widest_clip(lambda wide: noise_on_mean(mechanism(queries, wide)), votes.noise_target)
+        return mechanism(queries, radius)
+
+    if votes.queries != "auto":
+        return clipped(votes.queries)
+    return clipped(most_queries(lambda queries: noise_on_mean(clipped(queries)), votes.noise_target, AUTO_MOST))
 
 
 def noise_on_mean(mechanism: VoteMechanism) -> float:

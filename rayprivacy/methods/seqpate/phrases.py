@@ -20,15 +20,7 @@ WHY = "counted in private text: how many phrases occur in how many shards, after
 def phrase_metrics(
     shards: Path, manifest: ShardManifest, phrases: Phrases, mechanism: VoteMechanism, delta: float
 ) -> dict[str, Any]:
-    """Average and worst epsilon over the phrases, and how many phrases occur in how many shards.
-
-    Args:
-        shards: folder of the sharded corpus.
-        manifest: its manifest.
-        phrases: the secret phrases.
-        mechanism: the release's mechanism, whose `shards` is the bound n_s.
-        delta: of the figures.
-    """
+    """Average and worst epsilon over the phrases, and how many phrases occur in how many shards."""
     counts = shards_per_phrase(shards, manifest, phrases)
     report = asdict(phrase_report(counts, mechanism.shards, mechanism.queries, mechanism.sigma, delta))
     figures = {name: report[name] for name in ("at_bound", "worst", "average", "histogram")}

@@ -18,7 +18,6 @@ from rayprivacy.core.files import read_json, write_json
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
-from rayprivacy.methods.seqpate.plan import queries_of_round
 from rayprivacy.methods.seqpate.query_selection import select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import HeadStudent, Student
@@ -121,16 +120,11 @@ def _warm(run: Run[SeqPateRecipe], untrained: Student, rows: Encoded, name: str,
 
 
 def round_queries(
-    run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded, student: Student, asked: Round
+    run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded, student: Student, asked: Round, count: int
 ) -> Queries:
-    """What is asked in a round.
-
-    Raises:
-        ConfigError: there is no position to ask about.
-    """
+    """What is asked in a round: `count` queries, or fewer where the pseudo-sentences have no more."""
     path, recipe = run.public(f"queries-{asked.name}.safetensors"), run.recipe
     if not path.exists():
-        count = queries_of_round(recipe, asked.number)
         queries = select_queries(rows, student, backbone, recipe.votes, count, recipe.seed + asked.number)
         if not len(queries):
             raise ConfigError("no position of the pseudo-sentences is to be asked about: raise pseudo.texts.")

@@ -20,16 +20,7 @@ ROWS = 512
 def select_queries(
     rows: Encoded, student: Student, backbone: Backbone, config: VotesConfig, count: int, seed: int
 ) -> Queries:
-    """Choose positions and candidates; fewer than `count` when the pseudo-sentences have no more.
-
-    Args:
-        rows: encoded pseudo-sentences.
-        student: whose candidates they are.
-        backbone: the public base.
-        config: how to choose.
-        count: how many queries are paid for.
-        seed: public seed of the order.
-    """
+    """Choose positions and candidates; fewer than `count` when the pseudo-sentences have no more."""
     places, labels = _distinct(rows)
     adapted = student.hidden(rows)
     found, parts = 0, []

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rayprivacy.blocks.match_plan import MatchedRecipe
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
 from rayprivacy.core.config import Config
 from rayprivacy.core.paths import PathKind
 from rayprivacy.corpus.settings import check_unit
@@ -14,8 +16,7 @@ from rayprivacy.generation.settings import PseudoConfig, WritingConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.methods.seqpate.student_settings import StudentConfig
 from rayprivacy.release.ballots import CLIP_RANGE
-from rayprivacy.runs.matched_recipe import MatchedRecipe
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 from rayprivacy.runs.recipe import Resources
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
@@ -28,7 +29,7 @@ class VotesConfig(Config):
     Attributes:
         queries: how many (context, position) queries are paid for; `auto`: as many as keep `noise_target`.
         noise_target: for `auto` queries or an `auto` clip: standard deviation of the noise on one entry of a mean vote.
-        rounds: the queries are spread over so many rounds; each asks about text of the student of the round before.
+        rounds: over which the queries are spread; each asks about text of the student of the round before.
         top_k: candidates per query, the student's most likely tokens; the end token is always one of them.
         top_p: keep only the candidates that hold this much of the student's probability (no limit if absent).
         select: positions to ask about: `any`, `threshold` (see outside_top), or of those where the student's `entropy`
@@ -131,3 +132,33 @@ class SeqPateRecipe(PretrainedRecipe, MatchedRecipe):
         is_free = self.votes.rounds == 1 and self.match is None
         learning = {"student": dict.fromkeys(AFTER_THE_GATE, True)} if is_free else {}
         return self._named({**self.free, **learning})
+
+
+CARD = Card(
+    citation="SeqPATE (Tian et al., NeurIPS 2022)",
+    sentence="many teachers, each trained on one shard of private text, voted on the next token of public sentences,"
+    " and a student learned from the noisy sums of their votes.",
+    private=(
+        ("corpus", "the raw text"),
+        ("users", "one id each"),
+        ("shards", "by keyed hash"),
+        ("teachers", "one per shard"),
+    ),
+    released=(("student", "learns from noise"), ("synthetic text", "new writing"), ("report", "this page")),
+    models=BASE
+    | PRETRAINED
+    | {
+        "base_pseudo": "Base model tuned on pseudo-text",
+        "student": "Student (this run)",
+        "nonprivate": "Trained without privacy",
+    },
+    ours="student",
+)
+METHOD = Method(
+    recipe=SeqPateRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.seqpate.plan:plan_run",
+    run="rayprivacy.methods.seqpate.method:run",
+    reading="rayprivacy.methods.seqpate.method:reading_of",
+    check="rayprivacy.methods.seqpate.plan:check_inputs",
+)

@@ -39,7 +39,7 @@ def fit_next_token(
 ) -> HeadAdapter:
     """Fit an adapter to next-token examples with the full-vocabulary cross-entropy; `told` how many steps are done."""
     draw = torch.Generator().manual_seed(seed)
-    return _descend(adapter, steps, learning_rate, lambda moved: _pseudo_loss(moved, examples, head, batch, draw), told)
+    return _moved(adapter, steps, learning_rate, lambda moved: _pseudo_loss(moved, examples, head, batch, draw), told)
 
 
 def distill(
@@ -53,14 +53,8 @@ def distill(
 ) -> HeadAdapter:
     """Train the student on released votes.
 
-    Args:
-        adapter: the warm-started student.
-        queries: contexts and candidates, public.
-        votes: released mean votes, float32 [queries, k], raw (they may be negative).
-        public: next-token examples of the pseudo-sentences, for L_pseudo.
-        head: output head, float32 [vocabulary, width].
-        config: training settings.
-        told: told how many steps are done.
+    Votes, float32 [queries, k], are raw: they may be negative. `public` are next-token examples of the pseudo-
+    sentences, for L_pseudo, and `head` is float32 [vocabulary, width].
     """
     draw = torch.Generator().manual_seed(config.seed)
     pools = _pools(queries, config)
@@ -76,7 +70,7 @@ def distill(
         pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
         return (pseudo + config.weight * of_votes) / (1 + config.weight)
 
-    return _descend(adapter, config.steps, config.step_size, loss, told)
+    return _moved(adapter, config.steps, config.step_size, loss, told)
 
 
 def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
@@ -91,10 +85,7 @@ def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
 def vote_loss(logits: torch.Tensor, votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """L_votes, a scalar: the mean over queries of the cross-entropy between the vote and the student.
 
-    Args:
-        logits: the student's, float32 [queries, k].
-        votes: released mean votes, float32 [queries, k], raw (they may be negative).
-        allowed: which candidates count, bool [queries, k].
+    Logits and votes are float32 [queries, k]; votes may be negative. Only `allowed` candidates count.
     """
     log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
     return -(votes * log_student).sum(1).mean()
@@ -107,10 +98,9 @@ def _pseudo_loss(
     return summed_cross_entropy(adapter(examples.hidden[take]), examples.targets[take], head, driver_threads()) / batch
 
 
-def _descend(
+def _moved(
     adapter: HeadAdapter, steps: int, learning_rate: float, loss: Callable[[HeadAdapter], torch.Tensor], told: Told
 ) -> HeadAdapter:
-    """Adam with a linearly falling step size."""
     matrix = adapter.matrix.clone().requires_grad_()
     moved = HeadAdapter(adapter.basis, matrix)
     optimizer = torch.optim.Adam([matrix], lr=learning_rate)

@@ -13,11 +13,7 @@ from rayprivacy.models.queries import Queries
 def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: StudentConfig) -> torch.Tensor:
     """What the student is fitted to, float32 [queries, k]; entries may be negative, as the noise is.
 
-    Args:
-        votes: released mean votes, or mean deviations from the centre, float32 [queries, k].
-        queries: what was asked.
-        centred: whether the votes are deviations.
-        config: how the student learns: `mix` (lambda) and `label`.
+    Votes, float32 [queries, k], are released mean votes or, where they are centred, mean deviations from the centre.
     """
     mean = votes + queries.centre if centred else votes
     mixed = (1 - config.mix) * mean + config.mix * queries.centre

@@ -26,12 +26,7 @@ _MEASURED = {
 
 
 def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
-    """How trees were drawn; and, both internal, the distribution of functions and the figures of words and functions.
-
-    Args:
-        drawn: public counts.
-        measured: figures on held-out text.
-    """
+    """How trees were drawn; and, internal, the distribution of functions and the figures of words and functions."""
     shares = measured.get("function_shares")
     return [
         *([_distribution(shares)] if shares else []),

@@ -28,14 +28,7 @@ SHOWN = 30  # of the most frequent functions, in the picture of their distributi
 def heldout_metrics(
     run: Run[TwoStageRecipe], backbone: Backbone, models: dict[str, tuple[Any, Any]], told: Told = nobody
 ) -> dict[str, Any]:
-    """Perplexity of held-out trees and utterances together, and of each.
-
-    Args:
-        run: the run.
-        backbone: the base, whose tokenizer all models share.
-        models: by name, what reads trees and what reads utterances.
-        told: told how many models are measured.
-    """
+    """Perplexity of held-out trees and utterances together, and of each."""
     rows = heldout_rows(run)
     if not rows:
         return dict(NOBODY)

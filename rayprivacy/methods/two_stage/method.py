@@ -21,21 +21,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from rayprivacy.blocks.pretrain import load_model
+from rayprivacy.blocks.steps import Trained, Training, save_trained, train
+from rayprivacy.blocks.writing import written_once
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.writing import Written
+from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.exhibits import tree_exhibits
 from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_metrics
 from rayprivacy.methods.two_stage.labels import TreeLabels
-from rayprivacy.methods.two_stage.plan import (
-    PARSES,
-    TREES,
-    TREES_WRITTEN,
-    UTTERANCES,
-    WRITING,
-    planned_trainings,
-)
+from rayprivacy.methods.two_stage.plan import TREES, TREES_WRITTEN, WRITING
 from rayprivacy.methods.two_stage.private_trees import shard_with_trees
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.public_side import (
@@ -52,8 +49,6 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import SYNTHETIC, Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.runs.training import Trained, Training, save_trained, train
-from rayprivacy.runs.written import written_once
 
 HOW = "A language model fine-tuned with DP-SGD on private {what}."
 TREES_FILE = "trees.parquet"
@@ -63,13 +58,12 @@ Context = RunContext[TwoStageRecipe]
 def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its models saved."""
     recipe = context.recipe
-    backbone = context.load_model(recipe.pretrain, pretraining_documents(recipe), **public_inputs(recipe))
+    backbone = load_model(context, pretraining_documents(recipe), **public_inputs(recipe))
     parsed = shard_with_trees(context)
-    mechanisms = planned_trainings(recipe)
 
     def trained_on(name: str, stage: str, reading: Reading) -> Trained:
         settings = recipe.training_of(stage)
-        return train(context, name, Training(mechanisms[name], reading, recipe.adapter, settings, recipe.resources))
+        return train(context, name, Training(reading, recipe.adapter, settings, recipe.resources))
 
     trees = trained_on(PARSES, "trees", parses_of(recipe))
     utterances = trained_on(UTTERANCES, "utterances", utterances_of(recipe))

@@ -4,7 +4,7 @@
 
 A task notes each tree in a private file as it is found, and one that is killed goes on from there. Records are noted
 by their place, so notes are kept apart by corpus: where somebody was deleted, all later records have other places. Only
-part numbers travel, of all parts, whoever is in them. The new shards have digests of their own, trees included: so with
+part numbers travel, of all parts, also of empty ones. The new shards have digests of their own, trees included: so with
 another parser the corpus is another input, with other charges, coins and noise.
 """
 
@@ -95,9 +95,6 @@ def parse_parts(job: ParsingJob, parts: int) -> Iterator[int]:
     """Read the trees of all parts and of the held-out users; yields each part once, as it is finished.
 
     Ray must be started.
-
-    Raises:
-        ReleaseError: a task failed or was lost too often; nothing was charged or released.
     """
     yield from (part for part, _ in on_parts(_parse_part, job, (*range(parts), HOLDOUT), _STEP, _SEAL))
 

@@ -11,8 +11,8 @@ from typing import Any
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.generation.parsing import Parser
+from rayprivacy.methods.two_stage.blocks import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
 from rayprivacy.methods.two_stage.parsing import ParsingJob, begin, finish, parse_parts
-from rayprivacy.methods.two_stage.plan import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
 from rayprivacy.methods.two_stage.public_side import grammar_of, parser_pairs
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import load_backbone

@@ -1,5 +1,6 @@
 """The public inputs: the grammar that trees follow, and annotated text on which the base model is trained first."""
 
+from rayprivacy.blocks.pretrain_plan import BLOCK
 from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.grammar import Grammar, lispress, read_functions, read_rules
@@ -9,15 +10,10 @@ from rayprivacy.generation.structured import Structure
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import LEAST_TEXTS, ParserConfig, PretrainConfig
-from rayprivacy.runs.pretrain_plan import BLOCK
 
 
 def check_inputs(recipe: TwoStageRecipe) -> None:
-    """Refuse public inputs that cannot be used.
-
-    Raises:
-        ConfigError: a package that reads grammars is missing; or rules, functions or public text cannot be used.
-    """
+    """Refuse public inputs that cannot be used."""
     grammar = grammar_of(recipe)
     if grammar is not None:
         check_grammar(grammar, "parses.rules" if recipe.parses.rules else "parses.functions")
@@ -27,11 +23,7 @@ def check_inputs(recipe: TwoStageRecipe) -> None:
 
 
 def grammar_of(recipe: TwoStageRecipe) -> Grammar | None:
-    """The rules of synthetic trees, or None.
-
-    Raises:
-        ConfigError: the file of the rules, or the list of functions, cannot be read, or is none.
-    """
+    """The rules of synthetic trees, or None."""
     config = recipe.parses
     if config.functions is not None:
         return Grammar(lispress(read_functions(config.functions, "parses.functions")))
@@ -47,11 +39,7 @@ def constants_of(recipe: TwoStageRecipe) -> frozenset[str]:
 
 
 def structure_of(recipe: TwoStageRecipe) -> Structure:
-    """What is asked of synthetic trees.
-
-    Raises:
-        ConfigError: as of `grammar_of`.
-    """
+    """What is asked of synthetic trees."""
     config, grammar = recipe.generation, grammar_of(recipe)
     if grammar is None:
         return Structure(None, free_draws=1, constrained=False)
@@ -65,11 +53,7 @@ def public_inputs(recipe: TwoStageRecipe) -> dict[str, str]:
 
 
 def pretraining_documents(recipe: TwoStageRecipe) -> list[str] | None:
-    """The public documents of both models, or None without a `pretrain` block.
-
-    Raises:
-        ConfigError: they cannot be read, or are too few.
-    """
+    """The public documents of both models, or None without a `pretrain` block."""
     config = recipe.pretrain
     if config is None:
         return None
@@ -78,11 +62,7 @@ def pretraining_documents(recipe: TwoStageRecipe) -> list[str] | None:
 
 
 def parser_pairs(recipe: TwoStageRecipe) -> list[tuple[str, str]]:
-    """The public utterances and their trees from which the parser learns.
-
-    Raises:
-        ConfigError: they cannot be read, or are too few.
-    """
+    """The public utterances and their trees from which the parser learns."""
     assert recipe.parser is not None, "a recipe with a parser"
     return _pairs(recipe, recipe.parser, "parser")
 

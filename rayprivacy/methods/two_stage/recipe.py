@@ -5,23 +5,23 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
+from rayprivacy.blocks.steps_plan import (
+    SampledPrivacyConfig,
+    SampledResources,
+    check_sampled,
+    with_learning_rate,
+)
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.paths import PathKind
-from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.settings import CorpusConfig, check_unit
+from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.presets import PresetTraining
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
+from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
-from rayprivacy.runs.pretrained_recipe import PretrainedRecipe
-from rayprivacy.runs.sampled_steps import (
-    PART_FILES,
-    SampledPrivacyConfig,
-    SampledResources,
-    check_layer_scale,
-    with_learning_rate,
-)
+from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 TREES = "lispress"
 _TREES_STEPS = 20
@@ -183,10 +183,7 @@ class TwoStageRecipe(PretrainedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "TwoStageRecipe":
-        if self.privacy.unit is PrivacyUnit.PHRASE:
-            raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
-        check_unit(self.corpus, self.privacy.unit, PART_FILES)
-        check_layer_scale(self.training, self.adapter)
+        check_sampled(self)
         self._check_trees()
         for stage in ("trees", "utterances"):
             try:
@@ -232,3 +229,36 @@ class TwoStageRecipe(PretrainedRecipe):
         if stage == "trees":
             data["max_tokens"] = self.parses.max_tokens
         return with_learning_rate(DpSgdConfig.parse(data), self.adapter)
+
+
+CARD = Card(
+    citation="two-stage generation (Mireshghallah et al., ACL 2023)",
+    sentence="two language models were fine-tuned with clipped, noisy gradients of keyed samples of private text, one"
+    " on parse trees and one on utterances behind their trees; the first wrote trees, and the second their utterances.",
+    private=(
+        ("corpus", "utterances and their trees"),
+        ("users", "one id each"),
+        ("samples", "by keyed coin, for each stage"),
+        ("gradients", "clipped"),
+    ),
+    released=(
+        ("tree model", "noisy steps"),
+        ("utterance model", "noisy steps"),
+        ("synthetic text", "new writing"),
+        ("report", "this page"),
+    ),
+    text="Text that a language model wrote from the parse trees in the column `parse`, which another one had written."
+    " Both were made by",
+    opener=prompt("(Yield (Today))"),
+    models=BASE | PRETRAINED | {"two_stage": "Both models (this run)"},
+    ours="two_stage",
+)
+METHOD = Method(
+    recipe=TwoStageRecipe,
+    card=CARD,
+    plan="rayprivacy.methods.two_stage.plan:plan_run",
+    run="rayprivacy.methods.two_stage.method:run",
+    reading="rayprivacy.methods.two_stage.readings:utterances_of",
+    beside="rayprivacy.methods.two_stage.readings:models_beside",
+    check="rayprivacy.methods.two_stage.public_side:check_inputs",
+)

@@ -1,37 +1,52 @@
-"""Training with DP-SGD as a stage of a run: the steps are named, charged in chunks, run on Ray Train, and released."""
+"""Training with DP-SGD as a stage of a run: the steps are named, charged in chunks, run on Ray Train, and released.
 
-from collections.abc import Mapping
+The scales of layers, where a recipe asks for them, are made once from public inputs and kept in the public folder of
+the run. A run is held to them: they are among the inputs that charges, coins and noise are named by, so that other
+scales are another training with another charge.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from ray.train import RunConfig, ScalingConfig
 from safetensors.torch import load_file
+from torch import Tensor
 
 from rayprivacy.core.artifacts import Released, digest_file, digest_json
-from rayprivacy.core.files import write_atomic
-from rayprivacy.dpsgd.losses import RowLoss
-from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import read_json, write_atomic, write_json
+from rayprivacy.corpus.public_texts import public_texts
+from rayprivacy.dpsgd.batches import Batch, Document, packed
+from rayprivacy.dpsgd.layer_scale import scales_of_gradients, scales_of_weights
+from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses
+from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, LayerScaleConfig
 from rayprivacy.dpsgd.train import run_training
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.dpsgd.worker import Job
+from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import merged, trainable
-from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.layer_scales import layer_scales
 from rayprivacy.runs.ledger_service import ledger_address
+
+SCALES = "training.layer_scale"
+SCALED_TEXTS = 64  # of public text that gradients are taken of, at most
 
 
 @dataclass(frozen=True)
 class Training:
     """What a stage trains; all of it public.
 
+    Its noisy steps are those of the plan.
+
     Attributes:
-        mechanism: the noisy steps that are charged.
         reading: how private rows become documents.
         adapter: what of the base model is trained.
         settings: the optimizer, chunks and bounds, with a learning rate.
@@ -39,7 +54,6 @@ class Training:
         loss: the user's own; None is the model's negative log-likelihood.
     """
 
-    mechanism: NoisySteps
     reading: Reading
     adapter: AdapterConfig
     settings: DpSgdConfig
@@ -49,7 +63,7 @@ class Training:
 
 @dataclass(frozen=True)
 class RayTrain:
-    """Ray Train's own settings, where the user gives them; it is then told how many steps are done, for callbacks.
+    """Ray Train's own settings, where the user gives them; finished steps are then reported to it, for callbacks.
 
     Attributes:
         scaling_config: workers and what each of them takes.
@@ -88,7 +102,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
         BudgetRefusedError: a chunk was refused; what ran before it stays charged.
         ReleaseError: the release was made before, with another model.
     """
-    run, recipe = context.run, context.recipe
+    run, recipe, mechanism = context.run, context.recipe, context.plan.stage(stage).mechanism
     with context.stage(stage):
         scales = layer_scales(context, stage, training.settings, training.adapter, training.loss)
         release = _named(context, stage, training, scales)
@@ -116,9 +130,9 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
         gate = StepGate(context.ledger, release)
         if not kept.exists():
             nominal_tokens = training.settings.expected_batch * training.settings.max_tokens
-            told = context.progress.steps(nominal_tokens, training.mechanism.steps)
+            progress = context.progress.steps(nominal_tokens, mechanism.steps)
             given = ray_train or RayTrain()
-            run_training(job, told, given.scaling_config, given.run_config)
+            run_training(job, progress, given.scaling_config, given.run_config)
             gate.released(None, digest_file(job.weights), job.last)
             write_atomic(said, job.tried.read_bytes())
             write_atomic(kept, job.weights.read_bytes())
@@ -160,7 +174,7 @@ def _named(
         recipe.privacy.account,
         recipe.release_id,
         context.key,
-        training.mechanism,
+        context.plan.stage(stage).mechanism,
         training.settings.chunk,
         context.corpus.corpus_digest(context.key),
         context.backbone.digest,
@@ -168,3 +182,48 @@ def _named(
         stage=context.plan.identity(stage),
         central=context.plan.second.account if context.plan.second else "",
     )
+
+
+def layer_scales(
+    context: RunContext[Any], stage: str, settings: DpSgdConfig, adapter: AdapterConfig, loss: RowLoss | None
+) -> dict[str, float]:
+    """The scale of every trained parameter by name; none where the recipe has no `layer_scale` block."""
+    config = settings.layer_scale
+    if config is None:
+        return {}
+    assert context.backbone is not None, "load_model comes before train"
+    texts = [] if config.source is None else public_texts(config.source, config.text, SCALES)[:SCALED_TEXTS]
+    if config.source is not None and not texts:
+        raise ConfigError(
+            f"{SCALES}.source has no text in column '{config.text}': name public text, or from 'weights'."
+        )
+    inputs = digest_json([context.backbone.digest, adapter.model_dump(), settings.max_tokens, texts, config.origin])
+    kept = context.run.public(f"layer-scales-{inputs[:16]}.json")
+    if not kept.exists():
+        write_json(kept, _made_scales(context.backbone, config, settings, adapter, texts, loss))
+    scales = {str(name): float(scale) for name, scale in read_json(kept).items()}
+    text = f" of text with digest {digest_json(texts)}" if texts else ""
+    context.layer_scales[stage] = f"{digest_json(scales)}, from {config.origin}{text}"
+    return scales
+
+
+def _made_scales(
+    backbone: Backbone,
+    config: LayerScaleConfig,
+    settings: DpSgdConfig,
+    adapter: AdapterConfig,
+    texts: list[str],
+    loss: RowLoss | None,
+) -> dict[str, float]:
+    model = trainable(backbone, adapter)
+    if config.origin == "weights":
+        return scales_of_weights(model)
+    units = [[_document(backbone, text, settings.max_tokens)] for text in texts]
+    losses: Callable[[Any, Batch], Tensor] = partial(own_losses, loss=loss) if loss else row_losses
+    return scales_of_gradients(
+        model, packed(units, settings.max_tokens * 8, backbone.end, settings.token_decay), losses
+    )
+
+
+def _document(backbone: Backbone, text: str, max_tokens: int) -> Document:
+    return Document(np.array(backbone.document(text, max_tokens), dtype=np.int32), 1)

@@ -1,12 +1,13 @@
-"""What all methods with steps of DP-SGD share: part files, the rules of composition, the learning rate, and the noise.
+"""The plan of a training with DP-SGD: its recipe keys, the least noise that fits the budget, and its charged stage.
 
-Imports neither torch nor Ray: a plan needs it.
+Imports neither torch nor Ray.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from dp_accounting.dp_event import (
     ComposedDpEvent,
@@ -21,7 +22,8 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.events import from_json, to_json
 from rayprivacy.accounting.guess import guessed_epsilon
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import Budget
+from rayprivacy.core.units import Budget, PrivacyUnit
+from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -29,8 +31,10 @@ from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.strategy import step_factors
+from rayprivacy.runs.assumptions import Placed, Where, at, of_training
 from rayprivacy.runs.calibration import kept
 from rayprivacy.runs.effort import UNKNOWN, Effort
+from rayprivacy.runs.plan import STEPS_DONE, Block, Stage, Work, composed
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here
@@ -59,18 +63,72 @@ class SampledResources(EngineConfig, Resources):
     actors: int = Field(default=0, ge=0)
 
 
-def check_layer_scale(training: DpSgdConfig, adapter: AdapterConfig) -> None:
-    """Refuse scales of layers that say nothing.
+@dataclass(frozen=True)
+class Steps(Block):
+    """One training with DP-SGD.
 
-    Args:
-        training: with a `layer_scale` block, or without.
-        adapter: what is trained.
+    Attributes:
+        name: of its stage.
+        training: the steps.
+        detail: what is trained, for the plan.
+        size: of the model, for estimates of time.
+        tokens: that are read of a row, for estimates; those that are trained on when left out.
+        mechanism: the steps with their noise, once they are fitted.
+    """
+
+    calibrated: ClassVar[bool] = True
+    name: str
+    training: DpSgdConfig
+    detail: str
+    size: ModelSize
+    tokens: int | None = None
+    mechanism: Any = None
+
+    def fitted(self, recipe: Any, beside: Sequence[DpEvent]) -> Self:
+        """With the recipe's noise multiplier, or the least that fits the budget beside the other charges."""
+        before = composed(beside) if beside else None
+        return replace(self, mechanism=sampled_steps(self.training, recipe.privacy, before))
+
+    def stages(self, recipe: Any) -> tuple[Stage, ...]:
+        """The training, charged in chunks of steps."""
+        efforts = _efforts(self.size, self.training, self.tokens or self.training.max_tokens, recipe.resources)
+        return (training_stage(self.name, self.detail, self.mechanism, self.training.chunk, efforts),)
+
+    def assumptions(self, recipe: Any) -> tuple[Placed, ...]:
+        """Those of any training."""
+        return at(Where.STEPS, *of_training(recipe.privacy.unit, self.training.bands, self.training.microbatches))
+
+    def facts(self, recipe: Any) -> Mapping[str, Any]:
+        """What a plan says of its only training."""
+        return {
+            "protection": self.mechanism.protection,
+            "noise": noise_line(self.mechanism, self.training),
+            "figures": noise_figures(steps=self.mechanism),
+            "shards": PART_FILES,
+            "users": guessed_users(self.training),
+        }
+
+
+def training_stage(
+    name: str, detail: str, mechanism: NoisySteps, chunk: int, efforts: tuple[Effort, ...] = (UNKNOWN,)
+) -> Stage:
+    """A stage of DP-SGD, charged in chunks of `chunk` steps."""
+    charges = tuple(mechanism.event_of(each) for each in mechanism.charged_chunks(chunk))
+    work = (Work(STEPS_DONE, mechanism.steps),)
+    return Stage(name, "private text", detail, charges, chunked=True, work=work, efforts=efforts, mechanism=mechanism)
+
+
+def check_sampled(recipe: Any) -> None:
+    """Refuse what no recipe with steps of DP-SGD can have: the unit `phrase`, or scales of layers that say nothing.
 
     Raises:
-        ConfigError: all scales would be the least.
+        ValueError: names the key.
     """
-    config = training.layer_scale
-    if config is not None and config.source is None and adapter.kind == "lora":
+    if recipe.privacy.unit is PrivacyUnit.PHRASE:
+        raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
+    check_unit(recipe.corpus, recipe.privacy.unit, PART_FILES)
+    config = recipe.training.layer_scale
+    if config is not None and config.source is None and recipe.adapter.kind == "lora":
         raise ConfigError(
             "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0: take"
             " scales from 'public' text, or train 'full'."
@@ -218,12 +276,12 @@ def guessed_users(training: DpSgdConfig) -> float:
     return training.expected_batch / training.sampling_rate
 
 
-def steps_efforts(size: ModelSize, training: DpSgdConfig, engine: EngineConfig) -> tuple[Effort, ...]:
+def _efforts(size: ModelSize, training: DpSgdConfig, tokens: int, engine: EngineConfig) -> tuple[Effort, ...]:
     """How much all steps compute, padding included; of a GPU it is not known how fast it is."""
     if engine.gpu:
         return (UNKNOWN,)
-    tokens = training.expected_batch * training.max_records * training.max_tokens
-    return (Effort("train", size.trained(training.steps * tokens), processes=engine.workers),)
+    of_step = training.expected_batch * training.max_records * tokens
+    return (Effort("train", size.trained(training.steps * of_step), processes=engine.workers),)
 
 
 @lru_cache(maxsize=64)

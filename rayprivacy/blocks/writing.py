@@ -23,20 +23,12 @@ def written_once(
     what: str,
     structure: Structure | None = None,
     names: frozenset[str] = frozenset(),
+    begun: bool = False,
 ) -> Written:
     """Write the texts of a saved model, unless a file of the same source is there.
 
-    Args:
-        context: of the run, whose `resources` say how many actors sample.
-        model_dir: the saved model.
-        prompts: what it continues.
-        config: how it samples.
-        labels: of the texts.
-        path: the file.
-        source: names the model and the prompts.
-        what: the count of the plan that is shown.
-        structure: what is asked of the texts.
-        names: of the structure in the prompts, which no text should have (see `write_samples`).
+    `source` names the model and the prompts, `what` the count that is shown, and `names` those of the structure in the
+    prompts, which no text should have (see `write_samples`).
     """
     if path.exists() and (written := read_written(path)).source == source:
         return written
@@ -52,5 +44,6 @@ def written_once(
         structure=structure,
         names=names,
         source=source,
+        begun=begun,
         told=context.counter(what),
     )

@@ -1,0 +1,354 @@
+"""Matching: released text follows the corpus in topics and lengths, by one noisy vote of the users.
+
+    candidates of the released model -> topics by meaning, lengths in words             (public)
+    users -> shares of their texts by topic and by length -> RELEASE GATE, one charge   (released)
+    candidates -> as many as are wanted, in these shares -> released text               (free)
+
+Topics: text of the released model is embedded by a public model and clustered, and each private text votes for the
+cluster nearest to it (Yu et al., ICML 2024, "Privacy-Preserving Instructions for Aligning Large Language Models"). Ours
+votes for a length besides.
+
+Votes: one Ray task for each part file returns whole numbers. Only part numbers travel, of all parts, whether anybody is
+in them or not. A task that runs again after a crash returns the same sums: nothing in it is random, and the release
+gate alone draws noise. The texts of a unit are embedded by themselves. In a batch with others the last bits of an
+embedding would depend on these, and a text that lies between two topics could change its vote because somebody else is
+there.
+
+Cuts: a sampled text goes on until the model ends it or a limit is reached, and a model of public text ends late. Any
+beginning of a text that ends with a sentence is a text, too. For each text one beginning is drawn, or the whole, with
+chances by raking: each text weighs the same, and the expected lengths follow the shares as far as there are sentences
+that end there. Before the raking a beginning weighs a quarter of the whole text, so that texts whose lengths are right
+already mostly stay as they are.
+
+Choice: candidates get weights by raking, also called iterative proportional fitting (Deming and Stephan, 1940): the
+weights are scaled to one margin after the other, in turn. No text is taken twice, so that no weight may exceed one
+text: what is over is cut off before the next turn, and goes to other candidates. Then texts are drawn by systematic
+sampling (Madow, 1949), in which each is taken with a probability equal to its weight, and each run of candidates in the
+order of topic and length gets its share to within one text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors.numpy import load, save
+from sklearn.cluster import KMeans
+
+from rayprivacy.blocks.match_plan import MATCH, PARTS_VOTED, MatchConfig
+from rayprivacy.core.artifacts import Private, digest_array, digest_json
+from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.files import SHARED, write_atomic
+from rayprivacy.core.sealing import Seal
+from rayprivacy.corpus.part_tasks import on_parts
+from rayprivacy.corpus.parts import owners_of, part_tables
+from rayprivacy.evaluation.distances import total_variation
+from rayprivacy.generation.codes import Codes
+from rayprivacy.models.sentence_model import SentenceModel
+from rayprivacy.release.histogram import summed
+from rayprivacy.release.margins import Margins
+from rayprivacy.runs.context import RunContext
+from rayprivacy.runs.directory import Run
+from rayprivacy.runs.method import SYNTHETIC
+
+NAMES = ("topics", "lengths")
+# Words from which on a text is of the next length; the last is open. About equal steps of the logarithm.
+LENGTH_EDGES = (2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 32, 40, 60, 100)
+LENGTHS = len(LENGTH_EDGES) + 1
+TURNS = 100
+_STARTS, _SEED = 4, 0
+_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"'\u201d\u2019)\]*]*(?=\s)|(?=\n)")
+_OF_BEGINNING = 0.25
+_CUT_TURNS = 50
+_TINY = 1e-300
+_STEP = "voting for topics and lengths"
+_SEAL = Seal(ReleaseError, "nothing was charged for it, run again with --resume")
+Shares = npt.NDArray[np.float64]
+Sums = npt.NDArray[np.int64]
+Cells = npt.NDArray[np.int64]
+
+
+def text_file(run: Run[Any], match: MatchConfig | None) -> Path:
+    """Where a method writes its texts: the release itself, or the candidates that are to be matched."""
+    return run.root / SYNTHETIC if match is None else run.public("candidates.parquet")
+
+
+def match_texts(
+    context: RunContext[Any], match: MatchConfig, count: int, codes: Codes | None = None, code_shares: Any = None
+) -> dict[str, Any]:
+    """Vote, or find the votes released, and write the candidates that are kept as the released text.
+
+    Args:
+        context: of the run; its candidates are in `text_file`.
+        match: the block of the recipe.
+        count: texts that are kept.
+        codes: the control codes of the candidates, if they have any.
+        code_shares: float64 [codes], their shares, which are to stay.
+
+    Returns:
+        Figures for metrics.json: how far the lengths of the candidates, the topics of what they were cut to, and both
+        of the kept texts are from the released shares.
+
+    Raises:
+        BudgetRefusedError: the account has less left than the votes cost.
+    """
+    with context.stage(MATCH):
+        candidates, seed = pq.read_table(text_file(context.run, match)), context.recipe.seed
+        whole, sentences = candidates["text"].to_pylist(), SentenceModel.packaged()
+        shape = _shape(context, match, whole, sentences)
+        margins: Margins = replace(context.plan.stage(MATCH).mechanism, blocks=shape.blocks)
+        question = shape.question(sentences)
+        votes = _votes_of_corpus(context, shape, margins, question)
+        wanted = margins.split(context.release_histogram(MATCH, margins, votes, question=question).value)
+        texts = cut(whole, wanted[1], seed) if match.cut else whole
+        cells = shape.cells(texts, sentences)
+        sides, shares = cells, wanted
+        if codes is not None and codes.columns:
+            sides, shares = np.hstack([cells, _code_cells(candidates, codes)]), [*wanted, code_shares]
+        places = _kept(texts, sides, shares, count, seed)
+        _write(candidates, texts, places, context.run.root / SYNTHETIC)
+        before = np.column_stack([cells[:, 0], lengths(whole)])
+        found = [shares_of(each, shape.blocks) for each in (before, cells[places])]
+    return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found)}
+
+
+def _code_cells(candidates: pa.Table, codes: Codes) -> Cells:
+    """The control code of each candidate, [candidates, 1]."""
+    return np.array([[codes.index(row)] for row in candidates.select(codes.columns).to_pylist()], np.int64)
+
+
+def _kept(texts: list[str], cells: Cells, shares: list[Shares], count: int, seed: int) -> Cells:
+    """The places of the texts that are kept; equal ones, such as many that are cut to one word, only if others lack."""
+    first = {text: place for place, text in reversed(list(enumerate(texts)))}
+    different = np.sort(list(first.values())) if len(first) >= count else np.arange(len(texts))
+    return different[chosen(raked(cells[different], shares, count), cells[different], seed)]
+
+
+def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sentences: SentenceModel) -> "Shape":
+    """The topics of the candidates, cut as if all lengths were wanted alike: no votes are known yet."""
+    path = context.run.public(f"shape-{digest_json([whole, match.model_dump()])[:16]}.safetensors")
+    if not path.exists():
+        texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed) if match.cut else whole
+        write_atomic(path, Shape.of(texts, sentences, match).state(), SHARED)
+    return Shape.restored(path.read_bytes())
+
+
+def _votes_of_corpus(context: RunContext[Any], shape: "Shape", margins: Margins, question: str) -> Private[Any]:
+    """The private sums, which are kept: a run that is resumed does not embed the corpus again."""
+    made_of = [context.corpus.corpus_digest(context.key), question, margins.parameters]
+    path = context.run.private(f"votes-{digest_json(made_of)[:16]}")
+    if path.exists():
+        return Private(np.frombuffer(path.read_bytes(), np.int64))
+    votes = shape_votes(context.shards, context.plan.parts, shape, margins, context.counter(PARTS_VOTED))
+    write_atomic(path, votes.reveal().tobytes())
+    return votes
+
+
+def _write(candidates: pa.Table, texts: list[str], places: Cells, path: Path) -> None:
+    column = candidates.column_names.index("text")
+    kept = candidates.set_column(column, "text", pa.array(texts, pa.large_string())).take(places)
+    pq.write_table(kept, path.with_suffix(".tmp"), compression="zstd")
+    path.with_suffix(".tmp").replace(path)
+
+
+def _distances(wanted: list[Shares], before: list[Shares], after: list[Shares]) -> Mapping[str, Mapping[str, float]]:
+    return {
+        name: {"candidates": total_variation(votes, old), "released": total_variation(votes, new)}
+        for name, votes, old, new in zip(NAMES, wanted, before, after, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A partition of texts by topic, and another one by length.
+
+    Attributes:
+        centres: of the topics, float32 [topics, width], of length 1.
+    """
+
+    centres: npt.NDArray[np.float32]
+
+    @staticmethod
+    def of(texts: list[str], model: SentenceModel, config: MatchConfig) -> "Shape":
+        """The topics of public texts; fewer than `config.topics` where there are fewer different texts."""
+        distinct = list(dict.fromkeys(texts))
+        vectors = model.vectors(distinct)
+        clusters = KMeans(min(config.topics, len(distinct)), n_init=_STARTS, random_state=_SEED).fit(vectors)
+        centres = clusters.cluster_centers_
+        return Shape((centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32))
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """How many topics and lengths there are."""
+        return len(self.centres), LENGTHS
+
+    def cells(self, texts: list[str], model: SentenceModel) -> Cells:
+        """The topic and the length of each text, counted from 0 each, [texts, 2]."""
+        nearest = (model.vectors(texts).astype(np.float32) @ self.centres.T).argmax(axis=1) if texts else []
+        return np.column_stack([np.asarray(nearest, np.int64), lengths(texts)])
+
+    def question(self, model: SentenceModel) -> str:
+        """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
+        return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest])
+
+    def state(self) -> bytes:
+        """The shape as a safetensors file."""
+        return save({"centres": self.centres})
+
+    @staticmethod
+    def restored(state: bytes) -> "Shape":
+        """The shape of such a file."""
+        return Shape(load(state)["centres"])
+
+
+def lengths(texts: list[str]) -> Cells:
+    """The length of each text as the number of its bin, from 0.
+
+    >>> lengths(["one", "one two", "word " * 300]).tolist()
+    [0, 1, 14]
+    """
+    words = [len(text.split()) for text in texts]
+    return np.searchsorted(LENGTH_EDGES, words, side="right").astype(np.int64)
+
+
+def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: Told = nobody) -> Private[Sums]:
+    """The summed votes [cells] of all users (or records) of the sharded corpus; Ray must be started.
+
+    Args:
+        shards: folder of the sharded corpus, which all nodes see.
+        parts: how many part files it has.
+        shape: what is voted for.
+        margins: bounds what one unit adds.
+        told: told how many parts are done.
+
+    Raises:
+        ReleaseError: a task failed; nothing was charged.
+    """
+    total = np.zeros(margins.cells, dtype=np.int64)
+    common = (shards.absolute(), shape, margins)
+    for done, (_, sums) in enumerate(on_parts(_votes_of_part, common, range(parts), _STEP, _SEAL), start=1):
+        total += sums
+        told(done)
+    return Private(total)
+
+
+@_SEAL.around(_STEP)
+def _votes_of_part(common: tuple[Path, Shape, Margins], part: int) -> Sums:
+    shards, shape, margins = common
+    return part_votes(shards, part, shape, margins, _model())
+
+
+def part_votes(shards: Path, part: int, shape: Shape, margins: Margins, model: SentenceModel) -> Sums:
+    """The summed votes [cells] of one part of the corpus, of which one file at a time is in memory."""
+    total = np.zeros(margins.cells, np.int64)
+    for rows in part_tables(shards, part):
+        total += _votes(rows, shape, margins, model)
+    return total
+
+
+def _votes(rows: pa.Table, shape: Shape, margins: Margins, model: SentenceModel) -> Sums:
+    owners, texts = owners_of(rows, margins.unit), np.array(rows["text"].to_pylist(), dtype=object)
+    cells = np.empty((len(rows), len(margins.blocks)), np.int64)
+    for own in np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners))[:-1]):
+        cells[own] = shape.cells(texts[own].tolist(), model)
+    return summed(margins, owners, cells + np.array([0, margins.blocks[0]]))
+
+
+@lru_cache(maxsize=1)
+def _model() -> SentenceModel:
+    torch.set_num_threads(1)  # the order of floating-point sums, and so a vote, must not depend on a node's cores
+    return SentenceModel.packaged()
+
+
+def beginnings(text: str) -> list[str]:
+    """The beginnings of a text that end with a sentence or a line, and last the whole text.
+
+    >>> beginnings("Yes! I do. And you")
+    ['Yes!', 'Yes! I do.', 'Yes! I do. And you']
+    """
+    ends = (text[: place.end()].strip() for place in _END.finditer(text))
+    return list(dict.fromkeys([*filter(None, ends), text]))
+
+
+def cut(texts: Sequence[str], shares: npt.NDArray[np.float64], seed: int) -> list[str]:
+    """One beginning, or the whole, of each text.
+
+    Args:
+        texts: the texts.
+        shares: the wanted share of each length, as `shape.lengths` numbers them.
+        seed: public.
+    """
+    choices = [beginnings(text) for text in texts]
+    counts = np.array([len(each) for each in choices])
+    owners = np.repeat(np.arange(len(texts)), counts)
+    flat = [beginning for each in choices for beginning in each]
+    bins = lengths(flat)
+    weights = np.full(len(flat), _OF_BEGINNING)
+    last = np.cumsum(counts) - 1
+    weights[last] = 1.0
+    for _ in range(_CUT_TURNS):
+        held = np.bincount(bins, weights, minlength=len(shares))
+        weights *= (len(texts) * shares / np.maximum(held, _TINY))[bins]
+        weights = np.maximum(weights, _TINY)  # a text all of whose lengths nobody wants is kept, and weighs little
+        weights /= np.bincount(owners, weights)[owners]
+    draws = np.random.default_rng(seed).random(len(texts))
+    ends = np.cumsum(weights)  # text i holds the stretch from i to i + 1
+    taken = np.clip(np.searchsorted(ends, np.arange(len(texts)) + draws, side="right"), last - counts + 1, last)
+    return [flat[place] for place in taken]
+
+
+def raked(cells: Cells, margins: Sequence[Shares], count: int) -> Shares:
+    """Weights [candidates] from 0 to 1 that add up to `count`, whose margins are as near to the given ones as they get.
+
+    A cell without candidates, or with fewer than it asks for, leaves its share to the others.
+
+    Args:
+        cells: the cell of each candidate in each margin, [candidates, margins].
+        margins: the wanted shares of each margin.
+        count: how many texts are to be chosen; all weights are 1 where there are not more candidates.
+    """
+    if count >= len(cells):
+        return np.ones(len(cells))
+    weights = np.full(len(cells), count / len(cells))
+    for _ in range(TURNS):
+        for column, shares in zip(cells.T, margins, strict=True):
+            held = np.bincount(column, weights, minlength=len(shares))
+            weights = weights * (count * shares / np.maximum(held, _TINY))[column]
+        weights = _filled(np.minimum(weights, 1), count)
+    return weights
+
+
+def chosen(weights: Shares, cells: Cells, seed: int) -> Cells:
+    """The places of the candidates that are taken, in their order, as many as the weights add up to.
+
+    Args:
+        weights: of the candidates, from 0 to 1; they add up to a whole number.
+        cells: of each candidate in each margin.
+        seed: public.
+    """
+    draw = np.random.default_rng(seed)
+    shuffled = draw.permutation(len(weights))
+    order = shuffled[np.lexsort(cells[shuffled].T[::-1])]
+    ends = np.cumsum(weights[order])
+    ticks = draw.random() + np.arange(round(float(ends[-1])))
+    return np.sort(order[np.minimum(np.searchsorted(ends, ticks, side="right"), len(order) - 1)])
+
+
+def shares_of(cells: Cells, blocks: Sequence[int]) -> list[Shares]:
+    """The share of texts in each cell of each margin."""
+    counted = zip(cells.T, blocks, strict=True)
+    return [np.bincount(column, minlength=size) / max(len(cells), 1) for column, size in counted]
+
+
+def _filled(weights: Shares, count: int) -> Shares:
+    """The weights, all below 1 raised by one factor of what they lack, so that they add up to the count again."""
+    room = 1 - weights
+    return np.asarray(weights + room * max(count - weights.sum(), 0.0) / max(room.sum(), _TINY))

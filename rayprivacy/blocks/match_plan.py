@@ -1,0 +1,156 @@
+"""The plan of a recipe's `match` block: its keys, the charge of the votes, and how many texts are written for it.
+
+Imports neither torch nor Ray.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.core.config import Config
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.models.sentence_weights import sentence_weights
+from rayprivacy.release.margins import Margins
+from rayprivacy.release.small_votes import NOISE, small_vote_noise
+from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
+from rayprivacy.runs.effort import Effort
+from rayprivacy.runs.plan import Block, Stage, Work
+from rayprivacy.runs.recipe import FREE, Recipe
+
+MATCH = "topics and lengths"
+PARTS_VOTED = "parts_voted"
+_BLOCKS = 2
+# Operations for one text: 20 tokens through the sentence model's 11 million weights, thrice as slow in small calls.
+_OF_TEXT = 3 * 20 * 2 * 11e6
+_EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
+
+
+class MatchConfig(Config):
+    """How released text is matched with the corpus, for a small charge.
+
+    Attributes:
+        candidates: texts that the released model writes for each one that is kept; which are kept is free.
+        cut: whether candidates may be cut at the end of a sentence, so that lengths come right.
+        topics: clusters of these texts by meaning, of which each private text votes for the nearest.
+        noise_multiplier: sigma of the votes by topic and length, noise std / L2 sensitivity; None lets a recipe
+            take 5, or more where its epsilon is below 3 (see `release.small_votes`).
+    """
+
+    candidates: float = Field(default=3.0, ge=1, le=100)
+    cut: bool = True
+    topics: int = Field(default=24, ge=1, le=500)
+    noise_multiplier: float | None = Field(default=None, gt=0)
+
+    @property
+    def sigma(self) -> float:
+        """The noise multiplier that a recipe has filled in."""
+        return self.noise_multiplier or NOISE
+
+
+class MatchedRecipe(Recipe):
+    """A recipe with a `match` block.
+
+    Attributes:
+        match: how released text follows the corpus in topics and lengths; None leaves it as the model writes it.
+    """
+
+    match: MatchConfig | None = None
+
+    @model_validator(mode="after")
+    def _users_can_vote(self) -> "MatchedRecipe":
+        if self.match and self.privacy.unit is PrivacyUnit.PHRASE:
+            raise ValueError("privacy.unit is 'phrase', and 'match' counts the texts of users: remove 'match'")
+        return self
+
+    @model_validator(mode="after")
+    def _votes_leave_the_budget_to_others(self) -> "MatchedRecipe":
+        if self.match and self.match.noise_multiplier is None:
+            sigma = small_vote_noise(self.privacy.epsilon)
+            object.__setattr__(self, "match", self.match.model_copy(update={"noise_multiplier": sigma}))  # it is frozen
+        return self
+
+    @property
+    def free(self) -> Mapping[str, Any]:
+        """What is left out of the release id. Users vote for topics of written texts, so with `match` less is."""
+        return FREE if self.match is None else {name: left for name, left in FREE.items() if name != "generation"}
+
+    @property
+    def release_id(self) -> str:
+        """Name of the release: equal recipes are the same release."""
+        return self._named(self.free)
+
+    def candidates(self, texts: int) -> int:
+        """How many texts the released model writes for `texts` that are released."""
+        return texts if self.match is None else math.ceil(texts * self.match.candidates)
+
+
+@dataclass(frozen=True)
+class Match(Block):
+    """One noisy vote of the users by topic and length; nothing without the `match` block.
+
+    Attributes:
+        parts: of the sharded corpus.
+    """
+
+    parts: int
+
+    def stages(self, recipe: MatchedRecipe) -> tuple[Stage, ...]:
+        """The charged vote.
+
+        Raises:
+            ConfigError: it costs more than the budget by itself.
+        """
+        match = recipe.match
+        if match is None:
+            return ()
+        assert recipe.generation is not None, "what is matched is written"
+        margins, texts = _margins(match, recipe), recipe.generation.texts
+        candidates = recipe.candidates(texts)
+        kept = f"{texts} texts of {candidates} are kept"
+        read = (recipe.corpus.max_records_per_user or 1) * _OF_TEXT
+        efforts = (
+            Effort("encode", _EMBEDDINGS * candidates * _OF_TEXT),
+            Effort("encode", read, users=True, processes=self.parts, threads=False),
+        )
+        return (
+            Stage(
+                MATCH,
+                "private text",
+                f"one Gaussian release of multiplier {match.sigma:g}; {kept}",
+                (margins.event,),
+                work=(Work(PARTS_VOTED, self.parts),),
+                efforts=efforts,
+                mechanism=margins,
+            ),
+        )
+
+    def assumptions(self, recipe: MatchedRecipe) -> tuple[Placed, ...]:
+        """What holds of any noise on a grid."""
+        return () if recipe.match is None else at(Where.NOISE, DISCRETE_NOISE["gaussian"])
+
+    def check(self, recipe: MatchedRecipe) -> None:
+        """Refuse the block where its packages are missing."""
+        if recipe.match is None:
+            return
+        if find_spec("sklearn") is None:
+            raise ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
+        sentence_weights()
+
+
+def _margins(match: MatchConfig, recipe: Recipe) -> Margins:
+    """The mechanism of the votes; its charge does not depend on the number of cells, which is not known yet."""
+    privacy = recipe.privacy
+    margins = Margins((1,) * _BLOCKS, match.sigma, privacy.unit)
+    alone = epsilon([margins.event], privacy.delta, "pld")
+    if alone >= privacy.epsilon:
+        raise ConfigError(
+            f"match.noise_multiplier is {match.sigma:g}: these votes alone cost epsilon {alone:.2g}, and"
+            f" privacy.epsilon is {privacy.epsilon:g}: give them more noise, or remove the block."
+        )
+    return margins
