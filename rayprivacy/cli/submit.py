@@ -39,7 +39,7 @@ def submit(
     from rayprivacy.cluster.client import connect  # ray takes seconds to import
     from rayprivacy.cluster.job import run_job
     from rayprivacy.cluster.paths import check_out, check_recipe_paths, warnings_of
-    from rayprivacy.cluster.submit import Outcome, failure_of, follow
+    from rayprivacy.cluster.submit import JobOutcome, failure_of, follow
     from rayprivacy.cluster.submit import submit as send
 
     settings = api.load_recipe(recipe, override or ())
@@ -53,7 +53,7 @@ def submit(
     job = run_job(settings, place, work)
     found = send(client, job, working_dir)
     _say(_SAID[found.outcome].format(id=job.id, out=job.out, address=address))
-    if found.outcome == Outcome.DONE:
+    if found.outcome == JobOutcome.DONE:
         return
     if not wait:
         _say(_FOLLOW.format(id=job.id, address=address))

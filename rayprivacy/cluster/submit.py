@@ -33,7 +33,7 @@ _NOT_YET = "No available agent"
 EXIT_CODES = (0, 1, 2, 3)
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     """What submitting did."""
 
     SUBMITTED = "submitted"
@@ -47,7 +47,7 @@ class Submission:
     """A job on the cluster, by its submission id; `logged` characters of its log are of earlier attempts."""
 
     id: str
-    outcome: Outcome
+    outcome: JobOutcome
     logged: int = 0
 
 
@@ -58,11 +58,11 @@ def submit(client: JobSubmissionClient, job: Job, working_dir: Path | None = Non
         found = find(client, job.id)
     if found is None:
         _send(client, job, working_dir)
-        return Submission(job.id, Outcome.SUBMITTED)
+        return Submission(job.id, JobOutcome.SUBMITTED)
     if found.status in (JobStatus.FAILED, JobStatus.STOPPED):
         return _again(client, job, working_dir)
     _same_work(job, found, address)
-    return Submission(job.id, Outcome.DONE if found.status == JobStatus.SUCCEEDED else Outcome.ATTACHED)
+    return Submission(job.id, JobOutcome.DONE if found.status == JobStatus.SUCCEEDED else JobOutcome.ATTACHED)
 
 
 def follow(client: JobSubmissionClient, submission: Submission, show: Callable[[str], None]) -> int:
@@ -110,7 +110,7 @@ def _again(client: JobSubmissionClient, job: Job, working_dir: Path | None) -> S
         logged = len(client.get_job_logs(job.id))
         client.delete_job(job.id)
     _send(client, job, working_dir)
-    return Submission(job.id, Outcome.RESUBMITTED, logged)
+    return Submission(job.id, JobOutcome.RESUBMITTED, logged)
 
 
 def _same_work(job: Job, found: Any, address: str) -> None:

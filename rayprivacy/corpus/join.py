@@ -22,7 +22,7 @@ from rayprivacy.core.errors import CorpusError
 from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.settings import JoinConfig
 
-JOINED = BY, ORDER = "by", "order"  # columns of rows on their way to their document
+JOINED = BY, PLACED = "by", "order"  # columns of rows on their way to their document
 OUTSIDE = "O"  # the label of a word that is in no slot (Ramshaw and Marcus, 1995)
 Row = dict[str, Any]
 
@@ -43,10 +43,10 @@ def joined(rows: pa.Table, config: JoinConfig, max_chars: int | None) -> pa.Tabl
         CorpusError: a place in the order is no number.
     """
     every: list[Row] = rows.to_pylist()
-    alone, turns = ([row for row in every if (row[ORDER] is None) is without] for without in (True, False))
+    alone, turns = ([row for row in every if (row[PLACED] is None) is without] for without in (True, False))
     alone = [{**row, **{name: " ".join(_of_turn(row, name)) for name in config.words}} for row in alone]
     between = PLACE if PLACE in rows.column_names else "text"
-    placed = [(row["user"], row[BY] or "", _number(row[ORDER]), row[between], row) for row in turns]
+    placed = [(row["user"], row[BY] or "", _number(row[PLACED]), row[between], row) for row in turns]
     placed.sort(key=lambda each: each[:4])
     groups = groupby(placed, key=lambda each: each[:2])
     documents = [_document([each[-1] for each in own], config, max_chars) for _, own in groups]

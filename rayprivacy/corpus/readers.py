@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import csv
+from pyarrow import csv as arrow_csv
 
 from rayprivacy.core.errors import CorpusError
 
@@ -59,11 +59,11 @@ def _read_parquet(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, 
 def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
     if _is_blank(stream):
         return  # Arrow refuses a file without a header; other files of the source may have one
-    reader = csv.open_csv(
+    reader = arrow_csv.open_csv(
         stream,
-        read_options=csv.ReadOptions(block_size=_PIECE_BYTES),
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(
+        read_options=arrow_csv.ReadOptions(block_size=_PIECE_BYTES),
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
             include_columns=columns, column_types=dict.fromkeys(columns, pa.large_string())
         ),
     )
