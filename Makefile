@@ -14,7 +14,7 @@ OUT    := runs/quickstart
 
 # `make quickstart-generator` trains the other method, DP-SGD, on the same chat.
 # `make test-all` also runs what is marked `exhaustive`: whole sweeps, and one more repetition of what is tested already.
-.PHONY: quickstart quickstart-generator test test-all pytest pytest-all lint docs clean
+.PHONY: quickstart quickstart-generator test test-all pytest pytest-all seeded-bugs lint docs clean
 
 quickstart: $(VENV)/.run
 	$(VENV)/bin/rayprivacy run $(RECIPE) --out $(OUT) --resume
@@ -31,6 +31,10 @@ pytest: $(VENV)/.test
 
 pytest-all: $(VENV)/.test
 	RAYPRIVACY_TEST_EFFORT=4 $(PYTEST)
+
+# Tries every seeded bug, keeps which were noticed, and writes their page in the docs.
+seeded-bugs: $(VENV)/.test
+	RAYPRIVACY_WRITE_SEEN=1 $(PY) -m pytest -q tests/audit/test_seeded_bugs.py
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .

@@ -31,14 +31,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rayprivacy.blocks.steps_plan import sampled_steps
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Document, physical_batches
-from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
-from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.ledger.settings import PrivacyConfig
-from rayprivacy.release.strategy import prefix_error, prefix_strategy
+from rayprivacy.release.step_mechanism import prefix_error, prefix_strategy
 
 TOKENS, VOCABULARY, END, RECORDS = 24, 1000, 0, 8
 TRAINED, HELD_OUT = 2500, 240  # speakers; those held out are halved for tuning and testing

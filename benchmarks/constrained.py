@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoConfig
 
-from rayprivacy.corpus.grammar import Grammar, lispress, read_functions
 from rayprivacy.generation.decode import sample
-from rayprivacy.generation.grammars import matcher_of
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.structures.grammar import Grammar, lispress, read_functions
+from rayprivacy.structures.masks import matcher_of
 
 
 def measured(arguments: argparse.Namespace) -> dict[str, Any]:

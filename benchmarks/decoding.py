@@ -31,13 +31,12 @@ from typing import Any
 import torch
 from decoding_quality import quality
 
-from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.evaluation.distances import has_mauve
+from rayprivacy.corpus.public import load_prompts
+from rayprivacy.evaluation.fidelity import has_mauve
 from rayprivacy.generation.decode import cut_prompts, sample
-from rayprivacy.generation.engines import ONNX
 from rayprivacy.generation.fast import convert
-from rayprivacy.generation.onnx_decoder import OnnxDecoder
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.onnx import OnnxDecoder
+from rayprivacy.generation.settings import ONNX, SamplingConfig
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 

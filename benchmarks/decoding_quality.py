@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rayprivacy.evaluation.distances import mauve
-from rayprivacy.generation.engines import ONNX
+from rayprivacy.evaluation.fidelity import mauve
 from rayprivacy.generation.fast import convert
-from rayprivacy.generation.onnx_decoder import OnnxDecoder
+from rayprivacy.generation.onnx import OnnxDecoder
+from rayprivacy.generation.settings import ONNX
 from rayprivacy.models.backbone import Backbone
 
 BATCH = 64

@@ -50,14 +50,13 @@ from transformers import NoBadWordsLogitsProcessor
 from without_noise import WithoutNoise
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.auditing.exposure import rank
+from rayprivacy.auditing.canaries import candidates, rank
 from rayprivacy.auditing.scoring import ModelLoss
-from rayprivacy.auditing.secrets import candidates
 from rayprivacy.blocks.steps_plan import with_learning_rate
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Budget, PrivacyUnit
-from rayprivacy.corpus.join import joined
+from rayprivacy.corpus.layout import joined
 from rayprivacy.corpus.phrases import words_of
 from rayprivacy.corpus.settings import WHOLE, JoinConfig
 from rayprivacy.dpsgd.batches import physical_batches
@@ -65,21 +64,19 @@ from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
-from rayprivacy.dpsgd.schedules import draw
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading, documents_of
 from rayprivacy.generation.decode import sample
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.methods.domain_private.reading import FULL, REDACTED, Redacting, redacting
+from rayprivacy.methods.domain_private.schedules import draw
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
-from rayprivacy.policies.keywords import KeywordPolicy, read_lists
-from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import MARK, Policy
-from rayprivacy.policies.slots import SlotPolicy
+from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy, read_lists
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.sanitize.settings import KINDS
 

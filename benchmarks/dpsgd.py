@@ -37,8 +37,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 
 NORM = 1.0
 BATCH, LENGTH, VOCABULARY = 32, 128, 8192

@@ -22,8 +22,7 @@ from torch import nn
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.sources import read_share
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.settings import CPU_BATCH_TOKENS
 

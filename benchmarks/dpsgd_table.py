@@ -22,9 +22,8 @@ from typing import Any
 import torch
 from ensembles import HALVES, heldout_rows
 
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.evaluation.fluency import total_nll
-from rayprivacy.evaluation.language import perplexity
+from rayprivacy.core.private import digest_json
+from rayprivacy.evaluation.language import perplexity, total_nll
 from rayprivacy.methods.generator.plan import STEPS, plan_run
 from rayprivacy.methods.generator.recipe import METHOD
 from rayprivacy.methods.registry import load_recipe

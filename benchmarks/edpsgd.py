@@ -6,8 +6,8 @@ The models of `dpsgd.py`: a GPT-2 of 6 layers (width 384), all parameters and Lo
 SNIPS has it. A step is whatever yields the sum of (clipped) gradients; no noise and no optimizer.
 
     sgd_s            one backward pass of the whole batch
-    bookkeeping_s    every example clipped, by one backward pass (`rayprivacy.dpsgd.gradients`)
-    edp_s            8 micro-batches of 16, the mean of each clipped (`rayprivacy.dpsgd.microbatches`)
+    bookkeeping_s    every example clipped, by one backward pass (`rayprivacy.dpsgd.clipping`)
+    edp_s            8 micro-batches of 16, the mean of each clipped (`rayprivacy.dpsgd.clipping`)
     loop_s           every example clipped, one backward pass each
 
 All take turns in one process with one thread, so that a ratio is of one round: the median over rounds of CPU time.
@@ -27,9 +27,7 @@ import torch.nn.functional as F
 from dpsgd import NORM, VOCABULARY, _small_gpt2
 from torch import Tensor, nn
 
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping
-from rayprivacy.dpsgd.microbatches import MicroBatchGradients
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, MicroBatchGradients
 
 BATCH, LENGTH, MICRO_BATCHES = 128, 12, 8
 ARMS = ("sgd", "bookkeeping", "edp", "loop")

@@ -37,30 +37,28 @@ from tag_corpora import CORPORA, Rows, TagCorpus
 from without_noise import WithoutNoise
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.decay import DecayingNoise
-from rayprivacy.accounting.schedule import NoiseSchedule
-from rayprivacy.auditing.roc import auc
+from rayprivacy.accounting.schedule import DecayingNoise, NoiseSchedule
+from rayprivacy.auditing.membership import auc
 from rayprivacy.blocks.steps_plan import PART_FILES, SampledPrivacyConfig, sampled_steps
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Document, packed, physical_batches
+from rayprivacy.dpsgd.clipping import micro_batches
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.layer_scale import scales_of_gradients
 from rayprivacy.dpsgd.losses import own_losses
-from rayprivacy.dpsgd.microbatches import micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
-from rayprivacy.dpsgd.tagger_loss import TaggerLoss, predicted
-from rayprivacy.dpsgd.tagger_scores import losses
-from rayprivacy.evaluation.semer import all_errors
-from rayprivacy.methods.edp_sgd.frames import frames
+from rayprivacy.methods.edp_sgd.heldout import frames
 from rayprivacy.methods.edp_sgd.plan import as_published
 from rayprivacy.methods.edp_sgd.reading import TaggedRows
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.tagger import load_tagger
-from rayprivacy.models.tagger_settings import TaggerConfig
 from rayprivacy.models.trainable import trainable
 from rayprivacy.release.step_mechanism import NoisySteps
+from rayprivacy.tagging.figures import all_errors
+from rayprivacy.tagging.loss import TaggerLoss, losses, predicted
+from rayprivacy.tagging.model import load_tagger
+from rayprivacy.tagging.settings import TaggerConfig
 
 COLUMNS, TOKENS, AT_ONCE = ("intent", "slots"), 32, 2048
 EPSILON, DELTA, PAPERS_DELTA, PAPERS_WORKERS = 8.0, 1e-6, 5e-4, 8

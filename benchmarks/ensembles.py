@@ -4,16 +4,15 @@ from collections import deque
 from pathlib import Path
 
 from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.corpus.manifest import read_holdout
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.methods.seqpate.ensemble import ensemble
-from rayprivacy.methods.seqpate.public_side import FIRST, bases, pseudo_rows, warm_students
+from rayprivacy.methods.seqpate.public_side import FIRST, bases, ensemble, pseudo_rows, warm_students
 from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode, join
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.directory import Run
-from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.pool import cache_features
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 

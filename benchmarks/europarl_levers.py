@@ -40,8 +40,7 @@ from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.dpsgd.units import Reading, read_units
-from rayprivacy.evaluation.fluency import total_nll
-from rayprivacy.evaluation.language import perplexity
+from rayprivacy.evaluation.language import perplexity, total_nll
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe

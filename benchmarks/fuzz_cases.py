@@ -23,16 +23,14 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, NonPrivateDpEvent
 from typer.main import get_command
 
-from rayprivacy.accounting.accountant import gdp_cost
-from rayprivacy.accounting.events import from_json, leaves, to_json
-from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
-from rayprivacy.accounting.plan import plan_lines, read_plan
+from rayprivacy.accounting.accountant import gdp_cost, plan_lines, read_plan
+from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon, from_json, leaves, to_json
+from rayprivacy.accounting.gaussian import rho
 from rayprivacy.accounting.renyi import rdp
-from rayprivacy.accounting.zcdp import rho
 from rayprivacy.cli import app, main
 from rayprivacy.core.errors import EventError, LedgerError, RayPrivacyError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.schema import metadata
+from rayprivacy.ledger.book import metadata
 from rayprivacy.ledger.store import Ledger
 
 SKIPPED = ("plan", "run", "report", "schema")  # they read recipes and runs, not ledgers

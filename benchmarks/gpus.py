@@ -26,22 +26,19 @@ import torch
 from ensembles import before_features
 from europarl import EARLIER
 
-from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.public import load_prompts
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.plan import plan_run
-from rayprivacy.methods.seqpate.public_side import FIRST
-from rayprivacy.methods.seqpate.query_selection import select_queries
+from rayprivacy.methods.seqpate.public_side import FIRST, select_queries
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.packing import PAD
+from rayprivacy.models.features import PAD
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.session import ray_session
 from rayprivacy.teachers.encoding import shards_of
-from rayprivacy.teachers.encoding_job import cache_features
-from rayprivacy.teachers.places import places
-from rayprivacy.teachers.pool import teacher_pool
+from rayprivacy.teachers.pool import cache_features, teacher_pool
 from rayprivacy.teachers.settings import ResourcesConfig
-from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.spec import GroupSpec, places
 
 RECIPE = Path(__file__).parent.parent / "jobs" / "seqpate" / "europarl.yaml"
 

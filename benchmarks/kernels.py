@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from rayprivacy.core.threads import cores
-from rayprivacy.generation.engines import has_onnx
-from rayprivacy.generation.settings import BATCH, SamplingConfig
+from rayprivacy.core.console import cores
+from rayprivacy.generation.settings import BATCH, SamplingConfig, has_onnx
 
 WIDTH, INNER, HEADS, LAYERS = 576, 1536, 9, 2
 NEW_TOKENS = 8  # of a text that is sampled
@@ -67,8 +66,7 @@ def _sampling() -> tuple[Callable[[], Any], float]:
     """A batch of texts by ONNX Runtime, from a model of no tokenizer whose texts do not end."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from rayprivacy.generation.onnx_decoder import OnnxDecoder
-    from rayprivacy.generation.onnx_graph import write_graph
+    from rayprivacy.generation.onnx import OnnxDecoder, write_graph
     from rayprivacy.models.backbone import Documents
 
     config = LlamaConfig(

@@ -32,15 +32,15 @@ from quickstart import watched_run
 from smcalflow import has, prepare
 from two_stage_table import recipe_of, recipes
 
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.corpus.grammar import Grammar, lispress, read_functions
+from rayprivacy.core.private import digest_json
 from rayprivacy.generation.decode import greedy
-from rayprivacy.generation.grammars import matcher_of
 from rayprivacy.generation.settings import BATCH
+from rayprivacy.methods.two_stage.parser import Pair, asked, kept_parser
 from rayprivacy.methods.two_stage.private_trees import HOW as PUBLIC
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.parser import Pair, asked, kept_parser
 from rayprivacy.models.settings import ModelConfig, ParserConfig
+from rayprivacy.structures.grammar import Grammar, lispress, read_functions
+from rayprivacy.structures.masks import matcher_of
 
 ARMS = ("public", "1-stage", "2-stage", "full")
 PAPER = {"public": 0.0, "1-stage": 0.480, "2-stage": 0.614, "full": 0.740}  # match on EventOnDate, table 3, epsilon 3

@@ -8,7 +8,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from rayprivacy.corpus.structures import names, without_literals
+from rayprivacy.structures.trees import names, without_literals
 
 
 def parsing_figures(

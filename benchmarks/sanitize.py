@@ -27,14 +27,11 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from rayprivacy.core.keys import Key
-from rayprivacy.sanitize.coins import Coins
-from rayprivacy.sanitize.documents import Sanitizer
-from rayprivacy.sanitize.entities import PatternDetector
-from rayprivacy.sanitize.mechanism import SanText
+from rayprivacy.sanitize.documents import Sanitizer, Words, tidy
+from rayprivacy.sanitize.entities import PatternDetector, Surrogates
+from rayprivacy.sanitize.mechanism import Coins, SanText
 from rayprivacy.sanitize.settings import KINDS
-from rayprivacy.sanitize.surrogates import Surrogates
 from rayprivacy.sanitize.table import Table, epsilon_for_keep
-from rayprivacy.sanitize.tokens import Words, tidy
 from rayprivacy.sanitize.vocabulary import load_glove
 
 REFERENCE = 3000  # tokens that the loop draws in a round

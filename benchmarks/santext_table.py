@@ -33,13 +33,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from rayprivacy.accounting.metric import document_epsilon
+from rayprivacy.accounting.events import document_epsilon
 from rayprivacy.core.keys import Key
-from rayprivacy.sanitize.coins import Coins
-from rayprivacy.sanitize.documents import places_in
-from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
+from rayprivacy.sanitize.documents import Words, places_in, tidy
+from rayprivacy.sanitize.mechanism import Coins, Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
 from rayprivacy.sanitize.table import Table
-from rayprivacy.sanitize.tokens import Words, tidy
 from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
 
 EPSILONS = (1.0, 2.0, 3.0, 4.0, 6.0)
@@ -290,10 +288,10 @@ def _at(means: dict[tuple[str, str, float | None], float], task: str, kind: str,
 
 def attacks(data: Path, words_wanted: int) -> dict[str, Any]:
     """Four attacks on the same words of queries, at every epsilon."""
-    from rayprivacy.auditing.inference import Pair, attack
+    from rayprivacy.methods.santext.heldout import Pair, attack
     from rayprivacy.models.backbone import load_backbone
     from rayprivacy.models.settings import ModelConfig
-    from rayprivacy.sanitize.posterior import log_likelihoods, public_prior
+    from rayprivacy.sanitize.mechanism import log_likelihoods, public_prior
 
     backbone, words = load_backbone(ModelConfig(dtype="float32")), Words(vocabulary().words)
     task = domains(data, np.random.default_rng(0))

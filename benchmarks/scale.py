@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from cpu_time import timed
 
-from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.public import load_prompts
 
 GROUP_ROWS, WORDS = 250_000, 12
 SHARDS, PER_PART = 1000, 50
@@ -109,7 +109,7 @@ def shard(work: Path, cpus: int) -> dict[str, Any]:
     from rayprivacy.core.units import PrivacyUnit
     from rayprivacy.corpus.settings import CorpusConfig
     from rayprivacy.corpus.shards import shard_corpus
-    from rayprivacy.corpus.verify_job import verify_with_ray
+    from rayprivacy.corpus.verify import verify_with_ray
 
     config, key, out = CorpusConfig(source=str(work / "corpus.parquet")), work / "key", work / "shards"
     key.unlink(missing_ok=True)

@@ -44,23 +44,21 @@ from scaling_costs import costs, gathered, placed, read
 from scaling_model import report
 from tiny_base import write_tiny_base
 
-from rayprivacy.core.artifacts import digest_bytes, digest_file
 from rayprivacy.core.keys import load_key, load_or_create_key
+from rayprivacy.core.private import digest_bytes, digest_file
 from rayprivacy.corpus.layout import Layout, finish
-from rayprivacy.corpus.parts import write_part
-from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.manifest import write_part
+from rayprivacy.corpus.public import load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.ensemble import ensemble
 from rayprivacy.methods.seqpate.plan import plan_run
-from rayprivacy.methods.seqpate.public_side import Round, bases, pseudo_rows, round_queries, warm_students
+from rayprivacy.methods.seqpate.public_side import Round, bases, ensemble, pseudo_rows, round_queries, warm_students
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.features import join
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.models.features import Queries, join
+from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import Run, stored_recipe
 from rayprivacy.runs.drive import drive

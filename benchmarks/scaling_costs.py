@@ -17,27 +17,24 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.core.keys import Key, load_key
-from rayprivacy.corpus.bounding import Dropped
+from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.corpus.layout import Layout, finish, prepare
-from rayprivacy.corpus.listing import locate
-from rayprivacy.corpus.manifest import FileEntry, ShardManifest
-from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.parts import read_part, write_part
-from rayprivacy.corpus.piecework import Bench
-from rayprivacy.corpus.ranges import cut
-from rayprivacy.corpus.readers import read_pieces
+from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_part, write_part
+from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.shards import cut
+from rayprivacy.corpus.sources import locate, read_pieces
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.corpus.verify import verify_shards
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.chunks import Chunks
 from rayprivacy.models.features import Encoded, encode
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.models.store import FeatureStore
+from rayprivacy.models.store import Chunks, FeatureStore
 from rayprivacy.teachers.encoding import CHUNK_POSITIONS, groups_of
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.votes import PartialSum, VoteTotal
+from rayprivacy.work.pieces import Bench
 
 RESULTS = Path(__file__).parent / "results"
 TRUNK_RECORDS, READS = 96, 20

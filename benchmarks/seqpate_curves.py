@@ -20,11 +20,10 @@ import torch
 from rayprivacy.evaluation.language import perplexity
 from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.plan import plan_run
-from rayprivacy.methods.seqpate.public_side import Round, save_tensors
-from rayprivacy.methods.seqpate.query_selection import candidate_tokens, select_queries
+from rayprivacy.methods.seqpate.public_side import Round, candidate_tokens, save_tensors, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.methods.seqpate.targets import vote_targets
-from rayprivacy.models.queries import Queries
+from rayprivacy.methods.seqpate.students import vote_targets
+from rayprivacy.models.features import Queries
 
 ROWS = 512
 LEAST = 1e-9  # of a mean probability, which is a multiple of a grid's step and may be 0

@@ -33,28 +33,23 @@ from europarl import EARLIER
 from seqpate_curves import curves
 
 from rayprivacy.blocks.pretrain import pretrained_base
-from rayprivacy.core.artifacts import Private, digest_json
-from rayprivacy.core.counting import nobody
+from rayprivacy.core.console import nobody
 from rayprivacy.core.keys import load_or_create_key
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import NeighbouringRelation
 from rayprivacy.corpus.manifest import read_manifest
 from rayprivacy.corpus.phrases import load_phrases
-from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.evaluation.fluency import total_nll
-from rayprivacy.evaluation.language import perplexity
+from rayprivacy.corpus.public import load_prompts
+from rayprivacy.evaluation.language import perplexity, total_nll
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.blocks import GATE, queries_by_round
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
-from rayprivacy.methods.seqpate.ensemble import question_of
-from rayprivacy.methods.seqpate.heldout import nonprivate_student
-from rayprivacy.methods.seqpate.phrases import phrase_metrics
+from rayprivacy.methods.seqpate.heldout import nonprivate_student, phrase_metrics
 from rayprivacy.methods.seqpate.plan import plan_run
-from rayprivacy.methods.seqpate.public_side import Round, pseudo_rows
-from rayprivacy.methods.seqpate.query_selection import select_queries
+from rayprivacy.methods.seqpate.public_side import Round, pseudo_rows, question_of, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.methods.seqpate.students import Student
-from rayprivacy.methods.seqpate.targets import vote_targets
+from rayprivacy.methods.seqpate.students import Student, vote_targets
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.runs.directory import Run

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayprivacy.corpus.trees import functions, parse
+from rayprivacy.structures.trees import functions, parse
 
 PUBLIC_SHARE = 0.1
 DOMAINS = (  # the first whose word begins a function of the tree

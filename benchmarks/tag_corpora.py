@@ -10,7 +10,7 @@ import snips_tags
 import yaml
 
 from rayprivacy.core.keys import Key
-from rayprivacy.models.tags import Tags
+from rayprivacy.tagging.settings import Tags
 
 JOBS = Path(__file__).parents[1] / "jobs" / "edp_sgd"
 PRIVATE, PUBLIC = 45, 5  # percent of the requests of SNIPS

@@ -27,13 +27,12 @@ from ensembles import prepared
 from europarl import EARLIER
 from safetensors.torch import load_file
 
-from rayprivacy.corpus.parts import read_part
-from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.manifest import read_part
+from rayprivacy.corpus.public import load_prompts
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.ensemble import ensemble
 from rayprivacy.methods.seqpate.plan import plan_run
-from rayprivacy.methods.seqpate.query_selection import select_queries
+from rayprivacy.methods.seqpate.public_side import ensemble, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone

@@ -1,4 +1,4 @@
-"""What `rayprivacy.core.threads.share_cores` gains beside a busy process, and costs on idle cores.
+"""What `rayprivacy.core.console.share_cores` gains beside a busy process, and costs on idle cores.
 
     python benchmarks/threads.py --json
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rayprivacy.core.threads import SPINS, cores
+from rayprivacy.core.console import SPINS, cores
 
 SECONDS, ROWS, TOKENS = 3.0, 8, 64
 DEFAULT = "300000"  # of libgomp, as OMP_DISPLAY_ENV=verbose shows it

@@ -6,7 +6,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.public import load_prompts
 
 VOCABULARY = 1000
 

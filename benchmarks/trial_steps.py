@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.independence import _batch, _PublicRows, check_independence
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.models.backbone import load_backbone

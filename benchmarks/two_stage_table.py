@@ -35,11 +35,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from smcalflow import DOMAINS, has, prepare
 from two_stage_claims import claims, paper_of
 
-from rayprivacy.corpus.trees import functions, parse
-from rayprivacy.evaluation.distances import has_mauve, mauve
 from rayprivacy.evaluation.embeddings import embed, open_embedding
+from rayprivacy.evaluation.fidelity import has_mauve, mauve
 from rayprivacy.evaluation.settings import MINILM
 from rayprivacy.evaluation.trees import function_figures, word_recall
+from rayprivacy.structures.trees import functions, parse
 
 TEXTS, STEPS, WITHOUT_NOISE = 1252, 100, {"epsilon": 1e6, "composition": "rdp"}
 WARM = {"text": "user_utterance", "steps": 60, "max_tokens": 192}

@@ -82,7 +82,7 @@ def _figures(zero: int | None, offload: bool) -> dict[str, float]:
     from rayprivacy.release.step_mechanism import NoisySteps
 
     if zero is not None:  # imports are no part of what a stage holds
-        from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed
+        from rayprivacy.dpsgd.engines.zero import find_deepspeed
 
         find_deepspeed(torch.device("cpu"))
     before = _status("VmRSS")

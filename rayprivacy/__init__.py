@@ -13,7 +13,7 @@ What stands here is imported when it is first used: the package itself takes mil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rayprivacy.core.threads import share_cores
+from rayprivacy.core.console import share_cores
 
 if TYPE_CHECKING:
     from rayprivacy.api import (
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from rayprivacy.methods.edp_sgd.tagger import Tagger
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
-    from rayprivacy.tuning.budgeted import BudgetedSearcher
-    from rayprivacy.tuning.trial_charges import trial_release
+    from rayprivacy.tuning.budgeted import BudgetedSearcher, trial_release
 
 __version__ = "0.6.0"
 
@@ -85,8 +84,7 @@ _PLACES = {
     "rayprivacy.ledger.store": ("Ledger",),
     "rayprivacy.methods.edp_sgd.tagger": ("Tagger",),
     "rayprivacy.runs.recipe": ("Recipe",),
-    "rayprivacy.tuning.budgeted": ("BudgetedSearcher",),
-    "rayprivacy.tuning.trial_charges": ("trial_release",),
+    "rayprivacy.tuning.budgeted": ("BudgetedSearcher", "trial_release"),
     "rayprivacy.trainer.trainer": ("DPTorchTrainer",),
 }
 _HOMES = {name: module for module, names in _PLACES.items() for name in names}

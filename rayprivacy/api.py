@@ -15,18 +15,17 @@ from rich.console import Console
 from rayprivacy.auditing.settings import check_shadows
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json
-from rayprivacy.core.mirror import Mirror, is_uri
-from rayprivacy.core.mirror.uris import shown
+from rayprivacy.core.storage import Mirror
+from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods import registry
 from rayprivacy.methods.registry import method_names, method_of
-from rayprivacy.runs.places import require_public
-from rayprivacy.runs.recipe import Recipe
+from rayprivacy.runs.recipe import Recipe, require_public
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from rayprivacy.runs.clean import Cleaned
+    from rayprivacy.runs.directory import Cleaned
     from rayprivacy.runs.outline import Outline
     from rayprivacy.tuning.outcome import Outcome
 
@@ -80,8 +79,7 @@ class Result:
         import transformers
 
         from rayprivacy.models.quiet import no_progress_bars
-        from rayprivacy.models.tagger import load_tagger
-        from rayprivacy.models.tagger_shape import is_tagger, saved_tagger
+        from rayprivacy.tagging.model import is_tagger, load_tagger, saved_tagger
 
         folder = self._model_folder
         if is_tagger(folder):
@@ -153,7 +151,7 @@ def plan(
         ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
     from rayprivacy.runs.advice import advice_for
-    from rayprivacy.runs.checks import check_comparison
+    from rayprivacy.runs.drive import check_comparison
     from rayprivacy.runs.estimate import estimated, this_machine
     from rayprivacy.runs.outline import Outline
 
@@ -268,8 +266,8 @@ def evaluate(
         ConfigError: a setting is wrong, or the extra `eval` is not installed.
         CorpusError: a file cannot be read.
     """
+    from rayprivacy.evaluation.figures import write_evaluation
     from rayprivacy.evaluation.settings import EvaluationConfig, require_extra
-    from rayprivacy.evaluation.summary import write_evaluation
     from rayprivacy.evaluation.texts import read_texts, text_blocks
 
     require_extra("evaluate")
@@ -340,8 +338,7 @@ def report(
     Raises:
         ConfigError: a file of a run is missing; the message names it.
     """
-    from rayprivacy.reporting.compare import write_comparison
-    from rayprivacy.reporting.page import write_report
+    from rayprivacy.reporting.page import write_comparison, write_report
 
     if len(directories) > 1:
         remote = [str(directory) for directory in directories if is_uri(str(directory))]
@@ -370,7 +367,7 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
         ConfigError: this is no run directory, or a folder in it is a link.
     """
     from rayprivacy.core.files import private_directory
-    from rayprivacy.runs.clean import clean_run
+    from rayprivacy.runs.directory import clean_run
 
     mirror = mirror_of(str(directory), work)
     if mirror is None:

@@ -11,12 +11,54 @@ module a row names, and is therefore never used).
 {'kind': 'self-composed', 'count': 100, 'event': {'kind': 'gaussian', 'noise_multiplier': 2.0}}
 >>> from_json(to_json(event)) == event
 True
+
+Costs as exact fractions: a float is a fraction, so sums of 1 / sigma^2 have no rounding and no order.
+
+An account that admits charges until its cap is reached must answer the same whatever the order of the charges and
+whatever code adds them up again; a sum of floats does not.
+
+>>> total([Fraction(0.1), Fraction(0.2)]) == Fraction(0.1) + Fraction(0.2)
+True
+>>> round_up(Fraction(1, 3)) >= Fraction(1, 3)
+True
+
+Checks of the numbers inside an event: each returns the value as an accountant takes it, or names the field.
+
+A JSON number may be anything: NaN, an infinity, a truth value (an `int` to Python), or an integer of ten thousand
+digits that no float holds and that cannot even be printed. None may reach an accountant, and none may end in another
+error than EventError.
+
+>>> number({"noise_multiplier": 2}, "noise_multiplier", 0, 10)
+2.0
+>>> show(10**5000)
+'an integer of 16610 bits'
+
+Metric local privacy of single tokens (SanText, Yue et al. 2021): an event of its own, composed with no other.
+
+SanText replaces each token x by a token drawn from a public vocabulary, so that for any two tokens x, x' the chances of
+each outcome differ by a factor of at most exp(epsilon * d(x, x')), d a distance of public embeddings. It hides *which*
+token was there, better from near tokens than from far ones. Two things follow:
+
+- no distance is above the diameter D of the vocabulary, so a document of L tokens is epsilon*D*L locally private when
+  any of its tokens may change: this is the figure to print, and it is usually a large one;
+- it is a guarantee of another kind than that of a central ledger (each document against every other of the same
+  length, no unit of a user, no delta). Neither figure may be added to the other, so no central accountant takes it.
+
+SanText+ protects the words of a public list of sensitive ones. A word that is not on it is released as it is with
+probability 1 - p, and is replaced by a sensitive one else; hence a sensitive outcome is up to 1/p times as likely where
+the input was sensitive, which adds ln(1/p) to the exponent of every token (Yue et al., theorem 2, eps0).
+
+>>> document_epsilon(MetricLocalDpEvent(epsilon=2.0, diameter=1.5, tokens=100))
+300.0
 """
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
+import attrs
 from dp_accounting.dp_event import (
     ComposedDpEvent,
     DpEvent,
@@ -29,9 +71,154 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from rayprivacy.accounting import fields
-from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.core.errors import EventError
+
+
+def total(terms: Sequence[Fraction]) -> Fraction:
+    """The exact sum, added pairwise so that the long denominators meet last."""
+    if len(terms) <= 1:
+        return terms[0] if terms else Fraction(0)
+    middle = len(terms) // 2
+    return total(terms[:middle]) + total(terms[middle:])
+
+
+def round_up(value: Fraction) -> float:
+    """The least float that is not below a fraction; infinite above the largest float."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    return near if near >= value else math.nextafter(near, math.inf)
+
+
+MAX_COUNT = 2**53
+MAX_PARTS = 1000
+SIGMA_RANGE = (1e-100, 1e100)  # outside, 1 / sigma^2 would overflow or vanish, and a charge would cost nothing
+POISSON = "poisson"  # JSON has no infinity; repeat-and-select writes its Poisson case (shape = inf) as this word
+_SUM_TOLERANCE = 1e-9
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def show(value: Any) -> str:
+    """A value for an error message, short whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, int | float | str | None):
+        return repr(value if not isinstance(value, str) else value[:80])
+    return f"a {type(value).__name__}"
+
+
+def number(obj: Mapping[str, Any], key: str, above: float, most: float) -> float:
+    """A finite number with above < number <= most."""
+    value = obj[key]
+    if not _is_number(value) or not above < value <= most:
+        raise EventError(f"event.{key} is {show(value)}: give a finite number above {above:g} and at most {most:g}.")
+    return float(value)
+
+
+def sigma(obj: Mapping[str, Any], key: str = "noise_multiplier") -> float:
+    """A noise multiplier."""
+    return number(obj, key, *SIGMA_RANGE)
+
+
+def whole(obj: Mapping[str, Any], key: str) -> int:
+    """A whole number from 1 to 2**53."""
+    value = obj[key]
+    if type(value) is not int or not 1 <= value <= MAX_COUNT:
+        raise EventError(f"event.{key} is {show(value)}: give a whole number between 1 and 2**53.")
+    return value
+
+
+def digest(obj: Mapping[str, Any], key: str) -> str:
+    """A SHA-256 in hex."""
+    value = obj[key]
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise EventError(f"event.{key} is {show(value)}: give 64 hex digits.")
+    return value
+
+
+def shape(obj: Mapping[str, Any]) -> float:
+    """The shape of a repeat-and-select event; infinite for the word of the Poisson case."""
+    value = obj["shape"]
+    if isinstance(value, str) and value == POISSON:
+        return math.inf
+    if not _is_number(value) or not 0 <= value <= 1e6:
+        raise EventError(f"event.shape is {show(value)}: give a number from 0 to 1e6, or {POISSON!r}.")
+    return float(value)
+
+
+def parts(obj: Mapping[str, Any], key: str) -> list[Any]:
+    """A list that is not empty."""
+    value = obj[key]
+    if not isinstance(value, list) or not value:
+        raise EventError(f"event.{key} is not a list of at least one entry: give one.")
+    return value
+
+
+def mixture(obj: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Sensitivities and sampling probabilities of a mixture of Gaussians, one for one.
+
+    A mixture in which nothing can have a positive sensitivity is refused: it would cost nothing.
+    """
+    sensitivities, probabilities = parts(obj, "sensitivities"), parts(obj, "sampling_probs")
+    if len(sensitivities) != len(probabilities) or len(sensitivities) > MAX_PARTS:
+        sizes = f"{len(sensitivities)} sensitivities and {len(probabilities)} sampling_probs"
+        raise EventError(f"the mixture has {sizes}: give as many of each, at most {MAX_PARTS}.")
+    for key, values, most in (("sensitivities", sensitivities, SIGMA_RANGE[1]), ("sampling_probs", probabilities, 1)):
+        for value in values:
+            if not _is_number(value) or not 0 <= value <= most:
+                raise EventError(f"event.{key} holds {show(value)}: give finite numbers from 0 to {most:g}.")
+    sizes_, probs = tuple(map(float, sensitivities)), tuple(map(float, probabilities))
+    if abs(math.fsum(probs) - 1) > _SUM_TOLERANCE:
+        raise EventError(f"event.sampling_probs sum to {math.fsum(probs):g}: they must sum to 1.")
+    if not any(size > 0 and p > 0 for size, p in zip(sizes_, probs, strict=True)):
+        raise EventError("event.sensitivities are all 0 where event.sampling_probs are not: give one above 0.")
+    return sizes_, probs
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@attrs.frozen
+class MetricLocalDpEvent(DpEvent):  # type: ignore[misc]
+    """`tokens` tokens, each sanitised with metric local privacy `epsilon` per unit of distance.
+
+    Attributes:
+        epsilon: per token and unit of distance.
+        diameter: the largest distance between two tokens of the public vocabulary, or what takes its place where the
+            bound of a token was computed exactly: that bound divided by epsilon.
+        tokens: public bound on the tokens of a document, or of all documents of a user together.
+        keep_cost: ln(1/p) of SanText+, for each token; 0 where every token is protected.
+        sensitive: digest of the public list of words that are protected; empty where all are.
+    """
+
+    epsilon: float
+    diameter: float
+    tokens: int
+    keep_cost: float = 0.0
+    sensitive: str = ""
+
+
+def document_epsilon(event: MetricLocalDpEvent) -> float:
+    """The local epsilon of a whole document, rounded up; infinite beyond floats."""
+    if not all(map(math.isfinite, (event.epsilon, event.diameter, event.keep_cost))):
+        return math.inf
+    return round_up(exact_epsilon(event))
+
+
+def exact_epsilon(event: MetricLocalDpEvent) -> Fraction:
+    """tokens * (epsilon * diameter + keep_cost), without rounding."""
+    return (Fraction(event.epsilon) * Fraction(event.diameter) + Fraction(event.keep_cost)) * event.tokens
+
+
+def token_epsilon(wanted: float, diameter: float, tokens: int) -> float:
+    """The epsilon per token and unit of distance with which a document has the wanted epsilon, rounded down."""
+    found = wanted / tokens / diameter
+    while Fraction(found) * Fraction(diameter) * tokens > Fraction(wanted):
+        found = math.nextafter(found, 0)
+    return found
+
 
 MAX_DEPTH = 8
 
@@ -116,7 +303,7 @@ def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
     if kind is ComposedDpEvent:
         return {"kind": "composed", "events": [_encode(part, depth + 1) for part in event.events]}
     if kind is RepeatAndSelectDpEvent:
-        shape = fields.POISSON if event.shape == math.inf else event.shape
+        shape = POISSON if event.shape == math.inf else event.shape
         inner = _encode(event.event, depth + 1)
         return {"kind": "repeat-and-select", "mean": event.mean, "shape": shape, "event": inner}
     if kind is MixtureOfGaussiansDpEvent:
@@ -147,30 +334,30 @@ def _decode(obj: Any, depth: int) -> DpEvent:
     _check_depth(depth)
     kind = _check_keys(obj)
     if kind == "gaussian":
-        return GaussianDpEvent(fields.sigma(obj))
+        return GaussianDpEvent(sigma(obj))
     if kind == "laplace":
-        return LaplaceDpEvent(fields.sigma(obj))
+        return LaplaceDpEvent(sigma(obj))
     if kind == "poisson-sampled-gaussian":
-        q = fields.number(obj, "sampling_probability", 0, 1)
-        return PoissonSampledDpEvent(q, GaussianDpEvent(fields.sigma(obj)))
+        q = number(obj, "sampling_probability", 0, 1)
+        return PoissonSampledDpEvent(q, GaussianDpEvent(sigma(obj)))
     if kind == "self-composed":
-        return SelfComposedDpEvent(_decode(obj["event"], depth + 1), fields.whole(obj, "count"))
+        return SelfComposedDpEvent(_decode(obj["event"], depth + 1), whole(obj, "count"))
     if kind == "composed":
-        return ComposedDpEvent([_decode(part, depth + 1) for part in fields.parts(obj, "events")])
+        return ComposedDpEvent([_decode(part, depth + 1) for part in parts(obj, "events")])
     if kind == "repeat-and-select":
         inner = _decode(obj["event"], depth + 1)
-        mean = fields.number(obj, "mean", 1, 1e9)
-        return RepeatAndSelectDpEvent(inner, mean, fields.shape(obj))
+        mean = number(obj, "mean", 1, 1e9)
+        return RepeatAndSelectDpEvent(inner, mean, shape(obj))
     if kind == "mixture-of-gaussians":
-        return MixtureOfGaussiansDpEvent(fields.sigma(obj, "standard_deviation"), *fields.mixture(obj))
+        return MixtureOfGaussiansDpEvent(sigma(obj, "standard_deviation"), *mixture(obj))
     if kind.startswith("metric-local"):
-        epsilon = fields.number(obj, "epsilon", 0, 1e9)
-        diameter = fields.number(obj, "diameter", 0, 1e9)
-        tokens = fields.whole(obj, "tokens")
+        epsilon = number(obj, "epsilon", 0, 1e9)
+        diameter = number(obj, "diameter", 0, 1e9)
+        tokens = whole(obj, "tokens")
         if kind == "metric-local":
             return MetricLocalDpEvent(epsilon, diameter, tokens)
-        keep_cost = fields.number(obj, "keep_cost", 0, 1e9)
-        return MetricLocalDpEvent(epsilon, diameter, tokens, keep_cost, fields.digest(obj, "sensitive"))
+        keep_cost = number(obj, "keep_cost", 0, 1e9)
+        return MetricLocalDpEvent(epsilon, diameter, tokens, keep_cost, digest(obj, "sensitive"))
     return NonPrivateDpEvent()
 
 
@@ -184,9 +371,9 @@ def _check_keys(obj: Any) -> str:
         raise EventError(f"the event is a {type(obj).__name__}: give a JSON object with a 'kind'.")
     kind = obj.get("kind")
     if not isinstance(kind, str) or kind not in _KEYS:
-        raise EventError(f"event.kind is {fields.show(kind)}: use one of {', '.join(_KEYS)}.")
+        raise EventError(f"event.kind is {show(kind)}: use one of {', '.join(_KEYS)}.")
     expected = {"kind", *_KEYS[kind]}
     if obj.keys() != expected:
-        found = ", ".join(sorted(map(fields.show, obj)))
+        found = ", ".join(sorted(map(show, obj)))
         raise EventError(f"the {kind} event has the keys {found}: it takes exactly {sorted(expected)}.")
     return kind

@@ -36,8 +36,8 @@ from dp_accounting.dp_event import (
 from dp_accounting.pld import PLDAccountant
 from scipy.special import logsumexp
 
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.metric import MetricLocalDpEvent
 from rayprivacy.accounting.renyi import ORDERS, Costs, epsilon_at, rdp
 from rayprivacy.core.errors import EventError
 

@@ -13,12 +13,40 @@ that the rule gives any of its steps. What is drawn is the level's noise, and so
 ((1.0, 2), (0.5, 2), (0.3333333333333333, 1))
 >>> NoiseSchedule().levels(steps=1000)
 ((1.0, 1000),)
+
+eDP-SGD: many workers, each clipping the mean of a micro-batch, with noise that decays by a public schedule.
+
+Two figures of the method need care. Clipping the *mean* of a micro-batch to C bounds what one record changes by 2C, not
+C: its presence may turn the mean from one end of the ball to the other. And when each of N workers adds noise of
+standard deviation z C / N before the N contributions are averaged, the average has noise z C / (N sqrt N) against a
+sensitivity of 2C / N, so
+
+    effective multiplier = z / (2 sqrt N)    as printed (noise / N per worker)
+    effective multiplier = z / 2             when each worker adds noise / sqrt N
+
+The paper clips layers that are divided by scales alpha_k, multiplies by them again, and adds noise that knows nothing
+of them. Layer k then moves by 2C alpha_k / N, and both figures are divided by the largest alpha_k.
+
+A record must be able to affect one micro-batch only: micro-batches are assigned by a keyed hash into a fixed public
+logical number N. A public schedule of noise is a heterogeneous composition, no step of which is free.
+
+>>> decayed(2.0, NoiseSchedule("exponential", math.log(2)), 3, workers=4)
+[(0.5, 1), (0.25, 1), (0.125, 1)]
+>>> decayed(2.0, NoiseSchedule(), 1000, workers=4, per_worker="sqrt-n")
+[(1.0, 1000)]
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
+from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+
+from rayprivacy.accounting.accountant import Figures, figures
+from rayprivacy.accounting.calibrate import equal_noise, guessed_epsilon, least_sigma, least_sigma_near
+from rayprivacy.accounting.events import MAX_COUNT, SIGMA_RANGE, show
+from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
 
 ScheduleKind = Literal["constant", "linear", "exponential"]
@@ -77,3 +105,114 @@ class NoiseSchedule:
         blocks = min(pieces, most)
         ends = [min(steps, together * (pieces * (block + 1) // blocks)) for block in range(blocks)]
         return tuple((self.factor(end - 1), end - begin) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
+
+
+NoisePerWorker = Literal["n", "sqrt-n"]
+_MOST_STEPS = 10**6
+_MANY_LEVELS = 1024
+
+
+def decayed(
+    z0: float,
+    schedule: NoiseSchedule,
+    steps: int,
+    workers: int,
+    per_worker: NoisePerWorker = "n",
+    levels: int = MOST_LEVELS,
+    max_scale: float = 1.0,
+) -> list[tuple[float, int]]:
+    """Effective multipliers of the schedule z_t = z0 d(t), t = 0 .. steps-1, with how many steps have each.
+
+    Where the schedule has more than `levels` of them, neighbouring steps share the least: an upper bound. z0 is noise
+    std / C as printed, `workers` the logical number N of contributions that are averaged, each with noise / N ("n", as
+    printed) or noise / sqrt N ("sqrt-n"). `max_scale` is the largest alpha_k where noise is added after un-scaling.
+    """
+    if not 0 < z0 < math.inf:
+        raise ConfigError(f"z0 is {z0}: give a positive finite number.")
+    if not 0 < max_scale < math.inf:
+        raise ConfigError(f"max_scale is {max_scale}: give a positive finite number.")
+    if type(workers) is not int or not 1 <= workers <= MAX_COUNT:
+        raise ConfigError(f"workers is {show(workers)}: give a whole number of at least 1.")
+    if type(steps) is not int or not 1 <= steps <= (_MOST_STEPS if schedule.falls else MAX_COUNT):
+        raise ConfigError(f"steps is {show(steps)}: give a whole number from 1, at most 1e6 with a decay.")
+    start = z0 / max_scale / (2 if per_worker == "sqrt-n" else 2 * math.sqrt(workers))
+    if start * schedule.factor(steps - 1) < SIGMA_RANGE[0]:
+        raise ConfigError(f"the schedule leaves no noise after {steps} steps: let it fall less.")
+    return [(start * factor, times) for factor, times in schedule.levels(steps, most=levels)]
+
+
+@dataclass(frozen=True)
+class DecayingNoise:
+    """A public schedule of noise without its first multiplier z0, and what it costs with one.
+
+    Attributes:
+        schedule, steps, workers, per_worker, max_scale: see `decayed`.
+        q: probability that a user is in a step; 1 if all are in each.
+    """
+
+    schedule: NoiseSchedule
+    steps: int
+    workers: int
+    per_worker: NoisePerWorker = "n"
+    q: float = 1.0
+    max_scale: float = 1.0
+
+    @property
+    def divisor(self) -> str:
+        """What a printed multiplier is divided by, in words."""
+        scale = "" if self.max_scale == 1 else f" * {self.max_scale:g}"
+        return ("2 sqrt(N)" if self.per_worker == "n" else "2") + scale
+
+    @property
+    def _most(self) -> int:
+        return _MANY_LEVELS if self.q == 1 else MOST_LEVELS  # without sampling a level costs no more than a sum
+
+    def effective(self, z0: float) -> float:
+        """Effective multiplier of the first step."""
+        return decayed(z0, NoiseSchedule(), 1, self.workers, self.per_worker, max_scale=self.max_scale)[0][0]
+
+    def levels(self, z0: float) -> list[tuple[float, int]]:
+        """Effective multipliers, with how many steps have each."""
+        return decayed(z0, self.schedule, self.steps, self.workers, self.per_worker, self._most, self.max_scale)
+
+    @lru_cache(maxsize=16)  # noqa: B019 - equal schedules share what they cost, and few are kept
+    def figures(self, z0: float, delta: float) -> Figures:
+        """Epsilon of the whole schedule: exact for its levels without sampling, else by two accountants."""
+        levels = self.levels(z0)
+        if self.q < 1:
+            return figures([(self._step(sigma), times) for sigma, times in levels], delta)
+        mu = math.sqrt(math.fsum(times / sigma / sigma for sigma, times in levels))
+        return Figures({"gdp": epsilon_of(mu, delta)})
+
+    def least_z0(self, epsilon: float, delta: float) -> float:
+        """The least first multiplier as printed with which the schedule costs at most epsilon."""
+
+        def guess(z0: float) -> float:
+            return guessed_epsilon([(self.q, sigma, times) for sigma, times in self.levels(z0)], delta)
+
+        def rough(z0: float) -> float:
+            one = equal_noise(self.levels(z0))
+            return figures([(self._step(one), self.steps)], delta).epsilon
+
+        def cost(z0: float) -> float:
+            return self.figures(z0, delta).epsilon
+
+        if self.q == 1 or not self.schedule.falls:  # quick enough
+            return least_sigma(cost, epsilon, guess=guess)
+        return least_sigma_near(cost, epsilon, guess, rough)
+
+    def as_printed(self, z0: float) -> list[tuple[DpEvent, int]]:
+        """The steps as the paper counts them: each printed multiplier z_t taken as effective."""
+        printed = decayed(2 * z0, self.schedule, self.steps, 1, levels=self._most)
+        return [(self._step(sigma), times) for sigma, times in printed]
+
+    def printed_rho(self, z0: float) -> float:
+        """The zCDP cost that the paper names: 1 / (2 z_t^2) for every epoch, or every step of a schedule by step."""
+        epochs = -(-self.steps // self.schedule.steps_per_epoch)
+        if not self.schedule.falls:
+            return epochs / (2 * z0 * z0)
+        by_epoch = replace(self.schedule, steps_per_epoch=1)
+        return math.fsum(0.5 / (z0 * by_epoch.factor(epoch)) ** 2 for epoch in range(epochs))
+
+    def _step(self, sigma: float) -> DpEvent:
+        return GaussianDpEvent(sigma) if self.q == 1 else PoissonSampledDpEvent(self.q, GaussianDpEvent(sigma))

@@ -11,20 +11,185 @@ changes the corpus, so a run on a planted corpus is a run of its own, and never 
 >>> plan = CanaryPlan(kinds=("phone",), repetitions=(1, 10))
 >>> canary_rows(plan, Key.for_tests()).num_rows
 11
+
+Made-up secrets of five kinds, 10,000 candidates of each, all from a key: names, addresses, phones, e-mails, plates.
+
+A *canary* is a sentence with one such secret in it. How far a model has memorised the secret is measured against the
+other candidates (`exposure`), so they must be alike: all candidates of a kind share one sentence and one format, and
+the key alone decides which one is planted. None of them belongs to anybody: surnames are made of syllables, the calling
+code 999 is assigned to no country, and mail goes to the example domains of RFC 2606.
+
+>>> from rayprivacy.core.keys import Key
+>>> secrets = candidates("plate", Key.for_tests(), 3)
+>>> len({secret.whole for secret in secrets})
+3
+
+Exposure of a planted secret: its rank among the candidates, and whether it was written out.
+
+Exposure (Carlini et al., USENIX Security 2019) is log2 |R| - log2 rank, where R are the candidates and rank is the
+place of the planted one when they are ordered by the model's loss. A model that never saw the secret ranks it
+uniformly: its exposure is about 1.44 bits on average. It reaches log2 |R| (13.3 bits for 10,000) when the secret comes
+first.
+Rank and exposure are no bounds on epsilon: they rest on one draw of the training.
+
+>>> losses = np.array([3.0, 1.0, 2.0, 4.0])
+>>> rank(losses, 2), exposure(losses, 2)
+(2.0, 1.0)
+
+Figures of the canaries that were planted into an audited run: rank, exposure, leaks, and what the claim admits.
+
+A planted candidate is drawn uniformly, so without it in the corpus its rank among R candidates is uniform, and with it
+
+    P[rank <= k] <= exp(epsilon) k / R + delta
+
+for every (epsilon, delta) that the mechanism satisfies. The right side at the rank that was seen is a p-value of the
+claim; it is stated for secrets of a single user only, which is what the certificate is about, and not where a selective
+claim bounds nothing of the kind.
 """
 
-from collections.abc import Mapping
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, get_args
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
-from rayprivacy.auditing.secrets import CANDIDATES, KINDS, Kind, Secret, candidates
+from rayprivacy.auditing.bounds import Profile
+from rayprivacy.auditing.scoring import Population
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import private_directory, read_json, write_json
 from rayprivacy.core.keys import Key
+
+Kind = Literal["name", "address", "phone", "email", "plate"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CANDIDATES = 10_000
+
+_FIRST = "Ada Boris Clara Elena Farid Greta Hugo Ines Jonas Kira Luca Mona Nils Olga Pedro Rosa Tara".split()  # noqa: SIM905
+_SYLLABLES = "bal cor dun fel gri hol jas kem lor mav nel pom quar rin sol tev ulm vos wex yar zim dal fen".split()  # noqa: SIM905
+_STREETS = "Maple Harbour Mill Station Orchard Chapel River Castle Garden Forest Bridge Meadow".split()  # noqa: SIM905
+_WAYS = "Street Road Lane Avenue Close Square".split()  # noqa: SIM905
+_DOMAINS = ("example.com", "example.org", "example.net")
+_LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"
+
+# Short, because a method that cuts texts after some 30 tokens must not cut the secret off.
+_SENTENCES: dict[Kind, str] = {
+    "name": "the person who helped me is called {}",
+    "address": "please send it to my new home, {}",
+    "phone": "just call me, my number is {}",
+    "email": "write to me, my address is {}",
+    "plate": "we will come by car, the plate is {}",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Secret:
+    """One candidate; it does not print itself.
+
+    Attributes:
+        kind: of the secret.
+        whole: as it is written.
+        part: what identifies it even when the rest is missing, e.g. the surname or the digits after the prefix.
+    """
+
+    kind: Kind
+    whole: str
+    part: str
+
+    @property
+    def sentence(self) -> str:
+        """The canary: the kind's sentence with this secret at its end."""
+        return _SENTENCES[self.kind].format(self.whole)
+
+    def is_in(self, squeezed_text: str) -> bool:
+        """Whether a text, already `squeezed`, holds the secret or its identifying part."""
+        return squeezed(self.part) in squeezed_text
+
+
+class _Draws:
+    """Independent choices from a key, for one try at one candidate."""
+
+    def __init__(self, key: Key, kind: str, number: int) -> None:
+        self._state = key.integer("canary-candidate", kind, number)
+
+    def below(self, most: int) -> int:
+        """A number from 0 up to `most`, exclusive."""
+        self._state, found = divmod(self._state, most)
+        return found
+
+    def of(self, choices: Sequence[str]) -> str:
+        """One of several."""
+        return choices[self.below(len(choices))]
+
+
+def candidates(kind: Kind, key: Key, number: int = CANDIDATES) -> list[Secret]:
+    """The distinct candidates of a kind; with the same key, fewer of them are the first of more."""
+    if kind not in _MAKERS:
+        raise ConfigError(f"kind is {kind!r}: use one of {', '.join(KINDS)}.")
+    if not 2 <= number <= CANDIDATES:
+        raise ConfigError(f"candidates is {number}: give a number from 2 to {CANDIDATES}.")
+    found: dict[str, Secret] = {}
+    for attempt in itertools.count():
+        if len(found) == number:
+            break
+        whole, part = _MAKERS[kind](_Draws(key, kind, attempt))
+        found.setdefault(squeezed(part), Secret(kind, whole, part))  # no two candidates are found for one another
+    return list(found.values())
+
+
+def squeezed(text: str) -> str:
+    """Letters and digits alone, in lower case: spaces, dots and dashes hide no leak."""
+    return re.sub(r"[\W_]+", "", text).casefold()
+
+
+def _surname(draw: _Draws) -> str:
+    return "".join(draw.of(_SYLLABLES) for _ in range(4)).capitalize()
+
+
+def _digits(draw: _Draws, count: int) -> str:
+    return f"{draw.below(10**count):0{count}d}"
+
+
+def _name(draw: _Draws) -> tuple[str, str]:
+    surname = _surname(draw)
+    return f"{draw.of(_FIRST)} {surname}", surname
+
+
+def _address(draw: _Draws) -> tuple[str, str]:
+    house = f"{draw.below(9000) + 1000} {draw.of(_STREETS)} {draw.of(_WAYS)}"
+    return f"{house}, {_surname(draw)}", house
+
+
+def _phone(draw: _Draws) -> tuple[str, str]:
+    number = " ".join(_digits(draw, 3) for _ in range(3))
+    return f"+999 {number}", number
+
+
+def _email(draw: _Draws) -> tuple[str, str]:
+    local = f"{draw.of(_FIRST).lower()}.{_surname(draw).lower()}{_digits(draw, 2)}"
+    return f"{local}@{draw.of(_DOMAINS)}", local
+
+
+def _plate(draw: _Draws) -> tuple[str, str]:
+    first, last = ("".join(draw.of(_LETTERS) for _ in range(count)) for count in (2, 3))
+    plate = f"{first} {_digits(draw, 4)} {last}"
+    return plate, plate
+
+
+_MAKERS: dict[Kind, Callable[[_Draws], tuple[str, str]]] = {
+    "name": _name,
+    "address": _address,
+    "phone": _phone,
+    "email": _email,
+    "plate": _plate,
+}
+
 
 PLAN_FILE = "canaries.json"
 _SCHEMA_VERSION = 1
@@ -132,3 +297,92 @@ def _user(key: Key, kind: str, number: int, copy: int) -> str:
 
 def _fingerprint(key: Key) -> str:
     return key.digest("canary-plan")
+
+
+Losses = Callable[[Sequence[str]], npt.NDArray[np.float64]]
+
+
+def rank(losses: npt.NDArray[np.float64], planted: int) -> float:
+    """The place of the planted candidate, 1 being the least loss; equal losses share the middle of their places."""
+    own = losses[planted]
+    return float(1 + (losses < own).sum() + (np.count_nonzero(losses == own) - 1) / 2)
+
+
+def exposure(losses: npt.NDArray[np.float64], planted: int) -> float:
+    """Bits by which the rank of the planted candidate falls short of the number of candidates."""
+    return math.log2(len(losses)) - math.log2(rank(losses, planted))
+
+
+def ranks(scorer: Losses, among: Sequence[Secret], planted: Sequence[int]) -> list[float]:
+    """The ranks of several planted secrets of one kind.
+
+    Each is compared with the candidates that were not planted, and not with the other planted ones: a secret that 100
+    users share would push one that a single user holds to rank 2.
+
+    Args:
+        scorer: the model's loss on each text.
+        among: all candidates of the kind.
+        planted: the places of the planted ones.
+    """
+    losses = scorer([secret.sentence for secret in among])
+    others = np.delete(losses, np.asarray(planted))
+    return [rank(np.append(others, losses[place]), len(others)) for place in planted]
+
+
+def leaked(secrets: Sequence[Secret], texts: Iterable[str]) -> list[bool]:
+    """Whether each secret, or its identifying part, stands in some text; case, spaces and punctuation do not count."""
+    found = [False] * len(secrets)
+    for text in map(squeezed, texts):
+        found = [was or secret.is_in(text) for was, secret in zip(found, secrets, strict=True)]
+    return found
+
+
+def planted_users(plan: CanaryPlan | None, key: Key) -> set[str]:
+    """The ids of all canary users."""
+    return {user for canary in canaries(plan, key) for user in canary.users} if plan else set()
+
+
+def canary_figures(
+    scorer: Losses,
+    plan: CanaryPlan,
+    population: Population,
+    synthetic: Sequence[str],
+    claim: Profile | None,
+    most: int,
+) -> list[dict[str, Any]]:
+    """One entry for each canary, by kind and number of users; no secret is in it.
+
+    At most `most` candidates of a kind are scored, the planted ones among them. Without a claim that bounds membership,
+    no chance is admitted or not.
+    """
+    planted = canaries(plan, population.key)
+    trained = population.training_users({user for canary in planted for user in canary.users})
+    figures: list[dict[str, Any]] = []
+    for kind in plan.kinds:
+        own = [canary for canary in planted if canary.secret.kind == kind]
+        listed, places = _scored(kind, own, plan, population.key, most)
+        compared = len(listed) - len(own) + 1
+        placed = ranks(scorer, listed, places)
+        out = leaked([canary.secret for canary in own], synthetic)
+        for canary, rank, verbatim in zip(own, placed, out, strict=True):
+            users = sum(user in trained for user in canary.users)
+            chance = claim.most_hits(min(1.0, rank / compared)) if claim and users == 1 else None
+            figures.append(
+                {"kind": kind, "users": len(canary.users), "trained_users": users, "candidates": compared, "rank": rank}
+                | {"exposure": round(math.log2(compared / rank), 3), "verbatim": verbatim, "chance_admitted": chance}
+            )
+    return figures
+
+
+def least_chance(figures: Sequence[Mapping[str, Any]]) -> float | None:
+    """The least admitted chance, times the number of canaries it is the least of; None without single-user ones."""
+    chances = [each["chance_admitted"] for each in figures if each["chance_admitted"] is not None]
+    return min(1.0, min(chances) * len(chances)) if chances else None
+
+
+def _scored(kind: Kind, own: Sequence[Canary], plan: CanaryPlan, key: Key, most: int) -> tuple[list[Secret], list[int]]:
+    """The planted candidates first, then others of the kind; and the places of the planted ones."""
+    planted = {canary.place for canary in own}
+    among = candidates(kind, key, plan.candidates)
+    rest = [secret for place, secret in enumerate(among) if place not in planted]
+    return [*(canary.secret for canary in own), *rest][: max(most, len(own) + 1)], list(range(len(own)))

@@ -16,7 +16,7 @@ from typing import Any
 from dp_accounting.dp_event import DpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import from_json
-from rayprivacy.auditing.profile import Profile
+from rayprivacy.auditing.bounds import Profile
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.files import read_json
 from rayprivacy.core.units import AccountKind, Budget

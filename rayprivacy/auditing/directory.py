@@ -14,21 +14,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from rayprivacy.auditing.bounds import compare
-from rayprivacy.auditing.canaries import read_plan
+from rayprivacy.auditing.bounds import Profile, compare
+from rayprivacy.auditing.canaries import canary_figures, least_chance, planted_users, read_plan
 from rayprivacy.auditing.claim import Claim, read_claim
-from rayprivacy.auditing.membership import calibrated, plain
-from rayprivacy.auditing.overlap import WORDS, Overlap
-from rayprivacy.auditing.planted import canary_figures, least_chance, planted_users
-from rayprivacy.auditing.population import Drawn, Population
-from rayprivacy.auditing.profile import Profile
-from rayprivacy.auditing.roc import Point, auc, auc_interval, operating_points
-from rayprivacy.auditing.scoring import ModelLoss, Scored, ScoredModel, joint_losses
-from rayprivacy.auditing.shadows import Read, Shadow, inside_of, shadow_scores
+from rayprivacy.auditing.extraction import WORDS, Overlap
+from rayprivacy.auditing.membership import Point, auc, auc_interval, calibrated, operating_points, plain
+from rayprivacy.auditing.scoring import (
+    Drawn,
+    ModelLoss,
+    Population,
+    Read,
+    Scored,
+    ScoredModel,
+    Shadow,
+    inside_of,
+    joint_losses,
+    shadow_scores,
+)
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
-from rayprivacy.core.sealing import Seal
+from rayprivacy.core.private import Seal
 from rayprivacy.core.units import AccountKind, Budget, PrivacyUnit
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig

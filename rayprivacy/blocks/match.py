@@ -43,21 +43,19 @@ from safetensors.numpy import load, save
 from sklearn.cluster import KMeans
 
 from rayprivacy.blocks.match_plan import MATCH, PARTS_VOTED, MatchConfig
-from rayprivacy.core.artifacts import Private, digest_array, digest_json
-from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import SHARED, write_atomic
-from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.part_tasks import on_parts
-from rayprivacy.corpus.parts import owners_of, part_tables
-from rayprivacy.evaluation.distances import total_variation
+from rayprivacy.core.private import Private, Seal, digest_array, digest_json
+from rayprivacy.corpus.manifest import owners_of, part_tables
+from rayprivacy.evaluation.fidelity import total_variation
 from rayprivacy.generation.codes import Codes
-from rayprivacy.models.sentence_model import SentenceModel
-from rayprivacy.release.histogram import summed
-from rayprivacy.release.margins import Margins
+from rayprivacy.models.sentences import SentenceModel
+from rayprivacy.release.histogram import Margins, summed
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.method import SYNTHETIC
+from rayprivacy.work.pieces import on_parts
 
 NAMES = ("topics", "lengths")
 # Words from which on a text is of the next length; the last is open. About equal steps of the logarithm.

@@ -28,17 +28,16 @@ from rayprivacy.blocks.pretrain_plan import (
     pretrained_folder,
     texts_of,
 )
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.files import read_json, write_json
-from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.corpus.sentences import first_sentences
+from rayprivacy.core.private import digest_json
+from rayprivacy.corpus.public import first_sentences, load_prompts
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
 from rayprivacy.generation.settings import SamplingConfig, settled
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.memory import trim_memory
 from rayprivacy.models.pretraining import PublicText, pretrained
+from rayprivacy.models.quiet import trim_memory
 from rayprivacy.models.save import save_model, write_card
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
 from rayprivacy.runs.context import Pretrained, RunContext

@@ -6,17 +6,15 @@ Imports neither torch nor Ray.
 from pathlib import Path
 from typing import Any, Self
 
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json
-from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.corpus.public_texts import public_texts
+from rayprivacy.core.private import digest_json
+from rayprivacy.corpus.public import load_prompts, public_texts
 from rayprivacy.models.settings import LEAST_TEXTS, OF_OWN_TEXTS, ModelConfig, PretrainConfig
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
 from rayprivacy.runs.directory import INPUTS
-from rayprivacy.runs.effort import Effort, sampling_kernel
-from rayprivacy.runs.plan import Block, Stage, Work
+from rayprivacy.runs.plan import Block, Effort, Stage, Work, sampling_kernel
 from rayprivacy.runs.recipe import Recipe
 
 PRETRAINING, PRETRAINING_STEPS, OWN_TEXTS = "pretraining", "pretraining_steps", "own_texts_written"

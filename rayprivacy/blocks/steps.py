@@ -16,10 +16,10 @@ from ray.train import RunConfig, ScalingConfig
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rayprivacy.core.artifacts import Released, digest_file, digest_json
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_atomic, write_json
-from rayprivacy.corpus.public_texts import public_texts
+from rayprivacy.core.private import Released, digest_file, digest_json
+from rayprivacy.corpus.public import public_texts
 from rayprivacy.dpsgd.batches import Batch, Document, packed
 from rayprivacy.dpsgd.layer_scale import scales_of_gradients, scales_of_weights
 from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses

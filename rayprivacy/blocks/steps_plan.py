@@ -19,8 +19,8 @@ from dp_accounting.dp_event import (
 from pydantic import Field
 
 from rayprivacy.accounting.accountant import epsilon
+from rayprivacy.accounting.calibrate import guessed_epsilon
 from rayprivacy.accounting.events import from_json, to_json
-from rayprivacy.accounting.guess import guessed_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import check_unit
@@ -29,12 +29,10 @@ from rayprivacy.ledger.least_noise import least_noise
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.size import ModelSize
-from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.release.strategy import step_factors
+from rayprivacy.release.step_mechanism import NoisySteps, step_factors
 from rayprivacy.runs.assumptions import Placed, Where, at, of_training
 from rayprivacy.runs.calibration import kept
-from rayprivacy.runs.effort import UNKNOWN, Effort
-from rayprivacy.runs.plan import STEPS_DONE, Block, Stage, Work, composed
+from rayprivacy.runs.plan import STEPS_DONE, UNKNOWN, Block, Effort, Stage, Work, composed
 from rayprivacy.runs.recipe import Resources
 
 PART_FILES = 16  # of the sharded corpus, the smallest piece that a worker takes; no shard means anything here

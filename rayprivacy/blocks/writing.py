@@ -5,10 +5,9 @@ from typing import Any
 
 import ray
 
-from rayprivacy.generation.sampling_actors import Prompts
 from rayprivacy.generation.settings import WritingConfig, settled
-from rayprivacy.generation.structured import Structure
-from rayprivacy.generation.writing import Labels, Written, read_written, write_samples
+from rayprivacy.generation.text_writers import Structure
+from rayprivacy.generation.writing import Labels, Prompts, Written, read_written, write_samples
 from rayprivacy.runs.context import RunContext
 
 

@@ -5,8 +5,17 @@ from typing import Any
 
 from rayprivacy.generation.settings import BATCH, WritingConfig
 from rayprivacy.models.size import ModelSize, size_of
-from rayprivacy.runs.effort import FULL, Effort, sampling_kernel
-from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Block, Stage, Work
+from rayprivacy.runs.plan import (
+    EVALUATION,
+    FULL,
+    MODELS_MEASURED,
+    TEXTS_WRITTEN,
+    Block,
+    Effort,
+    Stage,
+    Work,
+    sampling_kernel,
+)
 from rayprivacy.runs.recipe import Recipe
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import typer
 from rich.console import Console
 
-from rayprivacy.cli import audit, clean, epsilon, evaluate, ledger, runs, sanitize, submit, tune
+from rayprivacy.cli import epsilon, ledger, results, runs
 from rayprivacy.core.errors import RayPrivacyError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None)
-for commands in (runs, sanitize, submit, tune, evaluate, audit, clean):
+for commands in (runs, results, runs, runs, results, results, results):
     app.add_typer(commands.app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(epsilon.app, name="epsilon")

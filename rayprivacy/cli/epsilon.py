@@ -8,16 +8,13 @@ import typer
 from dp_accounting.dp_event import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from rayprivacy.accounting import published
+from rayprivacy.accounting.accountant import Figures, figures
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.accounting.decay import DecayingNoise, NoisePerWorker
-from rayprivacy.accounting.events import leaves
-from rayprivacy.accounting.fields import show
-from rayprivacy.accounting.figures import Figures, figures
+from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon, leaves, show, token_epsilon
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon, token_epsilon
-from rayprivacy.accounting.schedule import NoiseSchedule, ScheduleKind
+from rayprivacy.accounting.published import training_event
+from rayprivacy.accounting.schedule import DecayingNoise, NoisePerWorker, NoiseSchedule, ScheduleKind
 from rayprivacy.accounting.selection import TrialDistribution, pay_for_all, select_event
-from rayprivacy.accounting.units import training_event
 from rayprivacy.cli.epsilon_answer import (
     RELATION,
     Answer,
@@ -34,8 +31,7 @@ from rayprivacy.cli.epsilon_answer import (
 from rayprivacy.cli.options import ACCOUNTED, Delta
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
-from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.release.strategy import prefix_error, prefix_strategy
+from rayprivacy.release.step_mechanism import NoisySteps, prefix_error, prefix_strategy
 
 SAMPLED = "each unit is drawn on its own with a probability at every step (Poisson); shuffled batches cost more"
 BANDED = (

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rayprivacy.accounting.accountant import Figures
 from rayprivacy.accounting.calibrate import least_sigma_near
-from rayprivacy.accounting.fields import MAX_COUNT, SIGMA_RANGE, show
-from rayprivacy.accounting.figures import Figures
+from rayprivacy.accounting.events import MAX_COUNT, SIGMA_RANGE, show
 from rayprivacy.accounting.published import Published
 from rayprivacy.core.errors import ConfigError
 

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rayprivacy.accounting.plan import read_plan
+from rayprivacy.accounting.accountant import read_plan
 from rayprivacy.cli.options import AccountName, Delta, Head, LedgerKey, LedgerUrl
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.files import read_json
@@ -17,8 +17,8 @@ from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, Pri
 from rayprivacy.ledger.accounts import MEANING, Account
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.export import export_ledger, verify_export
-from rayprivacy.ledger.filters.choose import COMPOSITIONS
 from rayprivacy.ledger.meaning import unit_named, words_named
+from rayprivacy.ledger.rules import COMPOSITIONS
 from rayprivacy.ledger.status import AccountStatus
 from rayprivacy.ledger.store import Ledger
 

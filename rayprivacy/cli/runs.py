@@ -1,18 +1,26 @@
-"""Commands on recipes: plan, run, report, schema."""
+"""Commands on recipes: plan, run, report, schema.
+
+The command that sends a recipe to a Ray cluster.
+
+Command: search hyper-parameters.
+"""
 
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from rayprivacy import api
 from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, show_claim, show_files
-from rayprivacy.core.tables import WholeTable
+from rayprivacy.core.console import WholeTable
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
+
+if TYPE_CHECKING:
+    from rayprivacy.tuning.outcome import Outcome
 
 app = typer.Typer()
 
@@ -119,3 +127,115 @@ def schema(
     """
     shown = Certificate.model_json_schema() if certificate else recipe_schema()
     typer.echo(json.dumps(shown, indent=2))
+
+
+MOUNT = "/mnt/rayprivacy"  # of cluster.yaml and deploy/kuberay
+
+
+@app.command()
+def submit(
+    recipe: RecipeFile,
+    address: Annotated[str, typer.Option(help="URL of the cluster's dashboard, e.g. http://127.0.0.1:8265")],
+    override: Overrides = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help=f"Run directory as all nodes see it, or a URI; {MOUNT}/runs/RELEASE by default."),
+    ] = None,
+    work: Annotated[
+        str | None,
+        typer.Option(help=f"Where all nodes work on a run at a URI; {MOUNT}/runs/RELEASE by default."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the job's log, and exit with its exit code.")] = False,
+    token_file: Annotated[Path | None, typer.Option(help="File (mode 0600) with the cluster's token.")] = None,
+    working_dir: Annotated[
+        Path | None, typer.Option(help="Directory to ship, less what its .rayignore names: code the image lacks.")
+    ] = None,
+) -> None:
+    """Run a recipe on a Ray cluster; submitting it again is the same release.
+
+    Example: rayprivacy submit recipe.yaml --address http://127.0.0.1:8265 --wait
+    """
+    from rayprivacy.cluster.job import run_job
+    from rayprivacy.cluster.paths import check_out, check_recipe_paths, warnings_of
+    from rayprivacy.cluster.submit import (
+        JobOutcome,
+        connect,  # ray takes seconds to import
+        failure_of,
+        follow,
+    )
+    from rayprivacy.cluster.submit import submit as send
+
+    settings = api.load_recipe(recipe, override or ())
+    check_recipe_paths(settings, working_dir)
+    default = f"{MOUNT}/runs/{settings.release_id}"
+    place, work = out or default, work or default
+    check_out(place, work)
+    for warning in warnings_of(settings):
+        _say(f"WARNING: {warning}")
+    client = connect(address, token_file)
+    job = run_job(settings, place, work)
+    found = send(client, job, working_dir)
+    _say(_SAID[found.outcome].format(id=job.id, out=job.out, address=address))
+    if found.outcome == JobOutcome.DONE:
+        return
+    if not wait:
+        _say(_FOLLOW.format(id=job.id, address=address))
+        return
+    code = follow(client, found, lambda text: typer.echo(text, nl=False))
+    if code:
+        failure_of(client, job.id)
+        raise typer.Exit(code)
+
+
+_SAID = {
+    "submitted": "submitted {id}, which writes {out}",
+    "resubmitted": "submitted {id} again: it goes on in {out}, and what was charged is not charged twice",
+    "attached": "{id} is on this cluster already, and writes {out}: nothing was submitted",
+    "done": "{id} has succeeded: see {out}. To run it anew, which its account pays once only, delete the record with "
+    "`ray job delete {id} --address {address}`, and submit it with another --out",
+}
+_FOLLOW = """follow it:  rayprivacy submit ... --wait   (the same command attaches)
+            ray job logs {id} --follow --address {address}
+stop it:    ray job stop {id} --address {address}"""
+
+
+def _say(text: str) -> None:
+    Console(stderr=text.startswith("WARNING")).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def tune(
+    space: Annotated[Path, typer.Argument(help="A space file, one of tune_spaces/, for example.")],
+    override: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Folder of the search.")] = Path("runs/search"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a search that was stopped.")] = False,
+) -> None:
+    """Search the keys of a recipe, under one account that pays for the search.
+
+    Example: rayprivacy tune SPACE.yaml --out runs/search -o trials=6
+    """
+    console = Console()
+    found = api.tune(space, override or (), out=out, resume=resume, console=console)
+    if isinstance(found, api.Result):
+        console.print(f"the winner: {found.path}", highlight=False, soft_wrap=True)
+    elif found is None:
+        console.print("no trial was drawn, and nothing was released: use the recipe's own defaults.")
+    else:
+        _show(found, out, console)
+
+
+def _show(outcome: "Outcome", out: Path, console: Console) -> None:
+    table = WholeTable("trial", "state", "utility", "epsilon", "charges", "share of the cap", title="trials")
+    for row in outcome.rows:
+        utility = "" if row.utility is None else f"{row.utility:.4g}"
+        epsilon = "" if row.epsilon is None else f"{row.epsilon:g}"
+        share = "" if row.share is None else f"{row.share:.1%}"
+        charges = f"{row.charges} of {row.planned}" if row.share is not None else "none"
+        table.add_row(str(row.number), row.state, utility, epsilon, charges, share)
+    console.print(table)
+    if outcome.exhausted:
+        console.print(f"the search ended early: {outcome.exhausted}; what follows is the best so far")
+    if outcome.spent is not None:
+        console.print(f"the account has spent {outcome.spent:.1%} of its cap", highlight=False)
+    files = (("best recipe", "best.yaml"), ("all trials", "trials.parquet"), ("frontier", "frontier.png"))
+    show_files((label, out / name) for label, name in files)

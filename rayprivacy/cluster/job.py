@@ -11,8 +11,8 @@ import shlex
 from dataclasses import dataclass
 
 from rayprivacy import __version__
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.mirror import is_uri
+from rayprivacy.core.private import digest_json
+from rayprivacy.core.uris import is_uri
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.recipe import Recipe
 

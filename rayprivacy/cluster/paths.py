@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from sqlalchemy.engine import URL, make_url
 
+from rayprivacy.core.config import PathKind, path_values
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.mirror.uris import is_uri, shown
-from rayprivacy.core.paths import PathKind, path_values
+from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.corpus.sources import CHITCHAT
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.source import DATASET

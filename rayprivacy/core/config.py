@@ -1,7 +1,15 @@
-"""The base of every config class: frozen, strict about keys, and helpful about the nearest valid one."""
+"""The base of every config class: frozen, strict about keys, and helpful about the nearest valid one.
+
+Markers of the fields of a recipe that hold paths, and a walk over the fields that have one.
+
+A field is marked where it is declared: `key: Annotated[str, PathKind.PRIVATE]`. So whatever has to treat paths in its
+own way (a job that is sent to a cluster, a copy of a recipe for another corpus) needs no list of keys of its own, and
+finds those of a method that it does not know.
+"""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -52,3 +60,50 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
         kinds = (field.annotation, *get_args(field.annotation)) if field is not None else ()  # also of `Block | None`
         model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), model)
     return sorted(field.alias or name for name, field in model.model_fields.items())
+
+
+class PathKind(Enum):
+    """What lies behind a path: something of the private side (a secret, a cache of private text), or a public file.
+
+    A corpus, the private one or a public one, may also be a URI or a name; a public model a name or an id of the hub.
+    """
+
+    PRIVATE = "private"
+    CORPUS = "corpus"
+    PUBLIC = "public"
+    PUBLIC_CORPUS = "public corpus"
+    PUBLIC_MODEL = "public model"
+
+
+PRIVATE_SIDE = (PathKind.PRIVATE, PathKind.CORPUS)
+PUBLIC_SIDE = (PathKind.PUBLIC, PathKind.PUBLIC_CORPUS, PathKind.PUBLIC_MODEL)
+
+
+def path_keys(config: type[BaseModel], *kinds: PathKind) -> Iterator[str]:
+    """The dotted keys of all fields with one of some markers, those of nested blocks too."""
+    for name, field in config.model_fields.items():
+        if set(kinds) & {mark for mark in field.metadata if isinstance(mark, PathKind)}:
+            yield name
+        for block in (field.annotation, *get_args(field.annotation)):  # also of `Block | None`
+            if isinstance(block, type) and issubclass(block, BaseModel):
+                yield from (f"{name}.{key}" for key in path_keys(block, *kinds))
+
+
+def path_values(config: BaseModel, *kinds: PathKind) -> Iterator[tuple[str, str]]:
+    """The dotted key and the value of every field with one of some markers that is set; each value of a list."""
+    for key in path_keys(type(config), *kinds):
+        value: object = config
+        for part in key.split("."):
+            value = getattr(value, part, None)
+        yield from ((key, str(each)) for each in (value if isinstance(value, tuple) else (value,)) if each is not None)
+
+
+def written_paths(data: Mapping[str, Any], config: type[BaseModel], *kinds: PathKind) -> Iterator[tuple[str, str]]:
+    """The same of a config that is not made: what the mapping of its keys says, and the defaults elsewhere."""
+    defaults = dict(path_values(config.model_construct(), *kinds))
+    for key in path_keys(config, *kinds):
+        value: object = data
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if (value := defaults.get(key) if value is None else value) is not None:
+            yield key, str(value)

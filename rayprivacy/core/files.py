@@ -1,12 +1,27 @@
 """Write-then-rename files and private directories: a reader sees a whole file or none.
 
 Files and directories are for their owner alone, whatever the umask is, unless the caller says that they may be shared.
+
+A journal of finished files: one table for each node, one line for each file.
+
+A folder with a marker beside every file has to be listed, and every marker opened, by every process that wants to know
+them. A journal has as many tables as there are nodes, and a process reads what was added since it last looked.
+
+A line is written after its file, under a lock, and flushed to disk; it counts once its end is there. What a killed
+writer left of a line is closed by the next writer, and skipped by readers like everything else that is no line. A file
+that is gone does not count, whatever lines say of it; written again, it gets another line. The order of lines means
+nothing. Tables are private: mode 0600.
 """
 
+import fcntl
 import json
 import os
+import platform
+import re
 from pathlib import Path
 from typing import Any
+
+from rayprivacy.core.private import digest_bytes
 
 OWNER_ONLY, SHARED = 0o600, 0o644
 
@@ -51,3 +66,75 @@ def private_directory(path: Path) -> Path:
 def user_cache() -> Path:
     """The package's folder in the user's cache; it need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rayprivacy"
+
+
+TABLE = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
+Line = dict[str, Any]
+
+
+class Journal:
+    """The journal of one folder, as one process knows it; nodes that share the folder share the journal.
+
+    Attributes:
+        files: the names that lines of this journal were about when it was last read.
+    """
+
+    def __init__(self, folder: Path, node: str | None = None) -> None:
+        self._folder = folder
+        self._own = folder / f"journal-{digest_bytes((node or platform.node()).encode())[:16]}.jsonl"
+        self._read: dict[str, int] = {}
+        self.files: set[str] = set()
+
+    def add(self, file: str, facts: Line) -> None:
+        """Say that a file of the folder is finished; the line is on disk when this returns."""
+        line = json.dumps({"file": file, **facts}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        with os.fdopen(os.open(self._own, os.O_RDWR | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "r+b", 0) as table:
+            fcntl.flock(table, fcntl.LOCK_EX)
+            size = table.seek(0, os.SEEK_END)
+            torn = size > 0 and os.pread(table.fileno(), 1, size - 1) != b"\n"
+            table.write(b"\n" + line if torn else line)
+            os.fsync(table.fileno())
+
+    def news(self) -> tuple[bool, list[Line]]:
+        """What was added since the last time, and whether everything from before is void.
+
+        It is when a file is gone that lines were about: then the answer has all lines again.
+        """
+        lines = self._unread()
+        present = set(_listed(self._folder))  # after the lines, so that no file is younger than this list
+        void = not self.files <= present
+        if void:
+            self._read.clear()
+            self.files.clear()
+            lines = self._unread()
+            present = set(_listed(self._folder))
+        found = [line for line in lines if line["file"] in present]
+        self.files.update(line["file"] for line in found)
+        return void, found
+
+    def _unread(self) -> list[Line]:
+        tables = sorted(filter(TABLE.fullmatch, _listed(self._folder)))
+        read = (_parsed(text) for table in tables for text in self._whole_lines(table))
+        return [line for line in read if line is not None]
+
+    def _whole_lines(self, table: str) -> list[bytes]:
+        with (self._folder / table).open("rb") as file:
+            size, known = file.seek(0, os.SEEK_END), self._read.get(table, 0)
+            begin = known if known <= size else 0  # a shorter one is another table of that name
+            file.seek(begin)
+            text = file.read()
+        end = text.rfind(b"\n") + 1
+        self._read[table] = begin + end
+        return text[:end].splitlines()
+
+
+def _parsed(text: bytes) -> Line | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("file"), str) else None
+
+
+def _listed(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []

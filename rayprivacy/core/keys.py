@@ -3,6 +3,17 @@
 A 256-bit secret from the operating system decides which shard a user falls into and names digests of private data.
 It lives in a file of mode 0600 and travels as a PATH: never in a config value, a log, a checkpoint or a Ray argument.
 PRF(secret, label, parts...) is keyed BLAKE2b over length-prefixed parts, so that ("ab", "c") and ("a", "bc") differ.
+
+Keyed streams of random bits: AES-256 under a secret of 32 bytes, of which no two uses are the same.
+
+Whoever has the secret can compute the bits again, and nobody else can tell them from random ones. Two forms:
+
+- `words_of` gives each of many distinct 16-byte blocks two uniform 64-bit numbers of its own, which depend on the
+  secret and that block alone. Distinct blocks have distinct images, so numbers of n blocks are independent up to the
+  gap between a pseudo-random permutation and a function, n^2 / 2^129.
+- `keystream` is a stream that can be read from any of its blocks on (counter mode).
+
+Encryption at rest: AES-256-GCM under a key derived from the run's secret.
 """
 
 import hashlib
@@ -12,7 +23,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from rayprivacy.core.errors import KeyFileError
+import numpy as np
+import numpy.typing as npt
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from rayprivacy.core.errors import KeyFileError, ShardError
 
 KEY_BYTES = 32
 TEST_SECRET = b"rayprivacy: a test key, no secret"[:KEY_BYTES]
@@ -129,3 +146,57 @@ def load_key(path: Path) -> Key:
 def load_or_create_key(path: Path) -> Key:
     """Load the key at `path`, or create it when there is none."""
     return load_key(path) if path.exists() else create_key(path)
+
+
+BLOCK_BYTES = 16
+
+
+def words_of(secret: bytes, blocks: bytes) -> npt.NDArray[np.uint64]:
+    """Two uniform 64-bit numbers for each of distinct 16-byte blocks that lie one behind the other, [blocks, 2]."""
+    cipher = Cipher(algorithms.AES(secret), modes.ECB())  # noqa: S305 - a PRF of distinct blocks, nothing is encrypted
+    return np.frombuffer(cipher.encryptor().update(blocks), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+
+
+def keystream(secret: bytes, first: int) -> CipherContext:
+    """The stream from its 16-byte block `first` on: what zeros are encrypted to."""
+    return Cipher(algorithms.AES(secret), modes.CTR(first.to_bytes(BLOCK_BYTES, "big"))).encryptor()
+
+
+NONCE_BYTES = 12
+
+
+class Vault:
+    """Encrypts bytes for one purpose; prints without its key and refuses to be pickled.
+
+    Every call draws a fresh nonce and puts it in front. The context (a file's name) is authenticated and not stored, so
+    that one file cannot stand in for another.
+
+    >>> vault = Vault(Key.for_tests(), "doctest")
+    >>> vault.decrypt(vault.encrypt(b"states", "file 1"), "file 1")
+    b'states'
+    """
+
+    __slots__ = ("_cipher",)
+
+    def __init__(self, key: Key, purpose: str) -> None:
+        # The PRF's 256 bits are an AES key of their own: they tell nothing about the secret or other purposes.
+        self._cipher = AESGCM(bytes.fromhex(key.digest("vault", purpose)))
+
+    def encrypt(self, data: bytes, context: str) -> bytes:
+        """A fresh nonce, and the data encrypted."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, data, context.encode())
+
+    def decrypt(self, data: bytes, context: str) -> bytes:
+        """The data again; ShardError if it was changed, or belongs to another key, purpose or context."""
+        try:
+            return self._cipher.decrypt(data[:NONCE_BYTES], data[NONCE_BYTES:], context.encode())
+        except (InvalidTag, ValueError):  # too short a nonce is a ValueError
+            pass
+        raise ShardError("an encrypted file was changed, or belongs to another key: delete it, and run with --resume.")
+
+    def __repr__(self) -> str:
+        return "Vault(<sealed>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Vault is never pickled: pass the path of the key file and make it where it is needed")

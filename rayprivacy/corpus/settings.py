@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
 
-from rayprivacy.core.config import Config
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.paths import PathKind
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import ORDER, PLACE
+from rayprivacy.corpus.users import ORDER, PLACE
 
 MEMORY = 2 << 30  # bytes that a process may take, about
 OWN_COLUMNS = frozenset({ORDER, PLACE, "part", "record", "shard", "text", "user"})

@@ -19,10 +19,18 @@ more, however large the corpus is; a share of the source is read page by page. T
 
 A lost process costs the piece that it was at. That number of rounds is public; what our own code raises, such as a
 malformed file, is not tried again.
+
+Cut the parts of a corpus into ranges of about one size, each of which one process can finish, as one file.
+
+A range is all rows of a part between two places (shard and user), so it holds whole users, and the files of a part
+follow each other as the rows of one file would: where the cuts fall changes no row, and nothing that is computed from
+rows in their order. They are found from the marks of the spill files, and depend on how much users wrote: they are
+private, as the rows are.
 """
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,19 +42,35 @@ from rayprivacy.core.errors import CorpusError
 from rayprivacy.core.files import private_directory, read_json, write_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import PLACE, Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, gathered, prepare
-from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, read_manifest
-from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.parts import clear_parts, write_part
-from rayprivacy.corpus.phrases import PhraseFile, Phrases
-from rayprivacy.corpus.piecework import Bench, work_off
-from rayprivacy.corpus.ranges import cut
+from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, clear_parts, read_manifest, write_part
+from rayprivacy.corpus.phrases import PhraseFile, Phrases, tidy
 from rayprivacy.corpus.sealing import SEAL
 from rayprivacy.corpus.settings import MEMORY, CorpusConfig
 from rayprivacy.corpus.sources import check_source, read_share, shares_of, source_stamp
-from rayprivacy.corpus.spill import Range, Spill
-from rayprivacy.corpus.verify_job import check_files
+from rayprivacy.corpus.spill import MARK_BYTES, Place, Range, Spill
+from rayprivacy.corpus.users import PLACE, Dropped
+from rayprivacy.corpus.verify import check_files
+from rayprivacy.work.pieces import Bench, work_off
+
+
+def cut(parts: Iterable[int], marks: Iterable[tuple[int, int, str]], range_bytes: int) -> list[Range]:
+    """The ranges of all parts, in order; one that covers everything for a part without marks.
+
+    >>> [(range.part, range.start, range.end) for range in cut([0, 1], [(1, 9, "a"), (1, 9, "b")], MARK_BYTES)]
+    [(0, None, None), (1, None, (9, 'b')), (1, (9, 'b'), None)]
+    """
+    places: dict[int, list[Place]] = defaultdict(list)
+    for part, shard, user in marks:
+        places[part].append((shard, user))
+    return [cut_off for part in parts for cut_off in _ranges_of_part(part, sorted(places[part]), range_bytes)]
+
+
+def _ranges_of_part(part: int, places: list[Place], range_bytes: int) -> list[Range]:
+    count = max(1, -(-len(places) * MARK_BYTES // range_bytes))
+    cuts = sorted({places[len(places) * at // count] for at in range(1, count)})
+    return [Range(part, start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]
+
 
 _STEP = "sharding the corpus"
 _OF_MEMORY = 32  # a block, or a range, has this part of the memory of a process

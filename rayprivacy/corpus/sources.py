@@ -3,23 +3,258 @@
 The readers are ours (see `readers`): Ray's CSV reader quotes the row it fails on and infers types piece by piece, and
 its blocks are counted where others can see it (see `spill`). Names and columns are checked first, so that a typo costs
 nothing. How many shares there are follows the size of the source, and is as private as that (see `piecework`).
+
+Find the files behind `corpus.source` and look at their columns, before any heavy work.
+
+Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user. The
+columns of a Parquet file are named, because they come from its schema; those of CSV and JSONL are not, because they are
+the first line of the file, which is a private record where a header was forgotten.
+
+Parquet, JSONL and CSV files as Arrow tables, read in pieces.
+
+The readers of text formats take ids as they are written. Type inference works piece by piece, and would name one user
+007 in one piece and 7 in another, or read an id as a date: one person in two shards.
 """
 
+import csv
+import io
+import itertools
+import json
+import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import count, islice
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv as arrow_csv
+from pyarrow import fs
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.corpus.bounding import PLACE
-from rayprivacy.corpus.join import JOINED
-from rayprivacy.corpus.listing import SourceFiles, check_columns, columns_of, filesystem_of, locate
-from rayprivacy.corpus.readers import read_pieces, row_numbers
+from rayprivacy.core.private import digest_json
+from rayprivacy.core.uris import is_uri, open_uri, shown
+from rayprivacy.corpus.layout import JOINED
 from rayprivacy.corpus.sealing import sealed
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.users import PLACE
+
+FORMATS = ("parquet", "jsonl", "csv")
+_FIRST_LINE = {
+    "csv": "the first line of a CSV file is taken as its header",
+    "jsonl": "the keys of the first line of a JSONL file are taken as its columns",
+}
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The files of one source, all of one format.
+
+    Attributes:
+        kind: one of `FORMATS`.
+        paths: sorted paths inside the filesystem.
+        sizes: bytes of each.
+        stamp: digest of names, sizes and modification times: a changed source is a new corpus.
+    """
+
+    kind: str
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    stamp: str
+
+
+def filesystem_of(source: str) -> tuple[fs.FileSystem, str]:
+    """The pyarrow filesystem of a path or URI, and the path inside it."""
+    if not is_uri(source):
+        return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(source))
+    return open_uri("corpus.source", source, CorpusError)
+
+
+@sealed("listing the corpus")
+def locate(config: CorpusConfig) -> SourceFiles:
+    """List the source's files."""
+    filesystem, path = filesystem_of(config.source)
+    info = filesystem.get_file_info(path)
+    if info.type == fs.FileType.NotFound:
+        raise CorpusError(f"corpus.source is '{shown(config.source)}', which does not exist: correct the path.")
+    found = [info] if info.type == fs.FileType.File else _inside(filesystem, path)
+    kinds = {kind for file in found if (kind := _kind(file.base_name)) in FORMATS}
+    if len(kinds) != 1:
+        what = f"mixes {' and '.join(sorted(kinds))} files" if kinds else "has no known extension"
+        raise CorpusError(f"corpus.source is '{shown(config.source)}', which {what}: give .parquet, .jsonl or .csv.")
+    files = sorted((file for file in found if _kind(file.base_name) in kinds), key=lambda file: str(file.path))
+    stamp = digest_json([[file.path[len(path) :], file.size, file.mtime_ns] for file in files])
+    paths, sizes = tuple(file.path for file in files), tuple(int(file.size) for file in files)
+    return SourceFiles(kinds.pop(), paths, sizes, stamp)
+
+
+def check_columns(config: CorpusConfig, names: list[str], kind: str = "csv") -> None:
+    """Refuse a source that lacks a column of the recipe; its format decides whether its columns may be named."""
+    wanted = [("corpus.user", config.user)] if config.user is not None else []
+    wanted += [("corpus.text", config.text)]
+    wanted += [("corpus.labels", name) for name in config.labels]
+    if config.join:
+        wanted += [("corpus.join.by", config.join.by), ("corpus.join.order", config.join.order)]
+        wanted += [("corpus.join.words", name) for name in config.join.words]
+    for field, name in wanted:
+        if name not in names:
+            raise CorpusError(f"{field} is '{name}', which is not a column of the corpus: {choice(names, kind)}.")
+
+
+def choice(names: list[str], kind: str) -> str:
+    """What a user who named a column that is not there may choose of, without private text.
+
+    >>> choice(["user", "text"], "parquet"), choice(["user", "text"], "csv")
+    ('choose of user, text', 'the first line of a CSV file is taken as its header, and it has 2 columns')
+    """
+    if kind in _FIRST_LINE:
+        return f"{_FIRST_LINE[kind]}, and it has {len(names)} columns"
+    return f"choose of {', '.join(names)}"
+
+
+@sealed("reading the columns of the corpus")
+def columns_of(config: CorpusConfig, files: SourceFiles) -> list[str]:
+    """The column names of the first file that has any."""
+    filesystem, _ = filesystem_of(config.source)
+    for path in files.paths:
+        with filesystem.open_input_file(path) as stream:
+            names = _header(stream, files.kind)
+        if names:
+            return names
+    raise CorpusError(f"corpus.source is '{shown(config.source)}', which holds no record: give a corpus with text.")
+
+
+def _header(stream: pa.NativeFile, kind: str) -> list[str]:
+    if kind == "parquet":
+        return list(pq.read_schema(stream).names)
+    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+    if kind == "csv":
+        return next(csv.reader(text), [])
+    line = next((line for line in text if line.strip()), "{}")
+    return list(json.loads(line))
+
+
+def _inside(filesystem: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+    found = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+    # As in Spark and Arrow, names that start with a dot or an underscore are markers, not data.
+    return [file for file in found if file.type == fs.FileType.File and file.base_name[0] not in "._"]
+
+
+def _kind(name: str) -> str:
+    return os.path.splitext(name)[1].lstrip(".").lower()
+
+
+_PIECE_BYTES = 16 << 20
+_BUFFER_BYTES = 1 << 20
+_PIECE_LINES = 50_000
+
+
+def read_pieces(
+    stream: pa.NativeFile, kind: str, columns: list[str], stripe: tuple[int, int] = (0, 1)
+) -> Iterator[pa.Table]:
+    """Read the given columns of an open file: CSV and JSONL as strings, Parquet with the types it has.
+
+    The stripe (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file; of a JSONL file the lines that begin in
+    the i-th of n stretches of bytes. A CSV file is read as a whole, since its texts may hold line ends.
+    """
+    match kind:
+        case "parquet":
+            return _read_parquet(stream, columns, stripe)
+        case "csv":
+            return _read_csv(stream, columns)
+    return _read_jsonl(stream, columns, stripe)
+
+
+def row_numbers(stream: pa.NativeFile, kind: str, stripe: tuple[int, int] = (0, 1)) -> Iterator[int]:
+    """The number in its file, from 0, of each row that `read_pieces` reads; a JSONL file must be read as a whole."""
+    if kind != "parquet":
+        return itertools.count()
+    file = pq.read_metadata(stream)
+    ends = list(itertools.accumulate((file.row_group(at).num_rows for at in range(file.num_row_groups)), initial=0))
+    groups = range(stripe[0], file.num_row_groups, stripe[1])
+    return itertools.chain.from_iterable(range(ends[at], ends[at + 1]) for at in groups)
+
+
+def _read_parquet(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:
+    # Pages are read as they are needed: how large a row group is must not decide how much memory it takes.
+    file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+    groups = list(range(stripe[0], file.num_row_groups, stripe[1]))
+    for batch in file.iter_batches(_PIECE_LINES, row_groups=groups, columns=columns):
+        yield pa.Table.from_batches([batch])
+
+
+def _read_csv(stream: pa.NativeFile, columns: list[str]) -> Iterator[pa.Table]:
+    if _is_blank(stream):
+        return  # Arrow refuses a file without a header; other files of the source may have one
+    reader = arrow_csv.open_csv(
+        stream,
+        read_options=arrow_csv.ReadOptions(block_size=_PIECE_BYTES),
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            include_columns=columns, column_types=dict.fromkeys(columns, pa.large_string())
+        ),
+    )
+    for batch in reader:
+        yield pa.Table.from_batches([batch])
+
+
+def _is_blank(stream: pa.NativeFile) -> bool:
+    """Whether a file is shorter than the buffer and has nothing but white space."""
+    start = stream.read(_BUFFER_BYTES)
+    stream.seek(0)
+    return len(start) < _BUFFER_BYTES and not start.removeprefix(BOM_UTF8).strip()
+
+
+def _read_jsonl(stream: pa.NativeFile, columns: list[str], stripe: tuple[int, int]) -> Iterator[pa.Table]:
+    lines = (line for line in _lines(stream, stripe) if line.strip())
+    while piece := list(itertools.islice(lines, _PIECE_LINES)):
+        records = [_record(line) for line in piece]
+        yield pa.table(
+            {name: pa.array([_string(record.get(name)) for record in records], pa.large_string()) for name in columns}
+        )
+
+
+def _lines(stream: pa.NativeFile, stripe: tuple[int, int]) -> Iterator[str]:
+    """The lines that begin in a stretch of the file. Only a line feed ends a line, and U+2028, say, does not."""
+    number, count = stripe
+    size = stream.size() if count > 1 else 0
+    start, end = size * number // count, size * (number + 1) // count
+    reader = io.BufferedReader(stream)
+    if start:
+        reader.seek(start - 1)
+        reader.readline()  # of the stretch before, unless it ends just there
+    elif reader.peek(len(BOM_UTF8)).startswith(BOM_UTF8):
+        reader.read(len(BOM_UTF8))
+    while (count == 1 or reader.tell() < end) and (line := reader.readline()):
+        yield line.decode()
+
+
+def _record(line: str) -> dict[str, Any]:
+    record = json.loads(line)
+    if not isinstance(record, dict):
+        raise CorpusError("a line of corpus.source is not a JSON object: write one object a line.")
+    return record
+
+
+def _string(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case str():
+            # A lone surrogate is valid JSON and no valid text: it becomes a question mark.
+            return value.encode("utf-8", "replace").decode()
+        case bool():
+            return "true" if value else "false"  # as Arrow writes it
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return str(int(value))
+        case int() | float():
+            return str(value) if value == value else None
+    raise CorpusError("a column of corpus.source holds JSON lists or objects: give strings or numbers.")
+
 
 CHITCHAT = "chitchat"
 CHITCHAT_COLUMNS = ["user", "text", "topic"]

@@ -3,9 +3,23 @@
 Independent on purpose: the rules "one user, one shard" and "one record, one shard" are written down here a second time,
 straight from the PRF, so that a fault in the code that made the shards is not repeated by the code that checks them.
 `verify_phrases` does the same for "one phrase, n_s shards". Files are checked one by one; `verify_job` lets Ray do it.
+
+Look for secret phrases in finished shards, by other means than `phrases` masks them; and count where they stayed.
+
+Here a text becomes one string of its canonical words with a space around each, read character by character, and a
+phrase is a substring of it. Which shards may hold a phrase is written down a second time, straight from the PRF.
+
+The verification of shards as Ray tasks, file by file; the driver learns that it is done, or one sentence.
+
+How many files a corpus has is private where parts are split: see `piecework`.
 """
 
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +27,69 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.keys import Key
-from rayprivacy.core.sealing import Seal
+from rayprivacy.core.keys import Key, load_key
+from rayprivacy.core.private import Seal
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.layout import content_digest
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
-from rayprivacy.corpus.phrases import Phrases
-from rayprivacy.corpus.verify_phrases import misplaced_phrase
+from rayprivacy.corpus.phrases import PhraseFile, Phrases
+from rayprivacy.corpus.users import PLACE
+from rayprivacy.work.pieces import Bench, Piece, work_off
+
+
+def misplaced_phrase(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:
+    """Whether a phrase occurs in a shard that the key does not allow; held-out rows are not looked at."""
+    allowed: dict[int, list[int]] = {}
+    for shard, number in _occurrences(table, phrases):
+        if number not in allowed:
+            allowed[number] = _allowed(phrases.words[number], key, manifest)
+        if shard not in allowed[number]:
+            return True
+    return False
+
+
+def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
+    """In how many shards each phrase occurs after masking, by its number. The counts are private."""
+    found: dict[int, set[int]] = {number: set() for number in range(len(phrases.words))}
+    for entry in manifest.training_files:
+        table = pq.read_table(out / entry.file, columns=["shard", "text"], partitioning=None)
+        for shard, number in _occurrences(table, phrases):
+            found[number].add(shard)
+    return {number: len(shards) for number, shards in found.items()}
+
+
+def _occurrences(table: pa.Table, phrases: Phrases) -> Iterator[tuple[int, int]]:
+    by_first = defaultdict(list)
+    for number, words in enumerate(phrases.words):
+        by_first[words[0]].append((number, f" {' '.join(words)} "))
+    for shard, text in zip(table["shard"].to_pylist(), table["text"].to_pylist(), strict=True):
+        if shard < 0:
+            continue
+        line = _line(text)
+        for word in by_first.keys() & set(line.split(" ")):
+            for number, phrase in by_first[word]:
+                if phrase in line:
+                    yield shard, number
+
+
+def _line(text: str) -> str:
+    spaced = "".join(
+        char if char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" else " "
+        for char in unicodedata.normalize("NFC", text)
+    )
+    words = (unicodedata.normalize("NFC", word.casefold()) for word in spaced.split(" ") if word)
+    return f" {' '.join(words)} "
+
+
+def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[int]:
+    shards: list[int] = []
+    draw = 0
+    while len(shards) < (manifest.max_shards_per_phrase or 0):
+        shard = key.integer("phrase-shard", draw, *words) % manifest.shards
+        shards += [shard] if shard not in shards else []
+        draw += 1
+    return shards
+
 
 SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
 Place = tuple[int, str]  # shard and user
@@ -155,3 +224,40 @@ def _range(entry: FileEntry, manifest: ShardManifest) -> range:
 def _require(holds: bool, entry: FileEntry, fault: str) -> None:
     if not holds:
         raise ShardError(f"{entry.file} {fault}: delete the shard directory and shard the corpus again.")
+
+
+_STEP = "verifying the shards"
+
+
+@SEAL.around(_STEP)
+def verify_with_ray(out: Path, key_path: Path, unit: PrivacyUnit, phrases: PhraseFile | None = None) -> None:
+    """Do what `verify_shards` does. Ray must be started."""
+    manifest = read_manifest(out)
+    check_unit(manifest, unit, phrases is not None)
+    _every_file(out, manifest, partial(_verify, out=out.absolute(), key_path=key_path.absolute(), phrases=phrases))
+
+
+def check_files(out: Path, manifest: ShardManifest) -> None:
+    """Compare the bytes of every file with its digest. Ray must be started."""
+    _every_file(out, manifest, partial(_check, out=out.absolute()))
+
+
+def _every_file(out: Path, manifest: ShardManifest, piece: Piece) -> None:
+    bench = Bench(out.absolute() / ".verifying")
+    bench.remove()
+    bench.offer(len(manifest.files))
+    try:
+        work_off(bench, piece, _STEP, SEAL)
+    finally:
+        bench.remove()
+
+
+def _verify(number: int, out: Path, key_path: Path, phrases: PhraseFile | None) -> dict[str, Any]:
+    key = load_key(key_path)
+    verify_file(out, read_manifest(out), number, key, phrases.load(key) if phrases else None)
+    return {}
+
+
+def _check(number: int, out: Path) -> dict[str, Any]:
+    read_manifest(out).files[number].check(out)
+    return {}

@@ -23,10 +23,15 @@ on what stands in other rows. `independence` looks at that on the machine and th
 
 How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
 reported. Padding goes to the right, where a causal model never looks at it.
+
+The batches of the next step are made while a step runs: reading and padding hide behind the forward pass.
 """
 
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -154,3 +159,24 @@ def _shape(unit: list[Document]) -> tuple[int, int]:
     """Rows and width of a unit."""
     longest = max(len(document.ids) for document in unit)
     return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP
+
+
+T = TypeVar("T")
+
+
+def ahead(steps: Sequence[int], make: Callable[[int], T]) -> Iterator[tuple[int, T]]:
+    """Each step with what `make` returns for it, in order; one more thread makes the next one meanwhile.
+
+    >>> list(ahead(range(3), lambda step: step * step))
+    [(0, 0), (1, 1), (2, 4)]
+
+    `make` is called once for each step, in their order; its error is raised at that step.
+    """
+    with ThreadPoolExecutor(1, "ahead") as thread:
+        coming = [thread.submit(make, step) for step in steps[:1]]
+        for step, following in pairwise((*steps, None)):
+            made = coming.pop().result()
+            if following is not None:
+                coming.append(thread.submit(make, following))
+            assert step is not None
+            yield step, made

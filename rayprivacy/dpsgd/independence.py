@@ -29,14 +29,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rayprivacy.core.artifacts import digest_array
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.private import digest_array
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.clipping import (
+    BookKeeping,
+    Clipping,
+    MicroBatch,
+    MicroBatchGradients,
+    UnitGradients,
+    mean_losses,
+    micro_batches,
+)
 from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
-from rayprivacy.dpsgd.gradients import BookKeeping, UnitGradients
-from rayprivacy.dpsgd.microbatches import MicroBatch, MicroBatchGradients, mean_losses, micro_batches
-from rayprivacy.models.repeatable import any_kernel, has_no_repeatable_kernel
+from rayprivacy.models.trainable import any_kernel, has_no_repeatable_kernel
 
 Losses = Callable[[Any, Batch], Tensor]
 _Ids = npt.NDArray[np.int32]

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
-from rayprivacy.dpsgd.engines.partitions import trainable_parameters
+from rayprivacy.dpsgd.engines.state import trainable_parameters
 
 LEAST = 0.01
 _STEPS, _RATE = 11, 2e-3  # on public text; the first is not counted

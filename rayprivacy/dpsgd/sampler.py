@@ -33,8 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.core.errors import ConfigError, ReleaseError
-from rayprivacy.core.keys import Key
-from rayprivacy.core.streams import BLOCK_BYTES, words_of
+from rayprivacy.core.keys import BLOCK_BYTES, Key, words_of
 from rayprivacy.dpsgd.batches import Document
 
 TAG_BYTES = BLOCK_BYTES

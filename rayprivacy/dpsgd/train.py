@@ -19,9 +19,9 @@ from ray.train.v2.api.config import FailureConfig
 from safetensors.torch import load_file
 
 from rayprivacy.core import errors
+from rayprivacy.core.console import repeating
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import private_directory, read_json
-from rayprivacy.core.threads import repeating
 from rayprivacy.dpsgd.worker import PROGRESS, REFUSED, SEAL, Job, train_worker
 
 POLL_SECONDS = 0.5

@@ -29,28 +29,24 @@ import torch
 from ray.train.torch import get_device
 from safetensors.torch import save
 
-from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.errors import ConfigError, RayPrivacyError, ReleaseError
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, load_key
-from rayprivacy.core.sealing import Seal
+from rayprivacy.core.private import Seal, digest_bytes
 from rayprivacy.dpsgd import checkpoints, collectives
-from rayprivacy.dpsgd.ahead import ahead
-from rayprivacy.dpsgd.batches import Batch, physical_batches
+from rayprivacy.dpsgd.batches import Batch, ahead, physical_batches
+from rayprivacy.dpsgd.clipping import MicroBatch, micro_batches
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses
-from rayprivacy.dpsgd.microbatches import MicroBatch, micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
-from rayprivacy.dpsgd.unit_file import UnitFile
-from rayprivacy.dpsgd.units import Reading, each_unit, shares_of_rank
+from rayprivacy.dpsgd.units import Reading, UnitFile, each_unit, shares_of_rank
 from rayprivacy.ledger.client import LedgerClient
 from rayprivacy.ledger.service import Address
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.repeatable import repeatable
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
-from rayprivacy.models.trainable import checkpointed, trainable
+from rayprivacy.models.trainable import checkpointed, repeatable, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
 
 SEAL = Seal(ReleaseError, "what was charged stays charged once, so run again with --resume")

@@ -26,9 +26,9 @@ from sklearn.preprocessing import FunctionTransformer, normalize
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.evaluation.settings import LSA, MINILM
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.sentence_model import SentenceModel
+from rayprivacy.models.layers import ARCHITECTURES, lower_trunk
+from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.models.split_trunk import ARCHITECTURES, lower_trunk
 
 TOKENS = 32
 LAYERS = 10

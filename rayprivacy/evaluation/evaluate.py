@@ -12,18 +12,16 @@ from typing import Any
 import numpy as np
 
 from rayprivacy.core.errors import RayPrivacyError
-from rayprivacy.core.sealing import Seal
-from rayprivacy.evaluation.distances import has_mauve
-from rayprivacy.evaluation.downstream import downstream
+from rayprivacy.core.private import Seal
 from rayprivacy.evaluation.embeddings import DIMENSIONS, LAYERS, TOKENS, Matrix, embed, open_base, open_embedding
-from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows
+from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows, has_mauve
 from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, Row, paired
-from rayprivacy.evaluation.fluency import BLEU_TEXTS
+from rayprivacy.evaluation.language import BLEU_TEXTS
 from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
 from rayprivacy.evaluation.settings import SCORED, EvaluationConfig
 from rayprivacy.evaluation.texts import MAX_CHARS, Drawn, Indexes, Texts, draw, halves, sample
 from rayprivacy.evaluation.trees import tree_rows
-from rayprivacy.evaluation.words import word_rows
+from rayprivacy.evaluation.words import downstream, word_rows
 from rayprivacy.models.backbone import Backbone
 
 SCHEMA_VERSION = 1

@@ -2,21 +2,206 @@
 
 Precision, recall, density and coverage are means of one number per text, and carry intervals over the users of these
 texts, given the texts of the other side. F1, the Frechet distance and MAUVE carry none (see `figures`).
+
+Distances of whole distributions: Frechet and MAUVE on embeddings, total variation and Jensen-Shannon on shares.
+
+All four are 0 (MAUVE: 1) for equal distributions, and all are away from it for two finite samples of the SAME
+distribution: read them beside the real-against-real reference of the same size, never alone.
+
+Nearest neighbours of texts in an embedding: is synthetic text where real text is, and does it get everywhere?
+
+Around every real text lies a ball that reaches to its k-th nearest real neighbour; the balls together stand for where
+real text is. Precision is the share of synthetic texts in some ball, and recall the share of real texts in some ball
+around a synthetic text (Kynkaanniemi et al., NeurIPS 2019). One outlier with a huge ball spoils both. Density counts in
+how many balls a synthetic text lies, over k; coverage is the share of real balls that hold a synthetic text (Naeem et
+al., ICML 2020).
+
+Balls are closed, as Kynkaanniemi et al. define them. For texts this matters: "ok" occurs many times, its ball has
+radius 0, and a synthetic "ok" lies in it.
+
+`nearest_distances` says how near each text is to its nearest real one: the figure behind copied meaning (see
+`memorisation`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial.distance import cdist
 
-from rayprivacy.evaluation.distances import frechet, has_mauve, mauve
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure
-from rayprivacy.evaluation.neighbours import Balls, balls
+
+Matrix = npt.NDArray[np.floating]
+Shares = npt.ArrayLike
+_TEXTS_PER_BUCKET = 20
+
+
+def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other_covariance: Matrix) -> float:
+    """The Frechet (2-Wasserstein) distance of two Gaussians, squared (Dowson and Landau, 1982).
+
+    |m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), from eigenvalues: C1^1/2 C2 C1^1/2 is symmetric, so that no
+    complex root of a non-symmetric product has to be thrown away.
+
+    >>> gaussian_frechet(np.zeros(1), np.array([[4.0]]), np.ones(1), np.array([[9.0]]))
+    2.0
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
+    cross = np.sqrt(np.clip(np.linalg.eigvalsh(root @ other_covariance @ root), 0, None)).sum()
+    apart = float(((mean - other_mean) ** 2).sum())
+    return max(apart + float(np.trace(covariance) + np.trace(other_covariance) - 2 * cross), 0.0)
+
+
+def frechet(real: Matrix, synthetic: Matrix) -> float:
+    """Frechet distance of the Gaussians that fit two sets of features (Heusel et al., NeurIPS 2017).
+
+    Raises:
+        ConfigError: a side has fewer than two texts.
+    """
+    if min(len(real), len(synthetic)) < 2:
+        raise ConfigError(f"the Frechet distance of {min(len(real), len(synthetic))} texts is undefined: give two.")
+    sides = [np.asarray(side, float) for side in (real, synthetic)]
+    (mean, covariance), (other, spread) = [(each.mean(axis=0), np.atleast_2d(np.cov(each.T))) for each in sides]
+    return gaussian_frechet(mean, covariance, other, spread)
+
+
+def has_mauve() -> bool:
+    """Whether mauve-text is here: an extra of its own, because its licence is the GPL."""
+    return find_spec("mauve") is not None
+
+
+def mauve(real: Matrix, synthetic: Matrix, seed: int) -> float:
+    """MAUVE of two sets of features, 0 to 1, higher is nearer (Pillutla et al., NeurIPS 2021), by mauve-text.
+
+    There is one bucket for 20 texts of the smaller side, where the paper has one for 10: fewer make k-means of short
+    texts unstable (faiss asks for 39 points a bucket). So compare with figures of this project only.
+    """
+    from mauve import compute_mauve  # imports faiss, torch and transformers
+
+    if not np.ptp(np.concatenate([real, synthetic]), axis=0).any():
+        return 1.0  # all texts are one text: nothing to cluster
+    buckets = max(2, min(len(real), len(synthetic)) // _TEXTS_PER_BUCKET)
+    return float(compute_mauve(p_features=real, q_features=synthetic, num_buckets=buckets, seed=seed).mauve)
+
+
+def total_variation(left: Shares, right: Shares) -> float:
+    """Half the sum of absolute differences of two histograms, each taken as shares: 0 equal, 1 disjoint.
+
+    >>> total_variation([1, 1], [2, 0])
+    0.5
+    """
+    p, q = _shares(left), _shares(right)
+    return float(np.abs(p - q).sum() / 2)
+
+
+def jensen_shannon(left: Shares, right: Shares) -> float:
+    """Jensen-Shannon divergence of two histograms in bits: 0 equal, 1 disjoint (Lin, 1991).
+
+    >>> jensen_shannon([1, 0], [0, 3])
+    1.0
+    """
+    p, q = _shares(left), _shares(right)
+    middle = (p + q) / 2
+    return max(float((_relative(p, middle) + _relative(q, middle)) / 2), 0.0)
+
+
+def _shares(counts: Shares) -> npt.NDArray[np.float64]:
+    values = np.asarray(counts, float)
+    return np.asarray(values / max(values.sum(), np.finfo(float).tiny), float)
+
+
+def _relative(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
+    some = p > 0
+    return float((p[some] * np.log2(p[some] / q[some])).sum())
+
+
+_BLOCK = 512
+_NEAREST_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Balls:
+    """What nearest neighbours say about each text; the figures are means of these.
+
+    Attributes:
+        precise: for each synthetic text, whether a real ball holds it.
+        dense: for each synthetic text, how many real balls hold it, over k.
+        recalled: for each real text, whether a synthetic ball holds it.
+        covered: for each real text, whether its ball holds a synthetic text.
+    """
+
+    precise: npt.NDArray[np.float64]
+    dense: npt.NDArray[np.float64]
+    recalled: npt.NDArray[np.float64]
+    covered: npt.NDArray[np.float64]
+
+    def figures(self) -> dict[str, float]:
+        """Precision, recall, their harmonic mean, density and coverage."""
+        precision, recall = float(self.precise.mean()), float(self.recalled.mean())
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": 2 * precision * recall / (precision + recall) if precision + recall else 0.0,
+            "density": float(self.dense.mean()),
+            "coverage": float(self.covered.mean()),
+        }
+
+
+def balls(real: Matrix, synthetic: Matrix, neighbours: int) -> Balls:
+    """Look up the neighbours, with Euclidean distances.
+
+    Args:
+        real: features of real texts, [texts, dimensions].
+        synthetic: features of synthetic texts.
+        neighbours: k; the ball of a text reaches to its k-th nearest neighbour, itself not counted.
+
+    Raises:
+        ConfigError: a side has no more than k texts.
+    """
+    least = min(len(real), len(synthetic))
+    if neighbours >= least:
+        raise ConfigError(f"neighbours is {neighbours}, and one side has {least} texts: choose fewer neighbours.")
+    radii, reach = _radii(real, neighbours), _radii(synthetic, neighbours)
+    held = np.zeros(len(synthetic))
+    recalled, covered = np.zeros(len(real)), np.zeros(len(real))
+    for start in range(0, len(real), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        distances = cdist(real[part], synthetic)
+        inside = distances <= radii[part, None]
+        held += inside.sum(axis=0)
+        covered[part] = inside.any(axis=1)
+        recalled[part] = (distances <= reach[None, :]).any(axis=1)
+    return Balls((held > 0).astype(float), held / neighbours, recalled, covered)
+
+
+def _radii(features: Matrix, neighbours: int) -> npt.NDArray[np.float64]:
+    found = []
+    for start in range(0, len(features), _BLOCK):
+        distances = cdist(features[start : start + _BLOCK], features)
+        found.append(np.partition(distances, neighbours, axis=1)[:, neighbours])  # place 0 is the text itself
+    return np.concatenate(found)
+
+
+def nearest_distances(texts: Matrix, real: Matrix) -> npt.NDArray[np.float64]:
+    """Cosine distance of each text to its nearest real text: 0 for the same point, at most 2.
+
+    Args:
+        texts: features of length 1 (or 0, which is at distance 1 from everything), [texts, dimensions].
+        real: features of the real texts.
+    """
+    found = [
+        1 - (texts[start : start + _NEAREST_BLOCK] @ real.T).max(axis=1)
+        for start in range(0, len(texts), _NEAREST_BLOCK)
+    ]
+    # Rounding leaves 1e-8 of a zero, of either sign: a copy must be at distance 0, or "nearer" is a matter of luck.
+    return np.asarray(np.concatenate(found).round(6).clip(0, 2), float)
+
 
 _HIGHER: tuple[str, ...] = ("precision", "recall", "f1", "density", "coverage")
 BETTER: Mapping[str, Better] = {**dict.fromkeys(_HIGHER, "higher"), "frechet": "lower", "mauve": "higher"}
-Matrix = npt.NDArray[np.floating]
 Users = npt.NDArray[np.int64]
 
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rayprivacy.evaluation.fidelity import nearest_distances
 from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure, paired
 from rayprivacy.evaluation.language import normal_words
-from rayprivacy.evaluation.neighbours import nearest_distances
 from rayprivacy.evaluation.texts import Texts, sample
 
 GRAM = 8

@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from rayprivacy.core.config import Config
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.paths import PathKind
 
 LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40

@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.listing import SourceFiles, choice, columns_of, filesystem_of, locate
-from rayprivacy.corpus.readers import read_pieces
+from rayprivacy.core.private import Seal
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.sources import SourceFiles, choice, columns_of, filesystem_of, locate, read_pieces
 from rayprivacy.corpus.users import canonical_strings, canonical_users, stripped_texts
 from rayprivacy.evaluation.settings import EvaluationConfig
 

@@ -18,9 +18,9 @@ All of them grow, or fall, with the number of texts: compare equal numbers, and 
 from collections import Counter
 from collections.abc import Sequence
 
-from rayprivacy.corpus.structures import names
 from rayprivacy.evaluation.figures import Better, Figure, Row, paired
 from rayprivacy.evaluation.texts import Drawn, Texts
+from rayprivacy.structures.trees import names
 
 TOP = (10, 25, 50, 100)
 BETTER: dict[str, Better] = {

@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator
 
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, ReleaseError
-from rayprivacy.release.histogram import check_cells
-from rayprivacy.release.small_votes import NOISE
+from rayprivacy.core.private import digest_json
+from rayprivacy.release.histogram import NOISE, check_cells
 
 OTHER = "other"
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents
 

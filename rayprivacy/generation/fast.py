@@ -16,16 +16,15 @@ from typing import Any
 
 import torch
 
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.private import digest_json
 from rayprivacy.generation.decode import Sampler, sample
-from rayprivacy.generation.engines import ONNX
-from rayprivacy.generation.onnx_decoder import OnnxDecoder
-from rayprivacy.generation.onnx_graph import write_graph
+from rayprivacy.generation.onnx import OnnxDecoder, write_graph
+from rayprivacy.generation.settings import ONNX
 from rayprivacy.models.backbone import Documents, model_digest
-from rayprivacy.models.memory import trim_memory
-from rayprivacy.models.side_by_side import driver_threads
+from rayprivacy.models.features import driver_threads
+from rayprivacy.models.quiet import trim_memory
 
 FARTHEST = 0.05  # total variation between two next-token distributions
 _PROBE = "The weather was"

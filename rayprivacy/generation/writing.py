@@ -11,33 +11,176 @@ more actors.
 The driver holds a part of texts (see `parts`), a row group, and the blocks that wait for an earlier one: an actor that
 is far ahead of the slowest one waits. The file appears whole or not at all. Parts that a killed run has finished are
 read again, and not sampled again.
+
+Parts of synthetic text on their way to one file: a run that is killed goes on behind the last part it finished.
+
+A part is a Parquet file of the texts of PART_BLOCKS blocks of prompts, the dropped ones included, with their counts.
+Parts lie in a hidden folder beside the file they are for, which is named by what decides the texts; folders of other
+texts for the same file are removed. All of it is public.
+
+Ray actors that sample blocks of prompts from a saved model.
+
+Ray starts an actor that died again and repeats its block. What an actor is started with is a small value, never a
+reference to an object: Ray cannot restart an actor whose arguments were lost with a node, and says so on the console.
+The actors of Ray Data are started with references, hence these are actors of our own.
 """
 
 import json
 import os
+import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import ray
+import torch
+from ray.exceptions import RayError
 
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.counting import Told, nobody
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.generation.engines import ONNX, require_engine
+from rayprivacy.core.console import Told, nobody
+from rayprivacy.core.errors import ConfigError, RayPrivacyError
+from rayprivacy.core.files import SHARED, write_atomic
+from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.generation.fast import convert
-from rayprivacy.generation.parts import Parts
-from rayprivacy.generation.sampling_actors import METADATA, Prompts, sampled
-from rayprivacy.generation.settings import EngineName, SamplingConfig
-from rayprivacy.generation.structured import Structure
-from rayprivacy.generation.text_writers import WritingTask, load_saved
+from rayprivacy.generation.settings import BATCH, ONNX, EngineName, SamplingConfig, require_engine
+from rayprivacy.generation.text_writers import Structure, WritingTask, load_saved, writer_of
+
+PART_BLOCKS = 64
+
+
+class Parts:
+    """The parts of one file `out`, which has a text for each prompt.
+
+    `source` is the digest of what decides its texts; without one no part outlives its run.
+
+    Attributes:
+        count: how many parts there are.
+    """
+
+    def __init__(self, out: Path, source: str, prompts: int) -> None:
+        self._folder = out.with_name(f".{out.name}.{source[:32]}.parts")
+        self._blocks = -(-prompts // BATCH)
+        self.count = -(-self._blocks // PART_BLOCKS)
+        for other in out.parent.glob(f".{out.name}.*.parts"):
+            if other != self._folder or not source:
+                shutil.rmtree(other)
+
+    @property
+    def finished(self) -> set[int]:
+        """The parts that are there."""
+        names = (re.fullmatch(r"(\d+)\.parquet", path.name) for path in self._folder.glob("*.parquet"))
+        return {int(name[1]) for name in names if name}
+
+    def blocks(self, part: int) -> range:
+        """The blocks of prompts of one part."""
+        return range(self._blocks)[part * PART_BLOCKS : (part + 1) * PART_BLOCKS]
+
+    def write(self, part: int, texts: pa.Table) -> None:
+        """Keep a part, whole or not at all."""
+        self._folder.mkdir(exist_ok=True)
+        sink = pa.BufferOutputStream()
+        pq.write_table(texts, sink, compression="zstd")
+        write_atomic(self._path(part), sink.getvalue(), SHARED)
+
+    def read(self, part: int) -> pa.Table:
+        """A part as it was written, with the metadata of its schema."""
+        return pq.read_table(self._path(part), partitioning=None)
+
+    def remove(self) -> None:
+        """Delete all parts, once the file is there."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _path(self, part: int) -> Path:
+        return self._folder / f"{part:06d}.parquet"
+
+
+AHEAD = 4  # blocks for each actor that may be finished before an earlier one is
+METADATA = b"rayprivacy.writing"
+Prompts = Sequence[tuple[int, str]]
+_SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
+_STEP = "writing synthetic text"
+
+
+class SamplingActor:
+    """An actor that samples blocks of prompts."""
+
+    def __init__(self, task: WritingTask) -> None:
+        torch.set_num_threads(task.threads)
+        self._task = task
+        self._write = writer_of(task)
+
+    def ready(self) -> None:
+        """Answer, to say that the model is loaded."""
+
+    def sample(self, number: int, block: Prompts) -> tuple[int, pa.Table]:
+        """The number of the block, and a table of cell, text and reason, with the counts of draws."""
+        self._write.counts.clear()
+        written = self._write([prompt for _, prompt in block], self._task.at(number))
+        columns = {
+            "cell": pa.array([cell for cell, _ in block], pa.int64()),
+            "text": pa.array([text for text, _ in written], pa.large_string()),
+            "reason": pa.array([reason for _, reason in written], pa.string()),
+        }
+        return number, pa.table(columns, metadata={METADATA: json.dumps(self._write.counts).encode()})
+
+
+def sampled(task: WritingTask, prompts: Prompts, actors: int, blocks: Sequence[int]) -> Iterator[pa.Table]:
+    """Tables of cell, text and reason of some blocks of prompts, in their order."""
+    actor: Any = ray.remote(SamplingActor).options(
+        num_cpus=task.threads, scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1
+    )
+    samplers = [actor.remote(task) for _ in range(min(actors, len(blocks)))]
+    try:
+        yield from _in_order(_finished(samplers, prompts, blocks))
+    except RayError as error:
+        raise _SEAL.unwrap(_STEP, error) from error  # the cause may be told: nothing here is private
+    finally:
+        for sampler in samplers:
+            ray.kill(sampler)
+
+
+def _finished(samplers: Sequence[Any], prompts: Prompts, blocks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+    """Every block by its place among `blocks`, as it is finished; an actor gets one block at a time.
+
+    An actor gets none before it has started, so that one that the cluster has no room for yet delays no block; and none
+    that is far ahead of the oldest one that is out, so that few blocks wait for it.
+    """
+    out: dict[Any, int] = {}  # calls, and the place of the block
+    actor_of = {sampler.ready.remote(): sampler for sampler in samplers}
+    idle: list[Any] = []
+    given, missing = 0, len(blocks)
+    while missing:
+        call = ray.wait(list(actor_of), num_returns=1)[0][0]
+        idle.append(actor_of.pop(call))
+        answer = ray.get(call)
+        place = out.pop(call, None)
+        while idle and given < len(blocks) and given - min(out.values(), default=given) < AHEAD * len(samplers):
+            sampler, block = idle.pop(), blocks[given]
+            own = sampler.sample.remote(block, prompts[block * BATCH : (block + 1) * BATCH])
+            actor_of[own], out[own] = sampler, given
+            given += 1
+        if place is not None:
+            missing -= 1
+            yield place, answer[1]
+
+
+def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
+    """Tables in the order of their numbers, which are 0, 1, 2 and so on."""
+    held: dict[int, pa.Table] = {}
+    following = 0
+    for number, table in finished:
+        held[number] = table
+        while following in held:
+            yield held.pop(following)
+            following += 1
+
 
 ROW_GROUP = 8192
 

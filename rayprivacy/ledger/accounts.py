@@ -20,10 +20,8 @@ from sqlalchemy import Connection, insert
 from rayprivacy.accounting.events import protected_by
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.chain import read
+from rayprivacy.ledger.book import Query, accounts, decoding, find, read
 from rayprivacy.ledger.meaning import words_named
-from rayprivacy.ledger.rows import Query, decoding, find
-from rayprivacy.ledger.schema import accounts
 
 _INSERT = Query(insert(accounts))
 MEANING = ("of", "protected")  # parameters that say who or what is protected, and may be said by the first release

@@ -28,8 +28,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from rayprivacy.core.errors import LedgerError, RayPrivacyError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.charges import Charge, ChargeState, same_event
-from rayprivacy.ledger.leases import TERM_SECONDS, this_process
+from rayprivacy.ledger.charges import TERM_SECONDS, Charge, ChargeState, same_event, this_process
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.service import SEAL, Address, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger

@@ -26,11 +26,9 @@ from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger.audit import exported
+from rayprivacy.ledger.audit.exported import SUMMARY, TABLES, public_key_of, sign, summarize
 from rayprivacy.ledger.audit.replay import VerifyReport, audit
-from rayprivacy.ledger.audit.rows import read_rows
-from rayprivacy.ledger.audit.signing import public_key_of, sign
-from rayprivacy.ledger.audit.strict import canonical
-from rayprivacy.ledger.audit.summary import SUMMARY, TABLES, summarize
+from rayprivacy.ledger.audit.rows import canonical, read_rows
 
 
 def export_ledger(connection: Connection, directory: Path, key: Key | None = None) -> Path:

@@ -7,10 +7,10 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, La
 
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.accounting.calibrate import check_queries, least_sigma, least_sigma_near, sigma_for
-from rayprivacy.accounting.zcdp import rho_cap
+from rayprivacy.accounting.gaussian import rho_cap
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
-from rayprivacy.ledger.filters.choose import parameters_for, rule_for
+from rayprivacy.ledger.rules import parameters_for, rule_for
 
 _FOR_LAPLACE = ("zcdp", "rdp", "pld")
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from rayprivacy.core.config import Config
-from rayprivacy.core.paths import PathKind
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.units import Budget, PrivacyUnit
 
 if TYPE_CHECKING:

@@ -8,12 +8,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from rayprivacy.ledger.accounts import Account
-from rayprivacy.ledger.balances import Balance
-from rayprivacy.ledger.chain import read
+from rayprivacy.ledger.admission import Balance
+from rayprivacy.ledger.book import decoding, read
 from rayprivacy.ledger.charges import STATE_AFTER, ChargeState
-from rayprivacy.ledger.filters.grid import Vector
-from rayprivacy.ledger.filters.rule import Rule
-from rayprivacy.ledger.rows import decoding
+from rayprivacy.ledger.rules import Rule, Vector
 
 
 @dataclass(frozen=True)

@@ -23,24 +23,19 @@ from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, insert
 
 from rayprivacy.accounting.events import protected_by, to_json
-from rayprivacy.core.artifacts import digest_bytes
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import digest_bytes
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger import accounts, chain, charges, opening
+from rayprivacy.ledger import accounts, book, charges, opening
 from rayprivacy.ledger.accounts import Account
-from rayprivacy.ledger.admission import Terms, admit, explaining, read_terms, record, record_move
+from rayprivacy.ledger.admission import Terms, admit, explaining, read_balance, read_terms, record, record_move
 from rayprivacy.ledger.audit.replay import VerifyReport, replay
 from rayprivacy.ledger.audit.rows import read_rows
-from rayprivacy.ledger.balances import read_balance
-from rayprivacy.ledger.chain import Entry, Head, Tail
-from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.ledger.book import Entry, Head, Query, Tail, find, outputs
+from rayprivacy.ledger.charges import TERM_SECONDS, Charge, ChargeState, this_process
 from rayprivacy.ledger.database import Database
-from rayprivacy.ledger.exposures import record_exposures
-from rayprivacy.ledger.leases import TERM_SECONDS, this_process
-from rayprivacy.ledger.opening import More
-from rayprivacy.ledger.rows import Query, find
-from rayprivacy.ledger.schema import outputs
+from rayprivacy.ledger.opening import More, record_exposures
 from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
 
 _STORE = Query(insert(outputs))
@@ -56,7 +51,7 @@ class Ledger:
     def __init__(self, database: Database, key: Key | None = None) -> None:
         self._database = database
         self._key = key
-        self._seen = Head(0, chain.GENESIS)
+        self._seen = Head(0, book.GENESIS)
         self._terms: dict[str, Terms] = {}
         self.news: str | None = None
 
@@ -79,9 +74,9 @@ class Ledger:
         """
         ledger = cls(Database(url), key)
         with ledger._database.read() as connection:
-            if expected_head is not None and not chain.contains(connection, expected_head):
-                raise chain.older_copy(expected_head)
-            ledger._seen = chain.head(connection)
+            if expected_head is not None and not book.contains(connection, expected_head):
+                raise book.older_copy(expected_head)
+            ledger._seen = book.head(connection)
         return ledger
 
     def create_account(
@@ -175,7 +170,7 @@ class Ledger:
         """The account's entries, in order."""
         self._known(name)
         with self._database.read() as connection:
-            return chain.read(connection, account=name)
+            return book.read(connection, account=name)
 
     def status(self, name: str) -> AccountStatus:
         """What an account has spent, and has left."""
@@ -336,7 +331,7 @@ class Ledger:
     def head(self) -> str:
         """The hash of the last entry; checkpoints carry it, and `open` takes it back as `expected_head`."""
         with self._database.read() as connection:
-            return chain.head(connection).hash
+            return book.head(connection).hash
 
     def verify(self, expected_head: str | None = None) -> VerifyReport:
         """Replay the ledger from its rows alone, with code of its own (`ledger.audit`).

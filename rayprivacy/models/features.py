@@ -6,18 +6,174 @@ grow with the number of teachers. Features of private text are private.
 The documents of one group (a user, or a shard) are packed into rows of one length, and a call of the trunk takes 8, 4,
 2 or 1 rows of the SAME group, up to the last position that one of them fills. Other people's text can therefore not
 change a group's features, not even in the last bit, and a long group runs at nearly the full speed of the machine.
+
+Pack short documents into rows of a FIXED length, each document seeing only itself.
+
+A row holds several documents with a block-causal attention mask and positions that restart at 0. Two properties matter
+for privacy: a row is made from the documents of one shard only, and every row has the same shape, so that neither the
+presence nor the length of another user's text can change a shard's features, not even in the last bit.
+
+What teachers are asked: a public context, and the candidate tokens they spread their vote over.
+
+Use the cores of the driver for work in pieces, without changing a bit of what comes out.
+
+Ray gives a driver one thread for products of matrices, and small products would gain little from a second. So whole
+pieces run side by side instead, each on one thread, and come back in their order: the result is that of a plain loop.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import load_file
 
+from rayprivacy.core.console import cores
+from rayprivacy.core.private import digest_array, digest_json
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.packing import PAD, Row, pack
-from rayprivacy.models.side_by_side import side_by_side
+
+PAD = -1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One packed row.
+
+    Attributes:
+        ids: token ids, int64 [row_tokens].
+        segment: which document a position belongs to, int64 [row_tokens]; PAD where the row is empty.
+    """
+
+    ids: torch.Tensor
+    segment: torch.Tensor
+
+    @property
+    def filled(self) -> int:
+        """How many positions hold a token; they come first."""
+        return int((self.segment != PAD).sum())
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """Position inside the document, int64 [row_tokens]."""
+        index = torch.arange(len(self.segment), device=self.segment.device)
+        starts = torch.ones_like(self.segment, dtype=torch.bool)
+        starts[1:] = self.segment[1:] != self.segment[:-1]
+        return index - torch.cummax(torch.where(starts, index, 0), 0).values
+
+    @property
+    def mask(self) -> torch.Tensor:
+        """May position i look at position j: bool [row_tokens, row_tokens]."""
+        same = self.segment[:, None] == self.segment[None, :]
+        return same & torch.ones_like(same).tril()
+
+
+def pack(documents: list[list[int]], row_tokens: int, max_rows: int) -> list[Row]:
+    """First-fit packing of documents (token ids), in the given order, into at most `max_rows` rows.
+
+    The bound is public. Documents longer than a row are cut, and those that do not fit are left out.
+    """
+    rows: list[list[list[int]]] = []
+    for document in documents:
+        piece = document[:row_tokens]
+        place = next((row for row in rows if sum(map(len, row)) + len(piece) <= row_tokens), None)
+        if place is None and len(rows) < max_rows:
+            rows.append(place := [])
+        if place is not None:
+            place.append(piece)
+    return [_row(row, row_tokens) for row in rows]
+
+
+def _row(documents: list[list[int]], row_tokens: int) -> Row:
+    ids = torch.zeros(row_tokens, dtype=torch.int64)
+    segment = torch.full((row_tokens,), PAD)
+    at = 0
+    for number, document in enumerate(documents):
+        ids[at : at + len(document)] = torch.tensor(document)
+        segment[at : at + len(document)] = number
+        at += len(document)
+    return Row(ids, segment)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries; everything in them is public (pseudo-sentences and the student's own choices).
+
+    Attributes:
+        hidden: final trunk states of the contexts, float32 [queries, width].
+        candidates: token ids, int64 [queries, k].
+        allowed: which candidates count, bool [queries, k] (top-p keeps fewer than k); at least one each.
+        centre: the student's distribution over the allowed candidates, float32 [queries, k]; what centred votes are
+            measured from, and what a vote is mixed with.
+        context: row and position of the context in the round's encoded pseudo-sentences, int64 [queries, 2].
+    """
+
+    hidden: torch.Tensor
+    candidates: torch.Tensor
+    allowed: torch.Tensor
+    centre: torch.Tensor
+    context: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @property
+    def digest(self) -> str:
+        """Names the queries by all that they hold."""
+        return digest_json([digest_array(getattr(self, field.name).numpy()) for field in fields(self)])
+
+    def rows(self, start: int, stop: int) -> "Queries":
+        """A slice of the queries."""
+        return Queries(*(getattr(self, field.name)[start:stop] for field in fields(self)))
+
+    def by_context(self) -> "Queries":
+        """The same queries in the order of their contexts: kinds that run whole rows then meet a row once a block."""
+        order = sorted(range(len(self)), key=self.context.tolist().__getitem__)
+        return Queries(*(getattr(self, field.name)[order] for field in fields(self)))
+
+    @staticmethod
+    def join(parts: list["Queries"]) -> "Queries":
+        """All queries in order."""
+        return Queries(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Queries)))
+
+    def to(self, device: torch.device) -> "Queries":
+        """The same queries on a device."""
+        return Queries(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    @staticmethod
+    def load(path: Path) -> "Queries":
+        """Read from a safetensors file."""
+        return Queries(**load_file(path))
+
+
+MOST = 4  # each thread may hold a model, or 200 MB of logits: memory must not grow with the machine
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+def driver_threads() -> int:
+    """How many pieces a stage of the driver works on at once."""
+    return min(cores(), MOST)
+
+
+def side_by_side(call: Callable[[Piece], Result], pieces: Iterable[Piece], threads: int) -> list[Result]:
+    """The result of `call` for each piece, in order, and to the bit the same for any number of threads.
+
+    `call` must not depend on what else runs, and should spend most of its time in torch. All pieces are held at once.
+    Torch has one thread for each piece, also where one follows the other: with two it would add up in another order.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that begin now have it too
+    try:
+        if threads == 1:
+            return [call(piece) for piece in pieces]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(call, pieces))
+    finally:
+        torch.set_num_threads(before)
+
 
 CALLS = (8, 4, 2, 1)
 _STEP = 8  # the positions of a call are a multiple of it

@@ -5,23 +5,129 @@
 
 Weights are trained in float32, because a step is far smaller than the spacing of bfloat16 numbers, and rounded to the
 base's number format at the end; products are computed in that format. Equal inputs give equal bits on one machine.
+
+Training without privacy: one loop of steps, and a fit to public text that measures held-out loss before and after.
+
+The callers decide what an example is, and what is predicted in it.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from rayprivacy.core.counting import Told
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import attention_bias
-from rayprivacy.models.packing import PAD, Row, pack
-from rayprivacy.models.public_training import Objective, endlessly, fit, held_out
+from rayprivacy.models.features import PAD, Row, attention_bias, pack
 from rayprivacy.models.settings import AdapterConfig, PretrainConfig
 from rayprivacy.models.trainable import merged, trainable
+
+E = TypeVar("E")
+LARGEST_NORM = 1.0  # of a gradient, where training is guarded
+HELD_OUT = 0.1  # of public texts: their loss is measured
+
+
+def descend(
+    optimizer: torch.optim.Optimizer,
+    losses: Iterable[Iterable[torch.Tensor]],
+    progress: Told = nobody,
+    *,
+    falling_over: int | None = None,
+    largest_norm: float | None = None,
+) -> None:
+    """Take a step for each of `losses`, which come in parts that are added up; one part at a time is computed.
+
+    The learning rate is the optimizer's, and falls linearly to zero over `falling_over` steps where that is given. A
+    gradient longer than `largest_norm` is clipped to it.
+    """
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for step, parts in enumerate(losses):
+        optimizer.zero_grad()
+        for part in parts:
+            part.backward()
+        if largest_norm is not None:
+            torch.nn.utils.clip_grad_norm_(
+                [each for group in optimizer.param_groups for each in group["params"]], largest_norm
+            )
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * (1 - step / falling_over) if falling_over else rate
+        optimizer.step()
+        progress(step + 1)
+
+
+@dataclass(frozen=True)
+class Objective(Generic[E]):
+    """What a model learns from examples.
+
+    Attributes:
+        loss: of a model on a few examples, summed over what is predicted in them, in nats.
+        predicted: how many predictions a few examples ask for.
+        at_once: examples in one call of the model; it bounds memory, and leaves gradients as they are.
+    """
+
+    loss: Callable[[Any, Sequence[E]], torch.Tensor]
+    predicted: Callable[[Sequence[E]], int]
+    at_once: int
+
+    def summed(self, model: Any, examples: Sequence[E]) -> Iterator[torch.Tensor]:
+        """The losses of the examples, call after call of the model."""
+        return (self.loss(model, examples[at : at + self.at_once]) for at in range(0, len(examples), self.at_once))
+
+    def parts(self, model: Any, examples: Sequence[E]) -> Iterator[torch.Tensor]:
+        """The mean loss of a prediction, in one part for each call of the model."""
+        predicted = max(1, self.predicted(examples))
+        return (summed / predicted for summed in self.summed(model, examples))
+
+    @torch.no_grad()
+    def mean_loss(self, model: Any, examples: Sequence[E]) -> float:
+        """Loss of a prediction, in nats."""
+        return sum(map(float, self.summed(model, examples))) / max(1, self.predicted(examples))
+
+
+def fit(
+    model: Any,
+    objective: Objective[E],
+    batches: Iterable[Sequence[E]],
+    held_out: Sequence[E],
+    learning_rate: float,
+    progress: Told,
+    block: str,
+    guarded_steps: int | None = None,
+) -> dict[str, float]:
+    """Train by AdamW what of a model can be trained; the losses before and after are of a held-out prediction, in nats.
+
+    `guarded_steps`, the number of batches, is for many steps at a high rate: the learning rate falls linearly towards
+    zero, and gradients are clipped to norm 1, so that no batch throws the model off. Training that diverges is refused
+    in the name of the recipe's block.
+    """
+    before = objective.mean_loss(model, held_out)
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=learning_rate)
+    losses = (objective.parts(model, batch) for batch in batches)
+    largest_norm = LARGEST_NORM if guarded_steps else None
+    descend(optimizer, losses, progress, falling_over=guarded_steps, largest_norm=largest_norm)
+    after = objective.mean_loss(model, held_out)
+    if not math.isfinite(after):
+        raise ConfigError(f"{block}.learning_rate is {learning_rate:g}, and training diverges: lower it.")
+    return {"loss_before": before, "loss_after": after}
+
+
+def held_out(texts: Sequence[E], seed: int, most: int | None = None) -> tuple[list[E], list[E]]:
+    """A tenth of the texts, at least one and at most `most`, and the others, in an order that a public seed draws."""
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    held = max(1, min(int(HELD_OUT * len(texts)), most or len(texts)))
+    return [texts[place] for place in order[:held]], [texts[place] for place in order[held:]]
+
+
+def endlessly(examples: Sequence[E], dice: np.random.Generator) -> Iterator[E]:
+    """Examples in an order that the dice draw: all of them once before any comes again."""
+    while True:
+        yield from (examples[place] for place in dice.permutation(len(examples)))
+
 
 CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
 PublicText = str | list[int]

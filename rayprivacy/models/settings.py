@@ -4,8 +4,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rayprivacy.core.config import Config
-from rayprivacy.core.paths import PathKind
+from rayprivacy.core.config import Config, PathKind
 
 AUTO: Final = "auto"
 DOCUMENT_SEPARATOR: Final = "<|endoftext|>"  # before each text, as in pre-training

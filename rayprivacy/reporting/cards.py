@@ -21,8 +21,7 @@ from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.models.settings import DOCUMENT_SEPARATOR
 from rayprivacy.reporting import claim
 from rayprivacy.reporting.format import markdown, one_line
-from rayprivacy.reporting.inputs import read_model
-from rayprivacy.reporting.recipe_facts import RecipeFacts, read_facts
+from rayprivacy.reporting.inputs import RecipeFacts, read_facts, read_model
 
 SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
 DATA = """\

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.certificate import Certificate, Request, Spent
-from rayprivacy.ledger.certificate_text import caveats, meaning_of, unit_of
+from rayprivacy.ledger.certificate import Certificate, Request, Spent, caveats, meaning_of, unit_of
 from rayprivacy.reporting.figures import Part, stacked_bar
 from rayprivacy.reporting.format import number
 

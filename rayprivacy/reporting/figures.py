@@ -2,8 +2,20 @@
 
 Each figure is a string, coloured by classes of the page's style sheet (so it follows light and dark), with a title and
 a description for those who do not see it. `Markup.format` escapes whatever is filled in.
+
+Figures of what an audit found, for the internal copy of the page.
+
+An audit reads private text, so nothing of this reaches a page to share. It is drawn against what the certificate
+admits: a dot above the line would be a leak, a dot below it proves nothing. A selective claim that bounds no membership
+has no line.
+
+The flow of the data of a run as a drawing: what is private stands before the release gate, the rest after.
+
+It is drawn across for wide screens and paper, and down for phones; the style sheet shows one, and hides the other from
+screen readers too.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,9 +23,9 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from rayprivacy.reporting.format import percent
-from rayprivacy.reporting.inputs import Histogram
-from rayprivacy.runs.exhibits import Chart
+from rayprivacy.reporting.format import number, percent
+from rayprivacy.reporting.inputs import Audit, CanaryFigure, Histogram
+from rayprivacy.runs.method import Card, Chart
 
 SVG = Markup(
     '<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{kind}-title {kind}-desc"{extra}>'
@@ -201,3 +213,175 @@ def unbeaten(points: Sequence[Point]) -> list[Point]:
         if not best or point.up < best[-1].up:
             best.append(point)
     return best
+
+
+FRAME = Frame()
+EXPOSURE_LEGEND = (
+    ("dot leaked", "found word for word in the synthetic text"),
+    ("", "height: bits of exposure, the top is rank 1"),
+)
+_ATTACKS = {"loss": "dot loss", "calibrated": "dot calibrated"}
+
+
+def roc(audit: Audit) -> Markup:
+    """Hits at low rates of false alarms, on a logarithmic axis, below the line of what the certificate admits."""
+    rates = sorted({point.false_alarm_rate for attack in audit.membership.values() for point in attack.points})
+    across = _across(rates)
+    body, desc = FRAME.grid([f"{mark:.0%}" for mark in MARKS], "false alarms"), []
+    for rate in rates:
+        body += tick(across[rate], percent(rate))
+    admitted = _admitted(audit)
+    for css, line in (("best", admitted), ("chance", {rate: rate for rate in rates})):
+        if line:
+            body += path(css, [(across[rate], _up(min(hits, 1.0))) for rate, hits in sorted(line.items())])
+    for name, attack in audit.membership.items():
+        for point in attack.points:
+            desc.append(f"{name}: hits {percent(point.hit_rate)} at false alarms {percent(point.false_alarm_rate)}")
+            x, y, css = across[point.false_alarm_rate], _up(point.hit_rate), _ATTACKS.get(name, "dot")
+            body += DOT.format(css=css, x=x, y=y, tip=desc[-1])
+    return framed("roc", "Hits of membership attacks, by false alarms", desc, body)
+
+
+def roc_legend(audit: Audit) -> list[tuple[str, str]]:
+    """What the dots and lines of `roc` are: (class, text)."""
+    dots = [
+        (f"dot {name}", f"{name}: AUC {number(a.auc)} ({number(a.auc_interval[0])} to {number(a.auc_interval[1])})")
+        for name, a in audit.membership.items()
+    ]
+    line = "line: what the certificate admits" if _admitted(audit) else "no line: the claim does not bound membership"
+    return [*dots, ("", f"{line}; dashed: guessing")]
+
+
+def _admitted(audit: Audit) -> dict[float, float]:
+    """The greatest rate of hits by the rate of false alarms; empty where the claim does not bound membership."""
+    points = [point for attack in audit.membership.values() for point in attack.points]
+    return {each.false_alarm_rate: each.admitted_by_claim for each in points if each.admitted_by_claim is not None}
+
+
+def exposures(canaries: Sequence[CanaryFigure]) -> Markup:
+    """Exposure of the planted secrets, in bits, by the number of users who carry one."""
+    groups = sorted({canary.users for canary in canaries})
+    most = max(math.log2(canary.candidates) for canary in canaries)
+    body, desc = FRAME.grid([f"{mark * most:.0f}" for mark in MARKS], "users who carry the secret"), []
+    step = (RIGHT - FRAME.left) / len(groups)
+    for place, users in enumerate(groups):
+        own = [canary for canary in canaries if canary.users == users]
+        middle = FRAME.left + step * (place + 0.5)
+        body += tick(middle, str(users))
+        for order, canary in enumerate(own):
+            verbatim, css = (", verbatim", "dot leaked") if canary.verbatim else ("", "dot")
+            desc.append(f"{canary.kind}, {users} users: {canary.exposure:.1f} bits{verbatim}")
+            x = middle + (order - (len(own) - 1) / 2) * min(16.0, step / len(own))
+            body += DOT.format(css=css, x=x, y=_up(canary.exposure / most), tip=desc[-1])
+    return framed("exposure", "Exposure of planted secrets", desc, body)
+
+
+def _up(share: float) -> float:
+    return FRAME.at(0, share)[1]
+
+
+def _across(rates: Sequence[float]) -> dict[float, float]:
+    """Where each rate stands on a logarithmic axis; one alone stands in the middle."""
+    if len(rates) == 1:
+        return {rates[0]: (FRAME.left + RIGHT) / 2}
+    low, high = math.log(rates[0]), math.log(rates[-1])
+    shares = {rate: (math.log(rate) - low) / (high - low) for rate in rates}
+    return {rate: FRAME.left + 30 + share * (RIGHT - FRAME.left - 60) for rate, share in shares.items()}
+
+
+GATE = ("RELEASE", "GATE")
+GAP, PAD = 18.0, 12.0
+TITLE = "The flow of the data, from the private corpus to this report"
+ARROW = Markup('<path class="arrow" d="M{} L{} M{} L{} L{}"/>')
+
+
+class Way(NamedTuple):
+    """A direction of the drawing: sizes along the flow and square to it, in pixels.
+
+    Attributes:
+        kind: class of the figure.
+        down: whether the flow runs down.
+        box, gate: lengths of a node and of the gate.
+        head: room before the first node of a zone; an arrow from the gate ends `enter` into it.
+        breadth: of the drawing.
+        side, node: where nodes begin, and how broad they are.
+    """
+
+    kind: str
+    down: bool
+    box: float
+    gate: float
+    head: float
+    enter: float
+    breadth: float
+    side: float
+    node: float
+
+    def turned(self, along: float, aside: float) -> tuple[float, float]:
+        """Horizontal and vertical."""
+        return (aside, along) if self.down else (along, aside)
+
+    def rect(self, along: float, aside: float, length: float, breadth: float) -> tuple[float, float, float, float]:
+        """A rectangle as x, y, width and height."""
+        return *self.turned(along, aside), *self.turned(length, breadth)
+
+    def arrow(self, along: float, length: float) -> Markup:
+        """An arrow in the middle of the nodes."""
+        middle, end = self.side + self.node / 2, along + length - 2
+        tip = (end, middle)
+        points = ((along + 2, middle), tip, (end - 5, middle - 4), tip, (end - 5, middle + 4))
+        return ARROW.format(*("{:.0f} {:.0f}".format(*self.turned(*point)) for point in points))
+
+
+ACROSS = Way("flow-across", down=False, box=112, gate=84, head=PAD, enter=PAD, breadth=132, side=44, node=68)
+DOWN = Way("flow-down", down=True, box=46, gate=44, head=32, enter=0, breadth=340, side=PAD, node=340 - 2 * PAD)
+
+
+def flow(card: Card, way: Way) -> Markup:
+    """The stations of a method's data."""
+    body, arrows, at = NOTHING, NOTHING, 0.0
+    for zone, nodes in (("private", card.private), ("released", card.released)):
+        length = way.head + len(nodes) * (way.box + GAP) - GAP + PAD
+        body += _zone(zone, *way.rect(at, 0, length, way.breadth))
+        for index, node in enumerate(nodes):
+            start = at + way.head + index * (way.box + GAP)
+            body += _node(zone, node, *way.rect(start, way.side, way.box, way.node))
+            arrows += way.arrow(start - GAP, GAP) if index else NOTHING
+        at += length
+        if zone == "private":
+            body += _gate(*way.rect(at + GAP, 0, way.gate, way.breadth))
+            arrows += way.arrow(at - PAD, GAP + PAD)
+            at += way.gate + 2 * GAP
+            arrows += way.arrow(at - GAP, GAP + way.enter)
+    return svg(way.kind, way.turned(at, way.breadth), TITLE, _described(card), body + arrows)
+
+
+def _described(card: Card) -> str:
+    before, after = (_listed([name for name, _ in part]) for part in (card.private, card.released))
+    return f"Private: {before}. Then the release gate: the ledger is charged and noise is added. Released: {after}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _zone(zone: str, x: float, y: float, w: float, h: float) -> Markup:
+    label = TEXT.format(css=f"zone-name {zone}", x=x + 12, y=y + 23, anchor="start", text=zone.upper())
+    return RECT.format(css=f"zone {zone}", x=x + 1, y=y + 1, w=w - 2, h=h - 2, inner=NOTHING) + label
+
+
+def _node(zone: str, node: Sequence[str], x: float, y: float, w: float, h: float) -> Markup:
+    middle, centre = x + w / 2, y + h / 2
+    body = RECT.format(css=f"node {zone}", x=x, y=y, w=w, h=h, inner=NOTHING)
+    body += TEXT.format(css="node-name", x=middle, y=centre - 3, anchor="middle", text=node[0])
+    return body + TEXT.format(css="node-note", x=middle, y=centre + 14, anchor="middle", text=node[1])
+
+
+def _gate(x: float, y: float, w: float, h: float) -> Markup:
+    lines, notes = (GATE, ("ledger", "+ noise")) if h > w else ((" ".join(GATE),), ("ledger + noise",))
+    body = RECT.format(css="gate", x=x, y=y, w=w, h=h, inner=NOTHING)
+    first = y + h / 2 - 10 * len(lines)
+    for row, line in enumerate((*lines, *notes)):
+        css = "gate-name" if row < len(lines) else "gate-note"
+        body += TEXT.format(css=css, x=x + w / 2, y=first + 5 + 18 * row, anchor="middle", text=line)
+    return body

@@ -3,16 +3,32 @@
 The certificate is read as `ledger.certificate.Certificate`. The models below are the whole of what else can reach the
 page. Figures must be numbers, so a stray line of private text in `metrics.json` is refused, not printed; unknown keys
 are ignored.
+
+The facts of a recipe that may stand on a card: the method, the name of the base model, the public values of labels.
+
+Paths, URLs and accounts stay in the recipe.
+
+A few released texts for the page: the same ones each time, never hand-picked.
 """
 
+import random
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.mirror.uris import blotted
-from rayprivacy.runs.exhibits import Chart, Table
+from rayprivacy.core.uris import blotted
+from rayprivacy.generation.codes import Codes, CodesConfig
+from rayprivacy.methods.registry import method_named
+from rayprivacy.reporting.format import CONTROL, markdown
+from rayprivacy.runs.measure import rows_at
+from rayprivacy.runs.method import PRETRAINED, Card, Chart, Table
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -181,3 +197,110 @@ def read_model(path: Path, model: type[M]) -> M:
 def read_if_there(path: Path, model: type[M]) -> M | None:
     """The same; None where there is no such file."""
     return read_model(path, model) if path.is_file() else None
+
+
+OPENER = "Hello, how are you"
+SHOWN = 100
+
+
+class _Base(Lenient):
+    base: str = "smollm2-135m"
+
+
+class _Corpus(Lenient):
+    labels: list[str] = Field(default_factory=list)
+
+
+class _Codes(Lenient):
+    values: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class RecipeFacts(Lenient):
+    """The public part of a recipe, whatever its method."""
+
+    method: str
+    model: _Base = _Base()
+    corpus: _Corpus = _Corpus()
+    codes: _Codes = _Codes()
+    pretrain: dict[str, Any] | None = None
+
+    @property
+    def card(self) -> Card:
+        """What the method releases, with the models that this recipe makes."""
+        card = method_named(self.method).card
+        if self.pretrain:
+            return card
+        return replace(card, models={name: said for name, said in card.models.items() if name not in PRETRAINED})
+
+    @property
+    def method_sentence(self) -> str:
+        """What made the release, to stand after "made by"."""
+        return f"{self.card.citation}: {self.card.sentence}"
+
+    @property
+    def prompt(self) -> str:
+        """Something the model can continue: its first control code, where it knows any."""
+        if not self.codes.values:
+            return self.card.opener or OPENER
+        return Codes(CodesConfig(values=self.codes.values), self.corpus.labels).text(0)
+
+    def sentences(self) -> list[str]:
+        """Base model and labels, as paragraphs of Markdown."""
+        further = ", trained further on public text" if self.pretrain else ""
+        found = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
+        if not self.codes.values:
+            return found
+        found.append("A text has these labels; their lists are public, and what is on none is `other`:")
+        found.append(
+            "\n".join(f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items())
+        )
+        return found
+
+
+def public_name(base: str) -> str:
+    """A base model without the folders it lies in.
+
+    >>> public_name("/models/ours/base"), public_name("org/name"), public_name("smollm2-135m")
+    ('base', 'org/name', 'smollm2-135m')
+    """
+    parts = base.replace("\\", "/").rstrip("/").split("/")
+    is_hub_id = len(parts) <= 2 and parts[0] not in ("", ".", "..", "~")
+    return "/".join(parts) if is_hub_id else parts[-1]
+
+
+def read_facts(path: Path) -> RecipeFacts:
+    """Read the public part of a recipe."""
+    try:
+        facts = RecipeFacts.model_validate(yaml.safe_load(read_bytes(path)))
+    except (yaml.YAMLError, ValidationError):
+        raise ConfigError(f"{path} is no recipe of a run: let the run write it again.") from None
+    method_named(facts.method)
+    return facts
+
+
+def _listed(values: tuple[str, ...]) -> str:
+    more = f", and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
+    return ", ".join(f'"{markdown(value)}"' for value in values[:SHOWN]) + more
+
+
+SAMPLES = 20
+SEED = 20
+LONGEST = 600
+
+
+def draw_samples(path: Path) -> list[str]:
+    """Up to 20 texts drawn with a fixed seed, in file order, each cut at 600 characters."""
+    try:
+        count = pq.read_metadata(path).num_rows
+        places = sorted(random.Random(SEED).sample(range(count), min(SAMPLES, count)))
+        rows = [text for table in rows_at(path, np.array(places), ["text"]) for text in table["text"].to_pylist()]
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: give the directory of a finished run.") from None
+    except (pa.ArrowInvalid, KeyError):
+        raise ConfigError(f"{path} is no Parquet file with a column 'text': let the run write it again.") from None
+    return [_printable(text or "") for text in rows]
+
+
+def _printable(text: str) -> str:
+    text = CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
+    return text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " […]"

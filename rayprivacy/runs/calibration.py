@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.files import user_cache, write_atomic
+from rayprivacy.core.private import digest_json
 
 _PACKAGES = ("rayprivacy", "dp-accounting", "numpy", "scipy")
 

@@ -1,36 +1,86 @@
-"""The context of a run: what every method is given, and the two ways through the release gate, named by stage."""
+"""The context of a run: what every method is given, and the two ways through the release gate, named by stage.
 
-from collections.abc import Callable, Iterable, Iterator
+The canaries of an audit run, on their way into its corpus.
+
+What a stage asks of a cluster that grows and shrinks: its machines come before its work begins.
+
+A stage counts the CPUs of the cluster when it begins, so machines that come later would stay idle. What it asks for is
+asked of Ray's autoscaler by a placement group, which is given back as soon as it is there. A group goes with its
+driver, so a run that is killed keeps no machine; machines without work go after the cluster's own idle time.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
+import ray
 from dp_accounting.dp_event import DpEvent
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from rayprivacy.accounting.events import to_json
-from rayprivacy.core.artifacts import Private, Released, digest_json
-from rayprivacy.core.counting import Told
+from rayprivacy.auditing.canaries import PLAN_FILE, canary_rows, record_plan
+from rayprivacy.core.console import Told
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import Private, Released, digest_json
 from rayprivacy.corpus.manifest import ShardManifest
 from rayprivacy.corpus.phrases import PhraseFile
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify_job import verify_with_ray
+from rayprivacy.corpus.verify import verify_with_ray
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.release.charging import Asked, input_digest
 from rayprivacy.release.files import FileRelease, release_file
-from rayprivacy.release.gate import Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism
+from rayprivacy.release.gate import Asked, Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism, input_digest
 from rayprivacy.runs.account import charged_besides
-from rayprivacy.runs.audit_rows import planted_rows
-from rayprivacy.runs.demand import await_machines
-from rayprivacy.runs.directory import R, Run
+from rayprivacy.runs.directory import R, Run, forget_another_corpus
 from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan
 from rayprivacy.runs.progress import ProgressGauges
-from rayprivacy.runs.recipe import LOCAL
+from rayprivacy.runs.recipe import LOCAL, StageNeeds
 from rayprivacy.runs.source import corpus_of
-from rayprivacy.runs.superseded import forget_another_corpus
+
+
+def planted_rows(run: Run[Any], key: Key) -> pa.Table:
+    """Rows of user and text that an audit run adds to its corpus, after their plan was written down."""
+    assert run.recipe.audit is not None
+    run.private(PLAN_FILE)  # `clean` deletes the plan too
+    record_plan(run.root, run.recipe.audit.canaries, key)
+    return canary_rows(run.recipe.audit.canaries, key)
+
+
+MINUTES = 15.0  # that a stage waits at most: autoscalers take a few to start a machine
+
+
+def await_machines(needs: StageNeeds, report: Callable[[str], None]) -> None:
+    """Wait MINUTES at most until the cluster has what a stage asks for, and report what is missing then.
+
+    The work is the same with fewer machines.
+    """
+    wanted = {kind: count for kind, count in (("CPU", needs.cpus), ("GPU", needs.gpus)) if count}
+    bundles = [{kind: 1} for kind, count in wanted.items() for _ in range(_asked(kind, count))]
+    if not bundles:
+        return
+    group = placement_group(bundles)
+    try:
+        came = group.wait(MINUTES * 60)
+    finally:
+        remove_placement_group(group)
+    if not came:
+        there = {kind: int(ray.cluster_resources().get(kind, 0)) for kind in wanted}
+        report(f"asked for {_spoken(wanted)}, and after {MINUTES:g} min there are {_spoken(there)}: going on")
+
+
+def _asked(kind: str, wanted: int) -> int:
+    """How many a group must hold so that the cluster has what is wanted: a group is given none that others hold."""
+    missing = wanted - int(ray.cluster_resources().get(kind, 0))
+    return missing + int(ray.available_resources().get(kind, 0)) if missing > 0 else 0
+
+
+def _spoken(counts: Mapping[str, int]) -> str:
+    return " and ".join(f"{count} {kind}s" for kind, count in counts.items())
+
 
 T = TypeVar("T")
 

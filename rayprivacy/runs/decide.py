@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rayprivacy.core.errors import ClusterError, ConfigError
-from rayprivacy.generation.engines import best_engine, require_engine
-from rayprivacy.generation.settings import FIRST_ENGINE, EngineName, WritingConfig
+from rayprivacy.generation.settings import FIRST_ENGINE, EngineName, WritingConfig, best_engine, require_engine
 from rayprivacy.models.settings import AUTO
 from rayprivacy.runs.files import read_mapping
 from rayprivacy.runs.recipe import LOCAL, Recipe
@@ -76,7 +75,7 @@ def decisions(base: Mapping[str, Any], begun: Path, *, older: bool = False) -> d
 
 def format_of(address: str) -> str:
     """The number format for a run: bfloat16 where every node computes fast in it."""
-    from rayprivacy.models.number_format import fast_format  # imports torch
+    from rayprivacy.models.backbone import fast_format  # imports torch
 
     return fast_format() if address == LOCAL else _format_of_nodes(address)
 
@@ -86,7 +85,7 @@ def _format_of_nodes(address: str) -> str:
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from rayprivacy.models.number_format import fast_format
+    from rayprivacy.models.backbone import fast_format
     from rayprivacy.runs.session import ray_session
 
     measure: Any = ray.remote(num_cpus=0)(fast_format)

@@ -2,10 +2,16 @@
 
 It alone checks a recipe, decides what that leaves to the machines, plans, and opens the account, once each and in this
 order: a run that is refused leaves neither a directory nor a charge.
+
+Write the certificate of a finished run, for machines and for people.
+
+Checks of a recipe that cost nothing, made before there is even an account.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
@@ -13,29 +19,107 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import write_json
+from rayprivacy.core.files import SHARED, write_atomic, write_json
 from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.core.mirror import Mirror
+from rayprivacy.core.storage import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
+from rayprivacy.evaluation.settings import require_extra
+from rayprivacy.evaluation.texts import LEAST_TEXTS
+from rayprivacy.ledger.certificate import build_certificate, to_markdown
+from rayprivacy.models.sources import sentence_weights
 from rayprivacy.runs.account import open_account
-from rayprivacy.runs.certify import write_certificate
-from rayprivacy.runs.checks import check_recipe
-from rayprivacy.runs.comparison import compare_with_private
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.decide import decided
-from rayprivacy.runs.directory import METRICS, R, Run, stored_recipe
-from rayprivacy.runs.drawn import drawn_rows
+from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, stored_recipe
 from rayprivacy.runs.estimate import keep_seconds
-from rayprivacy.runs.exhibits import exhibits_json
 from rayprivacy.runs.ledger_service import ledger_service
-from rayprivacy.runs.method import Method, Output
-from rayprivacy.runs.plan import EVALUATION, Plan
+from rayprivacy.runs.measure import compare_with_private, drawn_rows
+from rayprivacy.runs.method import Method, Output, exhibits_json
+from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
+from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
 from rayprivacy.runs.source import write_dataset
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+TOGETHER = "all stages together"
+PACKAGES = ("rayprivacy", "ray", "torch", "transformers", "opendp")
+
+
+def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
+    """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values.
+
+    Each charged stage is a line with the epsilon that the plan predicts for it alone; the last line is all of them
+    together, by the account's rule.
+    """
+    run, recipe, plan = context.run, context.run.recipe, context.plan
+    certificate = build_certificate(
+        context.ledger,
+        recipe.privacy.account,
+        recipe.release_id,
+        corpus_digest=context.corpus.corpus_digest(context.key),
+        run_request=recipe.privacy.budget,
+        assumptions=(*plan.assumptions, *dict.fromkeys(context.tried.values()), *context.public_inputs),
+        test_key=context.key.is_test_key,
+        versions={name: version(name) for name in PACKAGES} | context.model_version,
+        stages=_stages(context),
+        figures=plan.figures,
+        warnings=plan.warnings,
+        as_published=plan.as_published,
+        audit=recipe.audit.canaries.model_dump(mode="json") if recipe.audit else None,
+    )
+    context.make_way()
+    write_atomic(run.root / CERTIFICATE, (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
+    write_atomic(run.root / "certificate.md", to_markdown(certificate).encode(), SHARED)
+    return certificate
+
+
+def _stages(context: RunContext[Any]) -> list[dict[str, Any]]:
+    plan = context.plan
+    _, rule = context.ledger.terms(context.recipe.privacy.account)
+    lines = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
+    return [*lines, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}]
+
+
+def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
+    """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
+    method.check_inputs(recipe)
+    plan.check(recipe)
+    if recipe.audit and not method.card.has_model:
+        raise ConfigError(
+            f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
+        )
+    if recipe.audit and not method.card.has_language_model:
+        raise ConfigError(
+            f"'audit' is set and method '{recipe.method}' releases a tagger, in whose losses no secret could be looked"
+            " for: remove it, and attack the finished run with `rayprivacy audit`."
+        )
+    if recipe.evaluation.compare and not method.card.texts:
+        raise ConfigError(
+            f"evaluation.compare is {recipe.evaluation.compare} and method '{recipe.method}' releases no text: set it"
+            " to 0."
+        )
+    if measured and recipe.evaluation.compare:
+        check_comparison(recipe)
+
+
+def tags_alone(method: str) -> str:
+    """Why a method with a tagger cannot be searched, to stand in a sentence."""
+    return f"method '{method}' releases a tagger, whose losses searches cannot read yet"
+
+
+def check_comparison(recipe: Recipe) -> None:
+    """Refuse a comparison that cannot be made."""
+    require_extra("evaluation.compare")
+    sentence_weights()
+    if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:
+        raise ConfigError(
+            f"generation.texts is {recipe.generation.texts}, and evaluation.compare needs at least {LEAST_TEXTS}: raise"
+            " it, or set evaluation.compare to 0."
+        )
+
 
 MEASURED = 100_000  # texts that are in memory for their figures; public, whatever was written
 _UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out users"}

@@ -23,13 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.console import cores
 from rayprivacy.core.files import read_json, user_cache, write_json
-from rayprivacy.core.threads import cores
+from rayprivacy.core.private import digest_json
 from rayprivacy.runs.directory import FOUND, R, Run, log_entries
-from rayprivacy.runs.effort import Kernel
-from rayprivacy.runs.measuring import all_stages
-from rayprivacy.runs.plan import Plan, Stage
+from rayprivacy.runs.plan import Kernel, Plan, Stage, all_stages
 from rayprivacy.runs.recipe import LOCAL, Recipe
 
 START_SECONDS = 8.0  # a process that imports torch and loads a model, on every machine at once

@@ -1,4 +1,9 @@
-"""Rows of held-out users, and what a language model loses on them. Both are private: see `sealed`."""
+"""Rows of held-out users, and what a language model loses on them. Both are private: see `sealed`.
+
+Internal evaluation of language models on held-out users, as they read a row: perplexity, and lengths of texts.
+
+All figures read private text and are outside the certificate: `releasable: false`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,10 +11,15 @@ from typing import Any
 
 import torch
 
-from rayprivacy.corpus.parts import first_holdout
+from rayprivacy.core.console import Told, nobody
+from rayprivacy.corpus.manifest import first_holdout
 from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.losses import row_losses
+from rayprivacy.dpsgd.units import Reading, documents_of
+from rayprivacy.evaluation.language import length_summary, perplexity
+from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.directory import Run
+from rayprivacy.runs.sealing import sealed
 
 WHY = "measured on private held-out text"
 NOBODY = {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
@@ -30,3 +40,30 @@ def total_loss(run: Run[Any], model: Any, end: int, documents: Sequence[Document
         total += float(row_losses(model, replace(batch, weights=counted)).sum())
         tokens += int(counted.sum())
     return total, tokens
+
+
+@sealed("the evaluation on held-out users")
+def heldout_metrics(
+    run: Run[Any],
+    backbone: Backbone,
+    reading: Reading,
+    models: dict[str, Any],
+    told: Told = nobody,
+) -> dict[str, Any]:
+    """Perplexity of each model behind the control codes, and how long the texts are before and after cutting."""
+    rows = heldout_rows(run)
+    if not rows:
+        return dict(NOBODY)
+    documents = documents_of(rows, backbone, reading)
+    cut = sum(document.ids[-1] != backbone.end for document in documents) / len(documents)
+    measured = {}
+    for number, (name, model) in enumerate(models.items()):
+        told(number)
+        measured[name] = perplexity(*total_loss(run, model, backbone.end, documents))
+    return {
+        "releasable": False,
+        "why": WHY,
+        "perplexity": measured,
+        "lengths": length_summary([row["text"] for row in rows]),
+        "cut_share": round(cut, 4),
+    }

@@ -2,16 +2,19 @@
 
 The parts that need torch or Ray are named, not imported, so that `plan`, `schema` and the command line stay quick. A
 package of somebody else's registers its method by the entry point `rayprivacy.methods` (see `methods.registry`).
+
+Charts and tables that a method adds to the report of a run: plain numbers, drawn by the page that shows them.
+
+Each is internal, and so on no page that is made to be shared, unless the method says that it is not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import check_by_place
-from rayprivacy.runs.exhibits import Chart, Table
 from rayprivacy.runs.plan import CORPUS, Plan
 from rayprivacy.runs.recipe import Recipe
 
@@ -19,6 +22,51 @@ if TYPE_CHECKING:
     from rayprivacy.dpsgd.units import Reading
     from rayprivacy.generation.codes import Codes
     from rayprivacy.runs.context import RunContext
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over a common axis.
+
+    Attributes:
+        name: of its picture.
+        title: what it shows.
+        across, up: what the axes are.
+        series: points of each line, by name, from left to right.
+        internal: whether it was measured on private text; False says that all of it is public or was released.
+    """
+
+    name: str
+    title: str
+    across: str
+    up: str
+    series: Mapping[str, Sequence[tuple[float, float]]]
+    internal: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text.
+
+    Attributes:
+        title: what it shows.
+        columns: their names.
+        rows: cells, one for each column.
+        internal: whether it was measured on private text, or quotes it; False as for a chart.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    internal: bool = True
+
+
+def exhibits_json(exhibits: Sequence[Chart | Table]) -> dict[str, Any]:
+    """Charts and tables as JSON values, for metrics.json."""
+    charts = [asdict(each) for each in exhibits if isinstance(each, Chart)]
+    tables = [asdict(each) for each in exhibits if isinstance(each, Table)]
+    return {"charts": charts, "tables": tables}
+
 
 SYNTHETIC = "synthetic.parquet"
 LANGUAGE_MODEL = "AutoModelForCausalLM"

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from rayprivacy.accounting.plan import plan_lines
-from rayprivacy.core.tables import WholeTable
+from rayprivacy.accounting.accountant import plan_lines
+from rayprivacy.core.console import WholeTable
 from rayprivacy.core.units import AccountKind
-from rayprivacy.ledger.filters.choose import parameters_for, rule_for
-from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.ledger.rules import Rule, parameters_for, rule_for
 from rayprivacy.models.settings import AUTO
 from rayprivacy.runs.estimate import Estimate
-from rayprivacy.runs.measuring import COMPARISON, all_stages
-from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
+from rayprivacy.runs.plan import COMPARISON, EVALUATION, Plan, all_stages, epsilon_of
 from rayprivacy.runs.recipe import Recipe
 
 _INTERNAL = {EVALUATION: "evaluation (internal)", COMPARISON: "comparison (internal)"}

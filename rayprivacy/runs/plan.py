@@ -2,19 +2,73 @@
 
 A method describes itself by its plan, before any data is touched. The account is opened with the plan's events, a
 search prices a trial by them, the certificate shows epsilon by stage, and gauges count the work that stages announce.
+
+How much a stage computes: floating-point operations of one of a few kernels, from public numbers alone.
+
+A plan declares it for its stages (`Stage.efforts`), and `rayprivacy plan` estimates from it how long they will take
+(`runs.estimate`); nothing else depends on it. How many users a corpus has is private, so work that grows with them is
+declared for each user, and multiplied by a public guess (`Plan.users`).
+
+The stage that compares released with private text after a run; it is the same for all methods.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import AccountKind, Budget, Protection
-from rayprivacy.ledger.filters.rule import Rule
+from rayprivacy.evaluation.settings import MINILM, SCORED
+from rayprivacy.generation.settings import ONNX, has_onnx
+from rayprivacy.ledger.rules import Rule
+from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, in_order, of_unit
-from rayprivacy.runs.effort import UNKNOWN, Effort
+from rayprivacy.runs.recipe import Recipe
+
+# In the model's number format: a trunk over whole rows, over one token of many texts, and forwards and backwards. In
+# float32: sampling by ONNX Runtime, one large product, and many small ones.
+Kernel = Literal["encode", "decode", "train", "sample", "product", "batched"]
+SHARED, MOST_THREADS = 0.7, 16  # of a core that each further thread of one process adds, and threads that add something
+FULL = 0.5  # how long a private text is taken to be, of the tokens that a recipe keeps of it
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Some work of a stage.
+
+    Attributes:
+        kernel: what most of it is like.
+        flops: floating-point operations, of each user where `users` is set; not a number where that is not known.
+        users: whether there is that much for each private user.
+        processes: the largest number of processes that can share it.
+        threads: whether each process uses all cores of its machine; otherwise one, as actors do.
+    """
+
+    kernel: Kernel
+    flops: float
+    users: bool = False
+    processes: int = 1
+    threads: bool = True
+
+    def flops_per_core(self, cpus: int, nodes: int, users: float) -> float:
+        """Operations of each core, where machines of `cpus` cores share the work."""
+        threads = 1 + SHARED * (min(cpus, MOST_THREADS) - 1)
+        shared = min(self.processes, nodes) * threads if self.threads else min(self.processes, cpus * nodes)
+        return self.flops * (users if self.users else 1) / shared
+
+
+UNKNOWN = Effort("product", math.nan)
+
+
+def sampling_kernel(engine: str) -> Kernel:
+    """The kernel whose speed an engine's sampling has. For `auto`, assume that an installed fast engine can convert the
+    model.
+    """
+    return "sample" if engine == ONNX or (engine == "auto" and has_onnx()) else "decode"
+
 
 PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
 TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
@@ -278,3 +332,23 @@ def composed(events: Sequence[DpEvent]) -> DpEvent:
                 counted.append((leaf, times))
     parts = [SelfComposedDpEvent(leaf, times) for leaf, times in counted]
     return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
+
+
+COMPARISON = "comparison with private text"
+GROUPS_MEASURED, GROUPS = "groups_measured", 4  # embeddings, fidelity, words, memorisation
+SIDES, TEXT_TOKENS = 3, 32  # training, held-out and synthetic texts, and tokens of each text
+
+
+def all_stages(plan: Plan, recipe: Recipe, measured: bool = True) -> tuple[Stage, ...]:
+    """The stages of a plan, and those that measure."""
+    if not measured:
+        return plan.stages
+    compared = (_comparison(recipe),) if recipe.evaluation.compare else ()
+    return (*plan.stages, plan.measuring, *compared)
+
+
+def _comparison(recipe: Recipe) -> Stage:
+    texts, base, encoder = recipe.evaluation.compare, size_of(recipe.model.base), size_of(MINILM)
+    flops = base.forward(SIDES * min(texts, SCORED) * TEXT_TOKENS) + encoder.forward(SIDES * texts * TEXT_TOKENS)
+    work = (Work(GROUPS_MEASURED, GROUPS),)
+    return Stage(COMPARISON, f"{texts} private texts of each side", work=work, efforts=(Effort("encode", flops),))

@@ -1,7 +1,7 @@
 """How the driver seals the exceptions of its own code that reads private rows (see `core.sealing`)."""
 
 from rayprivacy.core.errors import RayPrivacyError
-from rayprivacy.core.sealing import Seal
+from rayprivacy.core.private import Seal
 
 SEAL = Seal(RayPrivacyError, "what was charged stays charged once; report it, and run again with --resume")
 sealed = SEAL.around

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from rayprivacy.core.errors import ConfigError, CorpusError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key
-from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.listing import check_columns
+from rayprivacy.core.private import Seal
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.sources import check_columns
 from rayprivacy.runs.directory import R, Run
 
 if TYPE_CHECKING:

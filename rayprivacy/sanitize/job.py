@@ -19,18 +19,14 @@ import pyarrow.parquet as pq
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_key
-from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus.bounding import PLACE
-from rayprivacy.corpus.part_tasks import on_parts
-from rayprivacy.corpus.parts import read_part
-from rayprivacy.sanitize.coins import Coins, Tags
-from rayprivacy.sanitize.documents import Sanitizer
-from rayprivacy.sanitize.entities import detector_of
-from rayprivacy.sanitize.labels import Labels
-from rayprivacy.sanitize.mechanism import Mechanism
+from rayprivacy.core.private import Seal
+from rayprivacy.corpus.manifest import read_part
+from rayprivacy.corpus.users import PLACE
+from rayprivacy.sanitize.documents import Labels, Sanitizer, Words
+from rayprivacy.sanitize.entities import Surrogates, detector_of
+from rayprivacy.sanitize.mechanism import Coins, Mechanism, Tags
 from rayprivacy.sanitize.settings import SanitizeConfig
-from rayprivacy.sanitize.surrogates import Surrogates
-from rayprivacy.sanitize.tokens import Words
+from rayprivacy.work.pieces import on_parts
 
 DOCUMENT = "document"
 _STEP = "sanitising"

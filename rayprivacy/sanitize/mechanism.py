@@ -7,20 +7,101 @@
   is the honest competitor: it bounds all pairs of words by one epsilon and needs no vectors.
 
 A word is an id of the public vocabulary, one more id standing for every other word. Outcomes are ids of words.
+
+Keyed coins of words: a function of (secret, release, document, position, attempt) and of nothing else.
+
+The privacy of a sanitised word rests on a draw that cannot be predicted and is seen once. If a retry, a resumed run
+or another machine drew anew, a reader of both texts could average the noise away. So a draw is two 64-bit numbers of an
+AES stream (`core.streams`) under a key made of the secret and of what names the release: its account, the digest of
+its inputs, and its release id, which together cover the corpus, the recipe and the mechanism. Another recipe or another
+corpus has other coins, and a charge of its own: two draws from one coin would be worth more than two charges. Within a
+release every block of 16 bytes is another word:
+
+    64-bit tag of the document | 32-bit position in it | 32-bit attempt and purpose
+
+Equal texts of two users have different tags, hence independent coins. Tags are keyed digests; that any two of n
+documents share one has probability n^2 / 2^65.
+
+The likelihood of every word, given the outcome that replaced it, from the public table.
+
+An attacker knows the table: it is public. Given an outcome y, the words are as likely as prior(x) Pr[M(x) = y] says
+(Bayes). In SanText+ a common word that comes out is itself for sure, and a sensitive outcome may have been any word.
 """
 
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.sanitize.coins import KEEP, WORD, Coins, Positions, Tags, below
+from rayprivacy.accounting.events import MetricLocalDpEvent
+from rayprivacy.core.keys import Key, words_of
+from rayprivacy.core.private import digest_json
 from rayprivacy.sanitize.table import Ids, Table
+from rayprivacy.sanitize.vocabulary import Matrix
+
+Tags = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.uint32]
+Words = npt.NDArray[np.uint64]
+PURPOSES = WORD, KEEP, ENTITY = range(3)
+_MOST_ATTEMPTS = 2**28
+
+
+class Coins:
+    """The coins of one release, named by account, release id and input digest; prints as sealed, is not pickled."""
+
+    __slots__ = ("_key", "_release", "_secret")
+
+    def __init__(self, key: Key, *release: str) -> None:
+        self._key, self._release = key, release
+        self._secret = bytes.fromhex(key.digest("sanitize-coins", *release))
+
+    def tag(self, *parts: str | int) -> int:
+        """The 64-bit tag of a document, from what identifies it."""
+        return self._key.integer("sanitize-document", *self._release, *parts) >> 192
+
+    def words(self, purpose: int, tags: Tags, positions: Positions, attempt: int = 0) -> Words:
+        """Two uniform 64-bit numbers for each word of a document, [words, 2].
+
+        Args:
+            purpose: one of `PURPOSES`; each has numbers of its own.
+            tags: of the documents, [words].
+            positions: of the words in them, [words].
+            attempt: how often a draw was rejected before.
+        """
+        assert attempt < _MOST_ATTEMPTS, "a draw is rejected with a probability below 2^-11"
+        blocks = np.empty((len(tags), 2), dtype=">u8")
+        blocks[:, 0] = tags
+        blocks[:, 1] = positions.astype(np.uint64) << np.uint64(32)
+        blocks[:, 1] |= np.uint64(attempt * len(PURPOSES) + purpose)
+        return words_of(self._secret, blocks.tobytes())
+
+    def __repr__(self) -> str:
+        return "Coins(<sealed>)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Coins are never pickled: pass the path of the key file and make them where they are needed")
+
+
+def below(coins: Coins, purpose: int, tags: Tags, positions: Positions, limits: Words) -> Words:
+    """Uniform whole numbers in [0, limit) for each word, exactly: a draw beyond a whole multiple is rejected.
+
+    Purpose, tags and positions are those of `Coins.words`; limits are above 0, [words].
+    """
+    drawn = np.zeros(len(tags), dtype=np.uint64)
+    # 2^64 mod limit, without leaving 64 bits: draws at or above 2^64 minus it are rejected.
+    spare = (np.uint64(0) - limits) % limits
+    open_, attempt = np.arange(len(tags)), 0
+    while len(open_):
+        found = coins.words(purpose, tags[open_], positions[open_], attempt)[:, 0]
+        taken = found <= np.uint64(2**64 - 1) - spare[open_]
+        drawn[open_[taken]] = found[taken] % limits[open_[taken]]
+        open_, attempt = open_[~taken], attempt + 1
+    return drawn
+
 
 _ROWS = 256
 _HALF = 32  # bits of the coin of a word that may be kept
@@ -156,3 +237,28 @@ def randomized_response_epsilon(keep: float, words: int) -> float:
     9.04
     """
     return max(0.0, math.log(keep * (words - 1) / (1 - keep))) if keep < 1 else math.inf
+
+
+def log_likelihoods(mechanism: Mechanism, outcomes: Ids) -> Matrix:
+    """ln Pr[M(x) = y] of every word x of the vocabulary, [outcomes, words]."""
+    if isinstance(mechanism, RandomizedResponse):
+        found = np.full((len(outcomes), mechanism.size), math.log((1 - mechanism.keep_rate) / (mechanism.size - 1)))
+        found[np.arange(len(outcomes)), outcomes] = math.log(mechanism.keep_rate)
+        return found
+    assert isinstance(mechanism, SanText)
+    table, words = mechanism.table, len(mechanism.table.vocabulary)
+    found = table.distances(outcomes, 0, words)  # distances are symmetric
+    found *= -table.epsilon / 2
+    found -= table.log_normalisers[None, :words]
+    if mechanism.replaced is not None:
+        found[:, : table.first] -= mechanism.keep_cost  # a common word is drawn for with probability p
+        common = np.flatnonzero(outcomes < table.first)
+        found[common] = -np.inf
+        found[common, outcomes[common]] = 0.0
+    return found
+
+
+def public_prior(words: int) -> Matrix:
+    """ln of 1/rank (Zipf), over a list in the order of frequency, [words]."""
+    prior = -np.log(np.arange(1, words + 1, dtype=np.float64))
+    return np.asarray(prior - np.log(np.exp(prior).sum()))

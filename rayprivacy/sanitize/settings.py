@@ -4,8 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from rayprivacy.core.config import Config
-from rayprivacy.core.paths import PathKind
+from rayprivacy.core.config import Config, PathKind
 
 Kind = Literal["email", "url", "ip", "date", "card", "phone", "code"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

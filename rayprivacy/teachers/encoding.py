@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import part_tables, read_part
+from rayprivacy.corpus.manifest import part_tables, read_part
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.split_trunk import cut_below, lower_trunk
+from rayprivacy.models.layers import cut_below, lower_trunk
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 

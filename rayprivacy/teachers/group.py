@@ -3,6 +3,11 @@
 Calls are deterministic and draw no privacy noise, so that any of them may be done again elsewhere. Training leaves
 teachers in the workspace. Votes are added up in this process, over all teachers it has been asked for, and only the sum
 is handed out: a piece is in it once, however often it is asked for, and what dies with the process is asked anew.
+
+Where a teacher actor computes: on a CPU, or on its share of a GPU. No Ray in here.
+
+That a teacher depends on its own shard alone, to the last bit, is as true on a GPU as on one thread of a CPU: see
+`models.repeatable`.
 """
 
 from collections.abc import Sequence
@@ -13,17 +18,33 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.errors import ClusterError, ReleaseError
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Encoded, join
-from rayprivacy.teachers.devices import prepared_device
+from rayprivacy.models.trainable import repeatable
 from rayprivacy.teachers.encoding import shards_of
-from rayprivacy.teachers.kinds import TeacherKind, on
-from rayprivacy.teachers.pieces import blocks_of
-from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.head_kinds import TeacherKind, on
+from rayprivacy.teachers.spec import GroupSpec, blocks_of
 from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_votes
+
+
+def prepared_device(*, gpu: bool) -> torch.device:
+    """The device of this process, which from now on computes the same bits again.
+
+    A process that was given a share of a GPU is refused where torch finds none.
+    """
+    # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
+    torch.set_num_threads(1)
+    if not gpu:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ClusterError(
+            "resources.gpus_per_actor is set and torch finds no GPU on a node: install torch with CUDA there, or leave"
+            " the key out."
+        )
+    return repeatable(torch.device("cuda"))
 
 
 class _Shards(Sequence[Encoded]):

@@ -12,14 +12,12 @@ from functools import cached_property
 
 import torch
 
+from rayprivacy.models.adapters import next_token_loss
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded
-from rayprivacy.models.public_training import descend
-from rayprivacy.models.queries import Queries
-from rayprivacy.models.split_trunk import cut_below
-from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.models.trainable_layers import LoraLayers, at_cut, calls, select
-from rayprivacy.teachers.kinds import FILLED, State
+from rayprivacy.models.features import Encoded, Queries
+from rayprivacy.models.layers import LoraLayers, at_cut, calls, cut_below, select
+from rayprivacy.models.pretraining import descend
+from rayprivacy.teachers.head_kinds import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
 
 QUERY_ROWS = 32  # queries in one block of answers

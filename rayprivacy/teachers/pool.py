@@ -7,10 +7,18 @@ few arrays [queries, k] and the driver one. Tasks are deterministic and may be r
 
 Actors are spread over the nodes. They map the base's file where its number format is `model.dtype`, and then a node
 holds it once; otherwise each converts it for itself.
+
+The encoding of the private corpus in Ray actors, piece by piece of every part.
+
+Only the numbers of parts and of their pieces travel, of all of them: how many hold users is private, and Ray shows how
+many calls an actor had. Texts are read, and states written, where they are encoded. What is finished is known from the
+markers in the store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: a
+dead actor is replaced and its piece is done again (see `actor_pool`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,20 +27,19 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from rayprivacy.core.artifacts import Private
-from rayprivacy.core.counting import Told, nobody
-from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.sealing import Seal
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.manifest import VoteManifest
-from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.teachers.actor_pool import ActorPool, is_loss
-from rayprivacy.teachers.group import TeacherGroup
-from rayprivacy.teachers.pieces import training_pieces, voting_pieces
-from rayprivacy.teachers.places import actor_options, places
+from rayprivacy.core.console import Told, nobody
+from rayprivacy.core.errors import RayPrivacyError, ReleaseError
+from rayprivacy.core.private import Private, Seal
+from rayprivacy.models.backbone import Backbone, load_backbone
+from rayprivacy.models.features import Queries
+from rayprivacy.release.gate import VoteManifest
+from rayprivacy.release.votes import VoteMechanism
+from rayprivacy.teachers.encoding import Piece, encode_part, is_cached
+from rayprivacy.teachers.group import TeacherGroup, prepared_device
 from rayprivacy.teachers.settings import ResourcesConfig
-from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.spec import GroupSpec, actor_options, places, training_pieces, voting_pieces
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal
+from rayprivacy.work.pool import ActorPool, is_loss
 
 _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 _TRAINING = "training teachers"
@@ -165,3 +172,72 @@ def tree_sum(partials: Sequence[Any]) -> Any:
         level = [add.remote(*level[at : at + FAN_IN]) for at in range(0, len(level), FAN_IN)]
         if len(level) == 1:
             return level[0]
+
+
+_STEP = "encoding private text"
+_PIECES = 4  # for each actor at least, so that the last ones to finish do not keep the others waiting for long
+
+
+class _Encoder:
+    """An actor that encodes parts; foreign errors leave it sealed, because they may quote private text."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self._spec = spec
+
+    @cached_property
+    def _backbone(self) -> Backbone:
+        return load_backbone(self._spec.model, prepared_device(gpu=self._spec.gpu))
+
+    def ready(self) -> None:
+        """Answer, to say that the process is there."""
+
+    @_SEAL.around(_STEP)
+    def encode(self, given: tuple[int, Piece]) -> None:
+        """Encode what the store lacks of a piece of a part."""
+        part, piece = given
+        if not is_cached(self._spec, part, piece):
+            encode_part(self._spec, part, self._backbone, piece)
+
+
+def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]:
+    """Encode whatever the store lacks; yields every part of the corpus once, as it is finished.
+
+    Ray must be started. When nothing is missing, neither an actor nor the model is started. The number of pieces of a
+    part follows the number of actors, so that all of them have work, however few parts there are. Where encoding stops,
+    nothing was charged or released.
+    """
+    spec.store.prepare()
+    parts = spec.teachers.parts
+    if _all_cached(spec):
+        yield from range(parts)
+        return
+    count = places(resources)
+    encoder = ray.remote(_Encoder).options(**actor_options(resources))
+    pieces = -(-_PIECES * count // parts)
+    actors = ActorPool(lambda: encoder.remote(spec), min(count, parts * pieces))
+    left = dict.fromkeys(range(parts), pieces)
+    every = [(part, Piece(number, pieces)) for part in left for number in range(pieces)]
+    try:
+        for (part, _), _ in actors.work(_STEP, "encode", every):
+            left[part] -= 1
+            if not left[part]:
+                yield part
+    finally:
+        actors.close()
+
+
+def _all_cached(spec: GroupSpec) -> bool:
+    """Whether the store has every group; tasks name them, each those of some parts."""
+    parts = range(spec.teachers.parts)
+    tasks = min(len(parts), max(1, int(ray.cluster_resources().get("CPU", 1))))
+    check = ray.remote(_SEAL.around(_STEP)(_are_cached)).options(max_retries=3, scheduling_strategy="SPREAD")
+    failure: RayPrivacyError
+    try:
+        return all(ray.get([check.remote(spec, parts[task::tasks]) for task in range(tasks)]))
+    except RayError as error:
+        failure = _SEAL.unwrap(_STEP, error)
+    raise failure  # outside the except block, so that Ray's text does not come along
+
+
+def _are_cached(spec: GroupSpec, parts: range) -> bool:
+    return all(is_cached(spec, part) for part in parts)

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from rayprivacy.core.config import Config
-from rayprivacy.core.paths import PathKind
+from rayprivacy.core.config import Config, PathKind
 
 
 class _Defaults(NamedTuple):

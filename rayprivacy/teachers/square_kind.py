@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import torch
 
 from rayprivacy.models.adapters import HeadAdapter
-from rayprivacy.models.features import Encoded, Features
-from rayprivacy.models.queries import Queries
-from rayprivacy.teachers.kinds import FILLED, State
+from rayprivacy.models.features import Encoded, Features, Queries
+from rayprivacy.teachers.head_kinds import FILLED, State
 from rayprivacy.teachers.settings import TeachersConfig
 
 QUERY_ROWS = 32  # queries are answered in blocks of one size: the block of a query changes none of its bits

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rayprivacy.core.artifacts import digest_array, digest_json
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.vote import VoteMechanism
-from rayprivacy.teachers.kinds import FILLED, State, TeacherKind
+from rayprivacy.core.private import digest_array, digest_json
+from rayprivacy.models.features import Queries
+from rayprivacy.release.votes import VoteMechanism
+from rayprivacy.teachers.head_kinds import FILLED, State, TeacherKind
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from rayprivacy.core.artifacts import digest_bytes, digest_file, digest_json
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.files import private_directory, write_atomic
-from rayprivacy.core.journal import Journal
+from rayprivacy.core.files import Journal, private_directory, write_atomic
+from rayprivacy.core.private import digest_bytes, digest_file, digest_json
 
 _SUFFIX = ".safetensors"
 

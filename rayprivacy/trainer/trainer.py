@@ -15,36 +15,81 @@
 
 Charges, draws, files and resuming are those of every other run. Losses and norms of gradients are private:
 no metric, callback, log or checkpoint has them.
+
+A model that was handed over as an object: its digest, and the copy from which workers load it.
+
+The copy is public, like every base model, and is saved once into the storage of the run.
 """
 
+import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.train import Checkpoint, Result, RunConfig, ScalingConfig
 from rich.console import Console
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rayprivacy.blocks.steps import RayTrain
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.mirror.uris import is_uri
+from rayprivacy.core.private import digest_json
+from rayprivacy.core.uris import is_uri
 from rayprivacy.dpsgd.losses import RowLoss
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.models.backbone import Backbone, tokenizer_rules
+from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AdapterConfig, ModelConfig
 from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import MODEL, stored_recipe
 from rayprivacy.runs.drive import drive
 from rayprivacy.runs.outline import Outline
-from rayprivacy.trainer.base import GivenModel
-from rayprivacy.trainer.method import plan_training, trainer_method
-from rayprivacy.trainer.recipe import TrainerRecipe, name_of_loss
+from rayprivacy.trainer.method import TrainerRecipe, name_of_loss, plan_training, trainer_method
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A public causal language model with its tokenizer, as objects."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    digest: str  # of configuration, weights and tokenizer as they were when they were handed over
+
+    @staticmethod
+    def of(model: PreTrainedModel, tokenizer: Any) -> "GivenModel":
+        """The model with its digest; ConfigError where there is no tokenizer."""
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise ConfigError("a model was given without its tokenizer: give tokenizer=..., a Hugging Face tokenizer.")
+        return GivenModel(model, tokenizer, _digest(model, tokenizer))
+
+    def folder(self, storage: Path) -> Path:
+        """Where its copy is."""
+        return storage / f"base-{self.digest[:16]}"
+
+    def save(self, storage: Path) -> None:
+        """Save the copy, whole, unless it is there; ConfigError where the model was changed since it was given."""
+        folder = self.folder(storage)
+        if folder.is_dir():
+            return
+        if _digest(self.model, self.tokenizer) != self.digest:
+            raise ConfigError("the model was changed after it was given to the trainer: make the trainer anew.")
+        scratch = folder.with_name(f".{folder.name}")
+        shutil.rmtree(scratch, ignore_errors=True)
+        with no_progress_bars():
+            self.model.save_pretrained(scratch)
+            self.tokenizer.save_pretrained(scratch)
+        scratch.rename(folder)
+
+
+def _digest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    return digest_json([Backbone(tokenizer, 0, 0, model=model).digest, tokenizer_rules(tokenizer)])
+
 
 Keys = Mapping[str, Any]
 

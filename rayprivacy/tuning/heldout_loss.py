@@ -44,24 +44,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayprivacy.auditing.scoring import Scored, joint_losses
-from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import load_key
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.corpus.manifest import read_holdout, read_manifest
 from rayprivacy.methods.registry import method_of
 from rayprivacy.models.backbone import Backbone, load_backbone, tokenizer_rules
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.gate import Asked, Gate
 from rayprivacy.release.histogram import HistogramMechanism
 from rayprivacy.runs.account import charged_besides
+from rayprivacy.runs.audit import scored_models
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.runs.scored import scored_models
-from rayprivacy.tuning.metric import MetricConfig
-from rayprivacy.tuning.trial_charges import Owed
+from rayprivacy.tuning.budgeted import Owed
+from rayprivacy.tuning.space import MetricConfig
 
 GRID = 2**16  # counts of a unit: its loss is rounded down to a multiple of L / GRID
 _STORED = np.dtype("<i8")

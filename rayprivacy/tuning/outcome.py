@@ -1,21 +1,118 @@
-"""What a search leaves: every trial with its spend, the best recipe, and the frontier of utility against epsilon."""
+"""What a search leaves: every trial with its spend, the best recipe, and the frontier of utility against epsilon.
+
+The privacy-utility frontier of a search as a picture: every finished trial, and the line of the best ones.
+
+The memory of a search: Optuna's study in a journal file, so that a search that was killed goes on where it stopped.
+
+Trials that were running when it was killed are asked for again first: what they had charged is charged, and is not
+charged again.
+"""
 
 import json
 from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
+import optuna
 import pyarrow as pa
 import pyarrow.parquet as pq
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from ray.tune.search.optuna import OptunaSearch
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.frontier import draw_frontier
-from rayprivacy.tuning.study import open_study
-from rayprivacy.tuning.trial_charges import Owed, can_pay, live_charges
-from rayprivacy.tuning.trial_recipes import Trials, Values
+from rayprivacy.tuning.budgeted import Owed, can_pay, live_charges
+from rayprivacy.tuning.space import MetricConfig, Space
+from rayprivacy.tuning.trainable import EPSILON, UTILITY
+from rayprivacy.tuning.trials import Trials, Values
+
+Point = tuple[float, float, bool]  # epsilon, utility, whether it is the best
+
+
+def frontier(points: Sequence[Point], mode: str) -> list[tuple[float, float]]:
+    """The points that no other one matches in both, by epsilon; `mode` says whether small or large utility is good.
+
+    >>> frontier([(1, 5.0, False), (2, 6.0, False), (3, 4.0, True)], "min")
+    [(1, 5.0), (3, 4.0)]
+    """
+    sign, best, kept = 1 if mode == "min" else -1, float("inf"), []
+    for epsilon, utility, _ in sorted(points, key=lambda point: (point[0], sign * point[1])):
+        if sign * utility < best:
+            best = sign * utility
+            kept.append((epsilon, utility))
+    return kept
+
+
+def draw_frontier(points: Sequence[Point], metric: MetricConfig, path: Path) -> None:
+    """Write the picture of every finished trial as a PNG file; trials of one epsilon stand above each other."""
+    from matplotlib.figure import Figure  # an optional package, and slow to import
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    line = frontier(points, metric.mode)
+    axes.plot(*zip(*line, strict=True), drawstyle="steps-post", color="#767676", linewidth=1, label="frontier")
+    for best, marker, label in ((False, "o", "trial"), (True, "*", "best")):
+        of_kind = [point[:2] for point in points if point[2] == best]
+        if of_kind:
+            axes.plot(*zip(*of_kind, strict=True), marker, markersize=12 if best else 6, label=label)
+    good = "lower" if metric.mode == "min" else "higher"
+    axes.set(xlabel="epsilon of the trial's recipe", ylabel=f"{metric.name} ({good} is better)")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+_NAME = "search"
+_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
+
+
+def open_study(space: Space, root: Path) -> Study:
+    """The study of a search: new, or with the trials that were running enqueued again."""
+    directions = [_DIRECTIONS[mode] for _, mode in _objectives(space)]
+    study = optuna.create_study(storage=_storage(root), study_name=_NAME, directions=directions, load_if_exists=True)
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+        study.enqueue_trial(trial.params)
+    return study
+
+
+def ended(study: Study) -> list[FrozenTrial]:
+    """Trials that have their figures."""
+    return [trial for trial in study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)) if trial.values]
+
+
+def optuna_search(space: Space, root: Path, past: int) -> OptunaSearch:
+    """Ray Tune's view of the study; with the number of `past` trials, a resumed search draws others."""
+    metrics, modes = ([each[i] for each in _objectives(space)] for i in (0, 1))
+    one = len(metrics) == 1
+    return OptunaSearch(
+        {key: domain.distribution() for key, domain in space.search.items()},
+        metric=metrics[0] if one else metrics,
+        mode=modes[0] if one else modes,
+        sampler=_sampler(space, past),
+        study_name=_NAME,
+        storage=_storage(root),
+    )
+
+
+def _objectives(space: Space) -> list[tuple[str, str]]:
+    frontier = [(EPSILON, "min")] if space.objectives == "utility_and_epsilon" else []
+    return [(UTILITY, space.metric.mode), *frontier]
+
+
+def _sampler(space: Space, past: int) -> BaseSampler:
+    seed = space.seed + past
+    return RandomSampler(seed) if space.searcher == "random" else TPESampler(seed=seed, constant_liar=True)
+
+
+def _storage(root: Path) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(str(root / "study.journal")))
+
 
 State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
 

@@ -23,13 +23,11 @@ from rayprivacy.runs.account import terms_of
 from rayprivacy.runs.ledger_service import ledger_service
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
-from rayprivacy.tuning.budgeted import Candidate, PricedSearcher
-from rayprivacy.tuning.outcome import Outcome, conclude
+from rayprivacy.tuning.budgeted import Candidate, PricedSearcher, can_pay
+from rayprivacy.tuning.outcome import Outcome, conclude, ended, open_study, optuna_search
 from rayprivacy.tuning.space import Space
-from rayprivacy.tuning.study import ended, open_study, optuna_search
 from rayprivacy.tuning.trainable import EPSILON, FAILED, REFUSED, UTILITY, Trial
-from rayprivacy.tuning.trial_charges import can_pay
-from rayprivacy.tuning.trial_recipes import Trials, Values
+from rayprivacy.tuning.trials import Trials, Values
 
 # Trials stay in the driver's folder; one that was refused has no figure; results are kept here, and in one place.
 _ENVIRONMENT = {

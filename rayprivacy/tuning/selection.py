@@ -16,45 +16,109 @@ What the proof asks for, and how it is kept:
   what was charged before the first one runs.
 - only the winner leaves: figures of trials live in this process's memory, files of losers are deleted, and no
   metrics.json, report or gauge is written for any of them.
+
+Publish the winner of a selection: its text, its model, its recipe, and a certificate from the account that paid.
 """
 
 import json
 import math
+import os
 import random
 import secrets
 import shutil
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 from rich.console import Console
 
 from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.selection import select_event
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.console import repeating
 from rayprivacy.core.errors import ConfigError, ReleaseError
-from rayprivacy.core.files import private_directory, write_atomic
-from rayprivacy.core.keys import Key, load_or_create_key
-from rayprivacy.core.threads import repeating
+from rayprivacy.core.files import SHARED, private_directory, read_json, write_atomic
+from rayprivacy.core.keys import Key, Vault, load_or_create_key
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Budget
-from rayprivacy.core.vault import Vault
 from rayprivacy.corpus.sources import source_stamp
+from rayprivacy.evaluation.language import synthetic_metrics
+from rayprivacy.ledger.certificate import build_certificate, to_markdown
 from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.methods.registry import method_of
-from rayprivacy.release.trials import draw_trials
+from rayprivacy.methods.registry import load_recipe, method_of
+from rayprivacy.release.noise import draw_trials
 from rayprivacy.runs.account import settle_account
+from rayprivacy.runs.directory import METRICS
 from rayprivacy.runs.drive import drive
+from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
-from rayprivacy.tuning.metric import utility
-from rayprivacy.tuning.trial_recipes import Trials, Values
-from rayprivacy.tuning.winner import PUBLISHED, publish
+from rayprivacy.tuning.space import utility
+from rayprivacy.tuning.trials import Trials, Values
+
+PUBLISHED = "winner"
+_ASSUMPTION = (
+    "the number of trials of the search was random and stays secret, all trials were independent and cost the same, and"
+    " nothing of any trial but this one was looked at, kept or published"
+)
+
+
+def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: Key) -> None:
+    """Make the folder `winner`, whole by rename, from the winner's run directory.
+
+    The trial's own certificate is of the trial's own ledger, which is deleted; `ledger` was charged for the search.
+    """
+    budget = trials.space.budget
+    assert budget is not None
+    own = read_json(trial / "certificate.json")
+    certificate = build_certificate(
+        ledger,
+        budget.account,
+        release_id,
+        corpus_digest=own["corpus_digest"],
+        run_request=Budget(budget.epsilon, budget.delta),
+        assumptions=[*own["assumptions"], _ASSUMPTION],
+        test_key=key.is_test_key,
+        versions=own["versions"],
+        stages=[{"name": "the winner of a secret number of trials"}],
+    )
+    scratch = trials.root / f".{PUBLISHED}-{digest_json(release_id)[:8]}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    card = method_of(load_recipe(trial / "recipe.yaml")).card
+    for name in card.released_files:
+        copy = shutil.copytree if (trial / name).is_dir() else shutil.copy2
+        copy(trial / name, scratch / name)
+    _write(scratch, certificate, trials, trial)
+    texts = [str(text) for text in pq.read_table(scratch / card.texts)["text"].to_pylist()]
+    # Of the released text alone: nothing that was measured on private text leaves a selection.
+    figures = {"releasable": True, **synthetic_metrics(texts)}
+    write_atomic(scratch / METRICS, (json.dumps({"schema_version": 1, "synthetic": figures}) + "\n").encode(), SHARED)
+    _at_one_time(scratch)
+    scratch.rename(trials.root / PUBLISHED)
+
+
+def _at_one_time(folder: Path) -> None:
+    """Date everything in a folder alike: how old the model is would say how many trials came after it."""
+    now = time.time()
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, (now, now))
+
+
+def _write(folder: Path, certificate: dict[str, Any], trials: Trials, trial: Path) -> None:
+    write_atomic(folder / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
+    write_atomic(folder / "certificate.md", to_markdown(certificate).encode(), SHARED)
+    recipe = load_recipe(trial / "recipe.yaml")
+    privacy = recipe.privacy.model_copy(update={"ledger": trials.recipe({}).privacy.ledger})
+    write_atomic(folder / "recipe.yaml", dump_recipe(recipe.model_copy(update={"privacy": privacy})).encode())
+
 
 RENEW_SECONDS = 60.0
 _FORMAT = "selection-2:"  # outputs of version 0.1 are bare names

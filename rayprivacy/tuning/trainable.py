@@ -19,7 +19,7 @@ from ray import ObjectRef, tune
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
-from rayprivacy.core.sealing import Seal
+from rayprivacy.core.private import Seal
 
 # Keys of what a trial reports to Ray Tune.
 UTILITY = "utility"

@@ -10,15 +10,14 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import private_directory, read_json, write_atomic, write_json
 from rayprivacy.methods.registry import method_of
-from rayprivacy.runs.checks import tags_alone
 from rayprivacy.runs.decide import decisions
+from rayprivacy.runs.drive import tags_alone
 from rayprivacy.runs.files import Overrides
-from rayprivacy.tuning.metric import read_sentences
 from rayprivacy.tuning.outcome import Outcome
 from rayprivacy.tuning.search import run_search
 from rayprivacy.tuning.selection import run_selection
-from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trial_recipes import DECIDED, SPACE, Trials, Values
+from rayprivacy.tuning.space import load_space, read_sentences
+from rayprivacy.tuning.trials import DECIDED, SPACE, Trials, Values
 
 _TRIED = 200
 

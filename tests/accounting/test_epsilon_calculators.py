@@ -9,11 +9,10 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
 from typer.testing import CliRunner
 
+from rayprivacy.accounting.accountant import figures
 from rayprivacy.accounting.calibrate import least_sigma
-from rayprivacy.accounting.decay import decayed
-from rayprivacy.accounting.figures import figures
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.schedule import NoiseSchedule
+from rayprivacy.accounting.schedule import NoiseSchedule, decayed
 from rayprivacy.cli.epsilon import app
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 

@@ -10,9 +10,7 @@ from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAnd
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rayprivacy.accounting.events import MAX_DEPTH, from_json, to_json, validate
-from rayprivacy.accounting.fields import MAX_PARTS
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MAX_DEPTH, MAX_PARTS, MetricLocalDpEvent, from_json, to_json, validate
 from rayprivacy.core.errors import EventError
 
 sigmas = st.floats(1e-3, 1e6)

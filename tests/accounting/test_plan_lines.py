@@ -6,9 +6,8 @@ import dp_accounting as dpa
 import pytest
 from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 
-from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.metric import MetricLocalDpEvent
-from rayprivacy.accounting.plan import dominates, plan_epsilon, plan_lines, read_plan
+from rayprivacy.accounting.accountant import dominates, epsilon, plan_epsilon, plan_lines, read_plan
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import ConfigError, EventError
 
 GAUSS = dpa.GaussianDpEvent

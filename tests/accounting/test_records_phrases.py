@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.figures import at_once
+from rayprivacy.accounting.accountant import at_once, epsilon
+from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon, exact_epsilon, token_epsilon
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon, exact_epsilon, token_epsilon
-from rayprivacy.accounting.units import phrase_report, record_sampling_event
+from rayprivacy.accounting.published import phrase_report, record_sampling_event
 from rayprivacy.core.errors import ConfigError, EventError
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.accounting.renyi import ORDERS, best_order, epsilon_at, rdp, rdp_cap
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget

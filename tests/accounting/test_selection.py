@@ -18,7 +18,7 @@ from rayprivacy.accounting.selection import (
     trials_from_uniform,
 )
 from rayprivacy.core.errors import ConfigError, EventError
-from rayprivacy.release.trials import draw_trials
+from rayprivacy.release.noise import draw_trials
 
 INF = math.inf
 CASES = [(mean, shape) for mean in (1.05, 3.0, 40.0) for shape in (0.0, 0.3, 1.0, 2.5, INF)]

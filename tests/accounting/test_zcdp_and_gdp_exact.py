@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.accounting.accountant import gdp_cost, gdp_mu_squared, total_mu_squared
-from rayprivacy.accounting.exact import round_up, total
-from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.zcdp import epsilon_of_rho, rho, rho_cap
+from rayprivacy.accounting.events import round_up, total
+from rayprivacy.accounting.gaussian import epsilon_of, epsilon_of_rho, rho, rho_cap
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 

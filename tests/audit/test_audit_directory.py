@@ -18,18 +18,17 @@ from plain_shards import write_shards
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from rayprivacy.auditing.bounds import clopper_pearson
+from rayprivacy.auditing.bounds import Profile, clopper_pearson
 from rayprivacy.auditing.canaries import CanaryPlan, canaries, canary_rows, record_plan
 from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
-from rayprivacy.auditing.population import Population
-from rayprivacy.auditing.profile import Profile
+from rayprivacy.auditing.scoring import Population
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import Key, create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import read_holdout, read_part
+from rayprivacy.corpus.manifest import read_holdout, read_part
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.save import save_model

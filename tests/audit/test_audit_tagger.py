@@ -16,22 +16,20 @@ from small_tagger import INTENTS, SLOTS
 from typer.testing import CliRunner
 
 from rayprivacy.auditing.directory import RunAudit, audit_run
-from rayprivacy.auditing.membership import shadow_attack
-from rayprivacy.auditing.population import Population
-from rayprivacy.auditing.roc import auc
-from rayprivacy.auditing.shadows import Shadow, inside_of
+from rayprivacy.auditing.membership import auc, shadow_attack
+from rayprivacy.auditing.scoring import Population, Shadow, inside_of
 from rayprivacy.cli import app
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.dpsgd.tagger_loss import TaggerLoss, in_order
 from rayprivacy.dpsgd.units import documents_of
 from rayprivacy.methods.edp_sgd.recipe import METHOD
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
+from rayprivacy.runs.audit import attacked_models
 from rayprivacy.runs.files import dump_recipe
-from rayprivacy.runs.scored import attacked_models
+from rayprivacy.tagging.loss import TaggerLoss, in_order
 
 USERS, PARTS, SHADOWS = 120, 2, 4
 WORDS = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rayprivacy.accounting.gaussian import delta_of
-from rayprivacy.auditing.bounds import Counts, clopper_pearson, compare, counts_at, epsilon_lower_bound
-from rayprivacy.auditing.profile import Profile
+from rayprivacy.auditing.bounds import Counts, Profile, clopper_pearson, compare, counts_at, epsilon_lower_bound
 from rayprivacy.core.errors import ConfigError
 
 TRIALS = 4000  # in each world

@@ -12,10 +12,24 @@ import pytest
 import torch
 from scipy import stats
 
-from rayprivacy.auditing.canaries import PLAN_FILE, CanaryPlan, canaries, canary_rows, read_plan, record_plan
-from rayprivacy.auditing.exposure import exposure, leaked, rank, ranks
+from rayprivacy.auditing.canaries import (
+    CANDIDATES,
+    KINDS,
+    PLAN_FILE,
+    CanaryPlan,
+    Kind,
+    canaries,
+    canary_rows,
+    candidates,
+    exposure,
+    leaked,
+    rank,
+    ranks,
+    read_plan,
+    record_plan,
+    squeezed,
+)
 from rayprivacy.auditing.scoring import ModelLoss
-from rayprivacy.auditing.secrets import CANDIDATES, KINDS, Kind, candidates, squeezed
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
 from rayprivacy.models.backbone import Backbone

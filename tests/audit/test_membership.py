@@ -10,9 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from rayprivacy.auditing.membership import calibrated, likelihood_ratio, offline_ratio, plain, shadow_attack
-from rayprivacy.auditing.profile import Profile
-from rayprivacy.auditing.roc import auc, auc_interval, curve, operating_points
+from rayprivacy.auditing.bounds import Profile
+from rayprivacy.auditing.membership import (
+    auc,
+    auc_interval,
+    calibrated,
+    curve,
+    likelihood_ratio,
+    offline_ratio,
+    operating_points,
+    plain,
+    shadow_attack,
+)
 from rayprivacy.core.errors import ConfigError
 
 Array = np.ndarray[Any, Any]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rayprivacy.auditing.overlap import Overlap
+from rayprivacy.auditing.extraction import Overlap
 from rayprivacy.core.errors import ConfigError
 
 PRIVATE = [

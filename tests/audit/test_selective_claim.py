@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from rayprivacy.auditing import directory
-from rayprivacy.auditing.canaries import CanaryPlan, canaries
+from rayprivacy.auditing.bounds import Profile
+from rayprivacy.auditing.canaries import CanaryPlan, canaries, canary_figures, least_chance
 from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
-from rayprivacy.auditing.planted import canary_figures, least_chance
-from rayprivacy.auditing.profile import Profile
-from rayprivacy.auditing.roc import operating_points
+from rayprivacy.auditing.membership import operating_points
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_json
 from rayprivacy.core.keys import Key
@@ -23,7 +22,7 @@ from rayprivacy.core.units import AccountKind, Budget, PrivacyUnit
 from rayprivacy.methods.domain_private.plan import plan_run
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.reporting.attack_figures import roc, roc_legend
+from rayprivacy.reporting.figures import roc, roc_legend
 from rayprivacy.reporting.inputs import Audit, read_model
 
 NOISY = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rayprivacy.auditing.membership import plain
-from rayprivacy.auditing.roc import auc
+from rayprivacy.auditing.membership import auc, plain
+from rayprivacy.auditing.scoring import Read, Shadow, inside_of, shadow_scores
 from rayprivacy.auditing.settings import AuditConfig
-from rayprivacy.auditing.shadows import Read, Shadow, inside_of, shadow_scores
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 

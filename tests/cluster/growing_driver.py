@@ -5,16 +5,16 @@ import sys
 
 import ray
 
-from rayprivacy.runs import demand
+from rayprivacy.runs import context
 from rayprivacy.runs.recipe import StageNeeds
 
 
 def _found() -> list[object]:
     sentences: list[str] = []
-    demand.await_machines(StageNeeds(stage="teachers", cpus=2), sentences.append)
+    context.await_machines(StageNeeds(stage="teachers", cpus=2), sentences.append)
     first = ray.cluster_resources().get("CPU", 0)
-    demand.MINUTES = 0.05
-    demand.await_machines(StageNeeds(stage="teachers", cpus=1000), sentences.append)
+    context.MINUTES = 0.05
+    context.await_machines(StageNeeds(stage="teachers", cpus=1000), sentences.append)
     return [first, sentences]
 
 

@@ -15,7 +15,7 @@ import psutil
 from ray.job_submission import JobSubmissionClient
 from zygote import Forked, fork
 
-from rayprivacy.cluster.client import connect
+from rayprivacy.cluster.submit import connect
 
 TOKEN = "0123456789abcdef" * 4
 METRICS = {"RAY_metrics_report_interval_ms": "2000"}  # not ten seconds, in which a small run comes and goes

@@ -20,8 +20,8 @@ from toy_bench import Bench
 from toy_method import LENGTHS
 
 import rayprivacy as rp
-from rayprivacy.runs import demand
-from rayprivacy.runs.demand import await_machines
+from rayprivacy.runs import context
+from rayprivacy.runs.context import await_machines
 from rayprivacy.runs.recipe import StageNeeds
 
 DRIVER = Path(__file__).with_name("growing_driver.py")
@@ -41,7 +41,7 @@ def _said(needs: StageNeeds) -> list[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "MINUTES", 0.01)
+    monkeypatch.setattr(context, "MINUTES", 0.01)
 
 
 def _pending() -> set[str]:

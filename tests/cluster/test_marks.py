@@ -29,12 +29,12 @@ from marked import (
 )
 
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.runs.superseded import MEASURED
+from rayprivacy.runs.directory import MEASURED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 DIES_DRAWING = """
-from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.release.votes import VoteMechanism
 def draw(self, sums):
     os.kill(os.getpid(), signal.SIGKILL)
 VoteMechanism.draw = draw
@@ -44,7 +44,7 @@ BY_TIME = ("_StatsActor.get_datasets", "JobSupervisor.ping")
 # Ray exports metrics every two seconds here, and this step alone would take less.
 LINGERS = """
 import time
-from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.release.votes import VoteMechanism
 REAL = VoteMechanism.draw
 def draw(self, sums):
     time.sleep(4)

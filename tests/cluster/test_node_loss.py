@@ -11,12 +11,13 @@ from node_loss import GENERATOR, SEQPATE, Driver, Job, Nodes
 from ray.exceptions import GetTimeoutError
 
 from rayprivacy.core.errors import CorpusError, LedgerError
-from rayprivacy.corpus import piecework, shards
+from rayprivacy.corpus import shards
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
+from rayprivacy.work import pieces
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -187,18 +188,18 @@ def test_sharding_that_loses_processes_again_and_again_gives_up(
     def task(*_: object) -> None:
         late()
 
-    lost = piecework._round
+    lost = pieces._round
 
     def counted(*arguments: Any) -> Any:
         attempts.append(None)
         return lost(*arguments)
 
-    monkeypatch.setattr(piecework, "_round", counted)
-    monkeypatch.setattr(piecework, "_task", task)
+    monkeypatch.setattr(pieces, "_round", counted)
+    monkeypatch.setattr(pieces, "_task", task)
     config = load_recipe(seqpate.recipe, ()).corpus
     with pytest.raises(CorpusError, match="lost processes 3 times") as caught:
         shards.shard_corpus(config, seqpate.folder / "secret.key", 4, 2, tmp_path / "shards")
-    assert len(attempts) == piecework.ATTEMPTS
+    assert len(attempts) == pieces.ATTEMPTS
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert not (tmp_path / "shards" / "manifest.json").exists()
 

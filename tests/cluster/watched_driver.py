@@ -25,7 +25,7 @@ import ray
 from rayprivacy.cli import main
 from rayprivacy.corpus import shards
 from rayprivacy.dpsgd import train
-from rayprivacy.generation import sampling_actors
+from rayprivacy.generation import writing
 from rayprivacy.methods.generator import plan
 from rayprivacy.teachers import pool
 
@@ -114,7 +114,7 @@ def _watched_group(points: Points) -> type:
 
 
 def _watched_sampler(points: Points) -> type:
-    class Watched(sampling_actors.SamplingActor):
+    class Watched(writing.SamplingActor):
         """An actor that is caught when it is given a block of prompts."""
 
         def sample(self, *args: Any) -> Any:
@@ -146,7 +146,7 @@ def _watch(points: Points) -> None:
     shards._write = _stopped(shards._write, points)
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
     train.train_worker = _watched_worker(train.train_worker, points)
-    sampling_actors.SamplingActor = _watched_sampler(points)  # type: ignore[misc]
+    writing.SamplingActor = _watched_sampler(points)  # type: ignore[misc]
     plan.PART_FILES = int(os.environ.get("PART_FILES", plan.PART_FILES))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rayprivacy.ledger import gauges
+from rayprivacy.ledger import service
 from rayprivacy.runs import progress
 from rayprivacy.runs.plan import MODELS_MEASURED, PARTS_SHARDED, STEPS_DONE, TEXTS_WRITTEN
 
@@ -21,7 +21,7 @@ METRIC = re.compile(r"\bray_[a-z_]+")
 
 
 def exported() -> set[str]:
-    accounts = {f"ray_rayprivacy_account_{name}" for name in gauges.GAUGES}
+    accounts = {f"ray_rayprivacy_account_{name}" for name in service.GAUGES}
     return accounts | {f"ray_rayprivacy_{name}" for name in progress._GAUGES}
 
 
@@ -64,12 +64,12 @@ def test_no_query_names_what_is_counted() -> None:
 def test_each_exported_count_has_a_panel(variable: str, gauges: set[str]) -> None:
     (panel,) = [panel for panel in DASHBOARD["panels"] if panel.get("repeat") == variable]
     asked = {name for target in panel["targets"] for name in METRIC.findall(target["expr"])}
-    assert asked == gauges
+    assert asked == service
     assert f"${variable}" in panel["title"]
     query = variables()[variable]["query"]
     assert query.startswith("label_values(")
     assert query.endswith(", what)"), "its values are read from the gauges"
-    assert set(METRIC.findall(query)) <= gauges
+    assert set(METRIC.findall(query)) <= service
     assert variables()[variable]["current"]["value"] == "$__all"
     assert variables()[variable]["multi"], "a panel repeats over the chosen values"
 

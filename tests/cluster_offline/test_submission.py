@@ -13,11 +13,9 @@ from ray.job_submission import JobStatus
 from typer.testing import CliRunner
 
 from rayprivacy.cli import app
-from rayprivacy.cluster.client import connect, read_token
 from rayprivacy.cluster.job import RECIPE_FILE, run_job
-from rayprivacy.cluster.parcel import parcel
 from rayprivacy.cluster.paths import check_out, check_recipe_paths
-from rayprivacy.cluster.submit import exit_code
+from rayprivacy.cluster.submit import connect, exit_code, parcel, read_token
 from rayprivacy.core.errors import ClusterError, ConfigError, KeyFileError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.runs.recipe import Recipe

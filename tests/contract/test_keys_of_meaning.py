@@ -15,8 +15,7 @@ from rayprivacy.runs.account import open_account
 from rayprivacy.runs.meaning import KEYS, meaning_of
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.sanitize.settings import SanitizeConfig
-from rayprivacy.trainer.method import trainer_method
-from rayprivacy.trainer.recipe import TrainerRecipe
+from rayprivacy.trainer.method import TrainerRecipe, trainer_method
 from rayprivacy.tuning.space import FIXED_KEYS, SEARCHABLE
 
 RECIPES = [*(method_named(name).recipe for name in rp.method_names()), TrainerRecipe]

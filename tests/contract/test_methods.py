@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 import rayprivacy as rp
-from rayprivacy.core.paths import PathKind, path_keys
+from rayprivacy.core.config import PathKind, path_keys
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import METHODS, method_named, parse_recipe
 from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
-from rayprivacy.runs.elsewhere import elsewhere
-from rayprivacy.runs.shadows import shadow_recipe
+from rayprivacy.runs.audit import shadow_recipe
+from rayprivacy.runs.recipe import elsewhere
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "jobs").rglob("*.yaml"))

@@ -11,15 +11,14 @@ import yaml
 from pydantic import BaseModel
 
 import rayprivacy as rp
-from rayprivacy.core.config import Config
-from rayprivacy.core.paths import PRIVATE_SIDE, PUBLIC_SIDE, PathKind, path_keys
+from rayprivacy.core.config import PRIVATE_SIDE, PUBLIC_SIDE, Config, PathKind, path_keys
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.methods.registry import METHODS, method_named, parse_recipe
 from rayprivacy.runs.files import overridden
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.trainer.recipe import TrainerRecipe
+from rayprivacy.trainer.method import TrainerRecipe
 from rayprivacy.tuning.space import Space, load_space
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 CONFIGS: dict[str, type[Config]] = {
     **{name: method_named(name).recipe for name in METHODS},
@@ -95,7 +94,7 @@ def test_every_key_that_takes_free_text_is_a_marked_place_or_known_to_be_none(na
     config = CONFIGS[name]
     leaves = dict(_leaves(config))
     unknown = {key for key, marked in leaves.items() if not marked} - NO_PLACES
-    assert not unknown, "mark the field with a PathKind (see core/paths.py), or add it to NO_PLACES"
+    assert not unknown, "mark the field with a PathKind (see core/config.py), or add it to NO_PLACES"
     assert set(path_keys(config, *PathKind)) >= {key for key, marked in leaves.items() if marked}
     assert {"corpus.source", "model.base"} <= set(path_keys(config, *PathKind)) or name in ("space", "evaluation")
 

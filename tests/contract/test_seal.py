@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import rayprivacy
-from rayprivacy.core.artifacts import Released
+from rayprivacy.core.private import Released
 
 PACKAGE = Path(rayprivacy.__file__).parent
 
@@ -17,7 +17,7 @@ def _files_with(word: str) -> set[str]:
 def test_only_the_release_layer_touches_the_seal() -> None:
     users = _files_with("RELEASE_SEAL")
     assert "release/gate.py" in users
-    assert {name for name in users if not name.startswith("release/")} == {"core/artifacts.py"}
+    assert {name for name in users if not name.startswith("release/")} == {"core/private.py"}
 
 
 def test_only_the_release_layer_imports_opendp() -> None:

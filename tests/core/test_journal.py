@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayprivacy.core.journal import TABLE, Journal
+from rayprivacy.core.files import TABLE, Journal
 
 
 def add(folder: Path, file: str, node: str = "one", **facts: int) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rayprivacy.core.artifacts import Private, Released
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import KEY_BYTES, Key, create_key, load_key, load_or_create_key
+from rayprivacy.core.private import Private, Released
 from rayprivacy.core.units import Budget
 
 

@@ -12,11 +12,8 @@ import pytest
 from s3_server import SECRET, Bucket, serving
 
 from rayprivacy.core.errors import ConfigError, CorpusError, StorageError
-from rayprivacy.core.mirror import Mirror
-from rayprivacy.core.mirror.manifest import Manifest
-from rayprivacy.core.mirror.mirror import default_folder
-from rayprivacy.core.mirror.remote import Store
-from rayprivacy.core.mirror.uris import identity, open_uri, shown
+from rayprivacy.core.storage import Manifest, Mirror, Store, default_folder
+from rayprivacy.core.uris import identity, open_uri, shown
 
 RUN = {
     "recipe.yaml": b"method: seqpate\n",

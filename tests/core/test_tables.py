@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from rayprivacy.core.tables import WholeTable
+from rayprivacy.core.console import WholeTable
 
 NAMES = ["nearest_distance_mean", "[bold]", "most_frequent_label_accuracy"]
 FIGURES = ["0.08412 [0.07913, 0.08944]", "", "1.234e+04 [1.1e+04, 1.3e+04]"]

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from rayprivacy.core.threads import SPINS, repeating
+from rayprivacy.core.console import SPINS, repeating
 
 PATIENCE = 30.0
 

@@ -5,8 +5,7 @@ import pickle
 import pytest
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.keys import Key
-from rayprivacy.core.vault import Vault
+from rayprivacy.core.keys import Key, Vault
 
 
 def test_a_vault_decrypts_what_it_encrypted_and_nothing_else() -> None:

@@ -9,12 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
-from rayprivacy.corpus.listing import check_columns, columns_of, locate
-from rayprivacy.corpus.prompts import load_prompts
-from rayprivacy.corpus.readers import read_pieces
+from rayprivacy.corpus.public import load_prompts
 from rayprivacy.corpus.sealing import sealed, unwrap
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import check_source
+from rayprivacy.corpus.sources import check_columns, check_source, columns_of, locate, read_pieces
 
 
 def read(data: str, kind: str):

@@ -2,14 +2,13 @@
 
 import pyarrow as pa
 
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import Dropped
+from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest, read_manifest
-from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import ShardManifest, read_manifest, write_part
+from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.users import Dropped
 
 KEY = Key.for_tests()
 LAYOUT = Layout(CorpusConfig(labels=("topic",), max_records_per_user=3, holdout=0.3), shards=7, per_part=2)

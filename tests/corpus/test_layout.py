@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import bound
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, held_out, prepare
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.users import clean
+from rayprivacy.corpus.users import bound, clean
 
 KEY = Key.for_tests()
 ODD_IDS = [

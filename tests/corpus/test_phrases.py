@@ -17,16 +17,12 @@ from hypothesis import strategies as st
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.parts import write_part
-from rayprivacy.corpus.phrases import MASK, PhraseFile, Phrases, cut_between_words, load_phrases, words_of
+from rayprivacy.corpus.manifest import ShardManifest, write_part
+from rayprivacy.corpus.phrases import MASK, PhraseFile, Phrases, cut_between_words, load_phrases, tidy, words_of
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.users import clean
-from rayprivacy.corpus.verify import verify_shards
-from rayprivacy.corpus.verify_phrases import _line, shards_per_phrase
+from rayprivacy.corpus.users import Dropped, clean
+from rayprivacy.corpus.verify import _line, shards_per_phrase, verify_shards
 
 KEY, PHRASE = Key.for_tests(), PrivacyUnit.PHRASE
 MOST, SHARDS = 2, 6

@@ -16,19 +16,17 @@ from hypothesis import strategies as st
 from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus import readers, sources, spill
-from rayprivacy.corpus.bounding import PLACE, Dropped, bound
+from rayprivacy.corpus import sources, spill
 from rayprivacy.corpus.framing import framed, marked
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import first_holdout, part_tables, read_holdout, read_part, write_part
-from rayprivacy.corpus.piecework import Bench
-from rayprivacy.corpus.ranges import cut
+from rayprivacy.corpus.manifest import ShardManifest, first_holdout, part_tables, read_holdout, read_part, write_part
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
+from rayprivacy.corpus.shards import cut
 from rayprivacy.corpus.sources import check_source, read_share, shares_of
 from rayprivacy.corpus.spill import Range, Spill
-from rayprivacy.corpus.users import clean
+from rayprivacy.corpus.users import PLACE, Dropped, bound, clean
 from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.work.pieces import Bench
 
 KEY = Key.for_tests()
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
@@ -61,7 +59,7 @@ def test_stretches_of_a_jsonl_file_are_all_of_it(stripes: int, start: str) -> No
     read: list[str] = []
     for stripe in range(stripes):
         stream = pa.BufferReader(lines.encode())
-        for piece in readers.read_pieces(stream, "jsonl", ["user", "text"], (stripe, stripes)):
+        for piece in sources.read_pieces(stream, "jsonl", ["user", "text"], (stripe, stripes)):
             read += piece["text"].to_pylist()
     assert read == texts
 
@@ -109,7 +107,7 @@ def test_places_are_rows_of_files_however_these_are_cut(
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(row) for row in table.to_pylist()))
     for share_bytes in (sources.SHARE_BYTES, 100):
         monkeypatch.setattr(sources, "SHARE_BYTES", share_bytes)
-        monkeypatch.setattr(readers, "_PIECE_LINES", 90 if share_bytes > 100 else 4)
+        monkeypatch.setattr(sources, "_PIECE_LINES", 90 if share_bytes > 100 else 4)
         for file in ("one.parquet", "many.parquet", "rows.csv", "rows.jsonl"):
             config = CorpusConfig(source=str(tmp_path / file), user="user" if users else None)
             shares, stamp = shares_of(config, by_place=True), check_source(config)
@@ -156,7 +154,7 @@ def blocks(rows: int, users: int, count: int, by_place: bool) -> list[pa.Table]:
 def sharded(out: Path, layout: Layout, range_bytes: int, monkeypatch: pytest.MonkeyPatch) -> ShardManifest:
     """What `shard_corpus` does, without Ray, from marks and stretches of a few rows."""
     monkeypatch.setattr(spill, "MARK_BYTES", 2000)
-    monkeypatch.setattr("rayprivacy.corpus.ranges.MARK_BYTES", 2000)
+    monkeypatch.setattr("rayprivacy.corpus.shards.MARK_BYTES", 2000)
     monkeypatch.setattr(spill, "_STRETCH_ROWS", 16)
     kept = Spill(out / ".rows")
     kept.prepare()

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.core.sealing import Seal
-from rayprivacy.corpus import piecework
-from rayprivacy.corpus.piecework import Bench, work_off
+from rayprivacy.core.private import Seal
+from rayprivacy.work import pieces as piecework
+from rayprivacy.work.pieces import Bench, work_off
 
 
 class _Orders:

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped, bound
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.parts import read_part, write_part
+from rayprivacy.corpus.manifest import ShardManifest, read_part, write_part
+from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import check_size
+from rayprivacy.corpus.users import Dropped, bound
 from rayprivacy.corpus.verify import verify_shards
 
 KEY, RECORD = Key.for_tests(), PrivacyUnit.RECORD

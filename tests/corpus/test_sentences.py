@@ -2,7 +2,7 @@
 
 import pytest
 
-from rayprivacy.corpus.sentences import first_sentences
+from rayprivacy.corpus.public import first_sentences
 
 
 @pytest.mark.parametrize(

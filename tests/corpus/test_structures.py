@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.grammar import Grammar, read_rules
-from rayprivacy.corpus.structures import LITERAL, constants_of, names, without_literals
 from rayprivacy.evaluation.trees import tree_figures
+from rayprivacy.structures.grammar import Grammar, read_rules
+from rayprivacy.structures.trees import LITERAL, constants_of, names, without_literals
 
 ROOT = Path(__file__).parents[2]
 REQUEST = '{"intent": "Play", "slots": {"artist": "Play it", "years": [1999, true, null, {"of": "Play"}]}}'

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.grammar import lispress, read_functions
-from rayprivacy.corpus.trees import MOST_LEVELS, TreeError, anonymised, depth, functions, parse, parsed, written
+from rayprivacy.structures.grammar import lispress, read_functions
+from rayprivacy.structures.trees import MOST_LEVELS, TreeError, anonymised, depth, functions, parse, parsed, written
 
 REAL = [
     '(Yield (Event.attendees (singleton (QueryEventResponse.results (Event.subject_? (?~= "dinner"))))))',

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.corpus.bounding import Dropped
-from rayprivacy.corpus.users import canonical_users, clean, whole
+from rayprivacy.corpus.users import Dropped, canonical_users, clean, whole
 
 
 def users_of(values, kind=None):

@@ -19,10 +19,10 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.engines import deepspeed_setup
+from rayprivacy.dpsgd.clipping import MicroBatch, micro_batches
+from rayprivacy.dpsgd.engines import zero as deepspeed_setup
 from rayprivacy.dpsgd.engines.engine import Engine, StepNoise, make_engine
 from rayprivacy.dpsgd.engines.zero import ZeroEngine
-from rayprivacy.dpsgd.microbatches import MicroBatch, micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig

@@ -15,18 +15,17 @@ from small_tagger import INTENTS, SLOTS, labelled
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Document, physical_batches
+from rayprivacy.dpsgd.clipping import micro_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import own_losses
-from rayprivacy.dpsgd.microbatches import micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
-from rayprivacy.dpsgd.tagger_loss import TaggerLoss
 from rayprivacy.methods.edp_sgd.reading import TaggedRows
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.tagger_settings import TaggerConfig
-from rayprivacy.models.tags import Tags
 from rayprivacy.models.trainable import trainable
+from rayprivacy.tagging.loss import TaggerLoss
+from rayprivacy.tagging.settings import TaggerConfig, Tags
 
 TAGS, TOKENS, RATE = Tags(INTENTS, SLOTS), 60, 1e3  # so large that rounding of the weights does not matter
 LOSS = TaggerLoss(len(TAGS.all_intents), len(TAGS.names))

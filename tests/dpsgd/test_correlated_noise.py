@@ -9,10 +9,9 @@ import torch
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd import correlated_noise as module
-from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
-from rayprivacy.dpsgd.noise import KeyedNoise
-from rayprivacy.release.strategy import prefix_strategy
+from rayprivacy.dpsgd import noise as module
+from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
+from rayprivacy.release.step_mechanism import prefix_strategy
 
 RUN, NAME, STEPS, SIZE = "run-1", "model.layers.0.weight", 12, 5000
 KEYED = KeyedNoise(Key.for_tests(), RUN)

@@ -14,9 +14,8 @@ from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
 from rayprivacy.dpsgd.engines.engine import StepNoise
-from rayprivacy.dpsgd.engines.manifest import Fragment
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer
-from rayprivacy.dpsgd.engines.partitions import Partition, Piece
+from rayprivacy.dpsgd.engines.state import Fragment, Partition, Piece
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import OptimizerConfig
@@ -169,7 +168,7 @@ def test_zero_needs_a_group_a_stage_and_deepspeed(pair: Ranks, monkeypatch: pyte
     assert all(
         "resources.offload needs resources.zero 1, 2 or 3" in each for each in pair.run(refused, Case("gpt2", 0, True))
     )
-    from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed
+    from rayprivacy.dpsgd.engines.zero import find_deepspeed
 
     monkeypatch.setitem(sys.modules, "deepspeed", None)
     with pytest.raises(ConfigError, match=r'resources\.zero needs .* pip install "rayprivacy\[deepspeed\]"'):

@@ -15,8 +15,7 @@ from per_example_reference import (
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping, Lazy
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, Lazy
 from rayprivacy.models.norms import Recorder
 
 TOLERANCE = 1e-5

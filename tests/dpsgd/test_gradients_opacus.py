@@ -6,13 +6,12 @@ from per_example_reference import lengths_of, row_losses, tiny_batch, tiny_model
 from torch import nn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind
 from rayprivacy.models.norms import Recorder
 
 pytest.importorskip("opacus")
 
-from rayprivacy.dpsgd.opacus_gradients import OpacusGradients
+from rayprivacy.dpsgd.clipping import OpacusGradients
 
 
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])

@@ -13,11 +13,9 @@ from scipy import stats
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import packed
-from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind, MicroBatchGradients
 from rayprivacy.dpsgd.engines.engine import StepNoise
-from rayprivacy.dpsgd.gradients import BookKeeping
 from rayprivacy.dpsgd.layer_scale import LEAST, scales_of_gradients, scales_of_weights
-from rayprivacy.dpsgd.microbatches import MicroBatchGradients
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.release.step_mechanism import NoisySteps
 

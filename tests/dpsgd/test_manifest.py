@@ -5,7 +5,7 @@ import torch
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd.engines.manifest import Fragment, check_manifest
+from rayprivacy.dpsgd.engines.state import Fragment, check_manifest
 from rayprivacy.dpsgd.noise import KeyedNoise
 
 SIZES = {"weight": 10, "bias": 3}

@@ -14,7 +14,7 @@ from rank_processes import Ranks
 
 from rayprivacy.core.keys import create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.dpsgd.worker import Job

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, Document
-from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
-from rayprivacy.dpsgd.microbatches import MicroBatchGradients, mean_losses, micro_batches
+from rayprivacy.dpsgd.clipping import Clipping, ClippingKind, MicroBatchGradients, mean_losses, micro_batches
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 
 KEY, PARTS, OF_PART, NORM, WIDTH = Key.for_tests(), 4, 3, 0.7, 8

@@ -9,11 +9,10 @@ import pytest
 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd import units
 from rayprivacy.dpsgd.sampler import PoissonSampler, unit_tag
-from rayprivacy.dpsgd.unit_file import UnitFile
-from rayprivacy.dpsgd.units import Reading, documents_of, read_units, shares_of_rank
+from rayprivacy.dpsgd.units import Reading, UnitFile, documents_of, read_units, shares_of_rank
 
 ROWS = [
     ("ann", "hello how are you today", "food"),

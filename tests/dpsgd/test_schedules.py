@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from rayprivacy.dpsgd.schedules import chances, draw, expected_noisy
+from rayprivacy.methods.domain_private.schedules import chances, draw, expected_noisy
 
 
 @pytest.mark.parametrize(

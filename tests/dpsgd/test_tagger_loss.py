@@ -17,21 +17,17 @@ from transformers import AutoModelForTokenClassification, T5Config
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, Document, packed, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, MicroBatchGradients, mean_losses, micro_batches
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import own_losses
-from rayprivacy.dpsgd.microbatches import MicroBatchGradients, mean_losses, micro_batches
-from rayprivacy.dpsgd.tagger_loss import TaggerLoss, Unpacked, logits_of, predicted
 from rayprivacy.methods.edp_sgd.reading import TaggedRows
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.tagger import check_length, load_tagger
-from rayprivacy.models.tagger_settings import TaggerConfig
-from rayprivacy.models.tagger_shape import saved_tagger
-from rayprivacy.models.tags import Tags
 from rayprivacy.models.trainable import merged, trainable
+from rayprivacy.tagging.loss import TaggerLoss, Unpacked, logits_of, predicted
+from rayprivacy.tagging.model import check_length, load_tagger, saved_tagger
+from rayprivacy.tagging.settings import TaggerConfig, Tags
 
 NORM, TOKENS, MOST, TAGS = 0.5, 128, 14, Tags(INTENTS, SLOTS)
 LOSS = TaggerLoss(len(TAGS.all_intents), len(TAGS.names))

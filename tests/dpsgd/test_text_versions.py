@@ -19,7 +19,7 @@ from changing_noise import changing
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses

@@ -21,11 +21,11 @@ from changing_noise import changing
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
+from rayprivacy.dpsgd.clipping import micro_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
-from rayprivacy.dpsgd.engines.sums import add_up
+from rayprivacy.dpsgd.engines.zero import add_up
 from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
 from rayprivacy.dpsgd.losses import own_losses, row_losses
-from rayprivacy.dpsgd.microbatches import micro_batches
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.models.backbone import Backbone

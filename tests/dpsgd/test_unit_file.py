@@ -9,12 +9,10 @@ import pytest
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd import unit_file
-from rayprivacy.dpsgd.ahead import ahead
-from rayprivacy.dpsgd.batches import Document
+from rayprivacy.dpsgd import units as unit_file
+from rayprivacy.dpsgd.batches import Document, ahead
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
-from rayprivacy.dpsgd.unit_file import UnitFile
-from rayprivacy.dpsgd.units import shares_of_rank
+from rayprivacy.dpsgd.units import UnitFile, shares_of_rank
 
 KEY = Key.for_tests()
 

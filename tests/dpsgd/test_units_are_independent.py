@@ -19,12 +19,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, OpacusGradients
 from rayprivacy.dpsgd.engines.engine import make_engine
-from rayprivacy.dpsgd.gradients import BookKeeping
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import row_losses
-from rayprivacy.dpsgd.opacus_gradients import OpacusGradients
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import _with_lora

@@ -13,11 +13,10 @@ from engine_cases import PAD, tiny_model
 from test_units_are_independent import NORM, _company, _model, _newcomers
 
 from rayprivacy.dpsgd.batches import physical_batches
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.independence import check_independence
 from rayprivacy.dpsgd.losses import row_losses
-from rayprivacy.models.repeatable import repeatable
+from rayprivacy.models.trainable import repeatable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import sqrtm
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.distances import frechet, gaussian_frechet, jensen_shannon, mauve, total_variation
+from rayprivacy.evaluation.fidelity import frechet, gaussian_frechet, jensen_shannon, mauve, total_variation
 
 
 def _covariance(draw: np.random.Generator, size: int, rank: int) -> np.ndarray:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.evaluation.downstream import downstream, labelled
 from rayprivacy.evaluation.texts import Texts, plain
+from rayprivacy.evaluation.words import downstream, labelled
 
 WORDS = {
     "tea": ["green", "black", "hot", "cup", "milk", "honey"],

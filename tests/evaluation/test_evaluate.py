@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError
-from rayprivacy.evaluation import fluency
+from rayprivacy.evaluation import language
 from rayprivacy.evaluation.evaluate import FEW_USERS, NO_HALVES, NO_HOLDOUT, NO_USERS, evaluate
+from rayprivacy.evaluation.figures import markdown
 from rayprivacy.evaluation.settings import EvaluationConfig
-from rayprivacy.evaluation.summary import markdown
 from rayprivacy.evaluation.texts import Texts, draw, plain
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +27,7 @@ LSA_ONLY = EvaluationConfig(embeddings=("tfidf",), base=None)
 def _fewer_texts_for_bleu() -> Iterator[None]:
     """It compares every text with every other, and takes nine tenths of an evaluation so small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fluency, "BLEU_TEXTS", 40)
+        patch.setattr(language, "BLEU_TEXTS", 40)
         yield
 
 

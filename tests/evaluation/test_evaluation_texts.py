@@ -12,7 +12,7 @@ import pytest
 from pyarrow import csv
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.corpus import readers
+from rayprivacy.corpus import sources
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.texts import LEAST_TEXTS, MAX_CHARS, Texts, halves, plain, read_texts, sample, text_blocks
 
@@ -74,7 +74,7 @@ def test_a_folder_is_one_corpus(tmp_path: Path) -> None:
 
 
 def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_PIECE_LINES", 2000)
+    monkeypatch.setattr(sources, "_PIECE_LINES", 2000)
     rows = 40_000
     columns = {
         "text": ["", *(f"text number {row} " + "x" * 300 for row in range(1, rows))],
@@ -95,7 +95,7 @@ def test_of_many_texts_a_sample_is_kept_and_all_are_searched(tmp_path: Path, mon
     assert numbers == sorted(numbers)
     assert abs(np.mean(numbers) / rows - 0.5) < 0.06, "from the whole file"
     assert read_texts(source, "--real", config).texts == found.texts
-    monkeypatch.setattr(readers, "_PIECE_LINES", 50_000)
+    monkeypatch.setattr(sources, "_PIECE_LINES", 50_000)
     assert read_texts(source, "--real", config).texts == found.texts, "however it is cut into pieces"
     copies = read_texts(source, "--synthetic", config)
     for other in (copies, read_texts(source, "--real", config.model_copy(update={"seed": 1}))):

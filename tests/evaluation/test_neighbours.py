@@ -5,7 +5,7 @@ import pytest
 from prdc import compute_prdc
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.neighbours import balls
+from rayprivacy.evaluation.fidelity import balls
 
 
 @pytest.mark.parametrize("neighbours", [1, 3, 5, 20])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.evaluation.fluency import row_nll, total_nll
-from rayprivacy.evaluation.perplexities import perplexity_figures
+from rayprivacy.evaluation.language import perplexity_figures, row_nll, total_nll
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import encode
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.evaluation.semer import Errors, Frame, all_errors, errors_of
-from rayprivacy.models.tags import Tags, spans
+from rayprivacy.tagging.figures import Errors, Frame, all_errors, errors_of
+from rayprivacy.tagging.settings import Tags, spans
 
 TRUTH = Frame("play", [("artist", "the doors"), ("year", "1967"), ("artist", "love")])
 FRAMES = st.builds(

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayprivacy.core.artifacts import digest_json, digest_json_list
 from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.private import digest_json, digest_json_list
 from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.release.histogram import MAX_CELLS
 

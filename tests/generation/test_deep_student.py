@@ -14,16 +14,14 @@ from transformers import AutoModelForCausalLM
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.seqpate import deep_student
 from rayprivacy.methods.seqpate.deep_student import DeepStudent, _batches
-from rayprivacy.methods.seqpate.student import vote_loss
-from rayprivacy.methods.seqpate.student_settings import StudentConfig
-from rayprivacy.models import trainable_layers
+from rayprivacy.methods.seqpate.recipe import StudentConfig
+from rayprivacy.methods.seqpate.students import vote_loss
+from rayprivacy.models import layers
+from rayprivacy.models.adapters import next_token_loss
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.packing import PAD
-from rayprivacy.models.queries import Queries
+from rayprivacy.models.features import PAD, Encoded, Queries, encode
+from rayprivacy.models.layers import at_cut, select
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.models.trainable_layers import at_cut, select
 
 LAYERS = {"last layer": 1, "all layers": None}
 CANDIDATES = 6
@@ -200,7 +198,7 @@ def test_the_trunk_is_run_over_no_row_that_is_not_learnt_and_once_for_all_studen
         read.append(len(rows))
         return at_cut(backbone, cut, rows, threads)
 
-    monkeypatch.setattr(trainable_layers, "at_cut", recorded)
+    monkeypatch.setattr(layers, "at_cut", recorded)
     untrained = DeepStudent.untrained(tiny_backbone, config)
     fitted = untrained.fitted(rows, steps=2, batch=1, learning_rate=1e-2, seed=0)
     again = untrained.fitted(rows, steps=0, batch=1, learning_rate=1e-2, seed=0)

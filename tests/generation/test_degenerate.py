@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rayprivacy.generation.degenerate import holds_structure, is_degenerate
+from rayprivacy.generation.text_writers import holds_structure, is_degenerate
 
 FINE = [
     "hi",

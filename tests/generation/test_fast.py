@@ -22,10 +22,9 @@ from transformers.generation.logits_process import (
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.generation import fast
 from rayprivacy.generation.decode import sample
-from rayprivacy.generation.engines import ONNX, best_engine, require_engine
 from rayprivacy.generation.fast import convert, sampler_of
-from rayprivacy.generation.onnx_decoder import OnnxDecoder
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation.onnx import OnnxDecoder
+from rayprivacy.generation.settings import ONNX, SamplingConfig, best_engine, require_engine
 from rayprivacy.models.backbone import Documents
 
 pytestmark = pytest.mark.usefixtures("one_thread")

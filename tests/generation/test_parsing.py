@@ -9,16 +9,15 @@ import pytest
 import torch
 from small_trees import SCHEMA, request
 
-from rayprivacy.core.counting import nobody
+from rayprivacy.core.console import nobody
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.grammar import Grammar
-from rayprivacy.corpus.structures import names
-from rayprivacy.generation import parsing
-from rayprivacy.generation.parsing import UNREAD, Parser
+from rayprivacy.methods.two_stage import parser as parsing
+from rayprivacy.methods.two_stage.parser import UNREAD, Parser, asked, fitted_parser, split_pairs
 from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
-from rayprivacy.models.parser import asked, fitted_parser, split_pairs
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig, ModelConfig, ParserConfig
+from rayprivacy.structures.grammar import Grammar
+from rayprivacy.structures.trees import names
 
 RULES = Grammar(json.dumps(SCHEMA), "json")
 CONFIG = ParserConfig(

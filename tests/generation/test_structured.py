@@ -10,17 +10,12 @@ import torch
 from small_trees import DAYS, FUNCTIONS, pairs
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.grammar import Grammar, lispress
-from rayprivacy.corpus.trees import parse, written
 from rayprivacy.generation.decode import sample
-from rayprivacy.generation.grammars import (
-    LlguidanceMatcher,
-    Matcher,
-    XgrammarMatcher,
-    check_grammar,
-)
 from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.generation.structured import MASKED_DRAWS, Structure, StructuredWriter
+from rayprivacy.generation.text_writers import MASKED_DRAWS, Structure, StructuredWriter
+from rayprivacy.structures.grammar import Grammar, lispress
+from rayprivacy.structures.masks import LlguidanceMatcher, Matcher, XgrammarMatcher, check_grammar
+from rayprivacy.structures.trees import parse, written
 
 pytest.importorskip("xgrammar")
 pytest.importorskip("llguidance")
@@ -143,7 +138,7 @@ def test_what_a_json_reader_refuses_is_not_accepted(kind: Any, tiny_backbone: An
 
 @pytest.mark.parametrize("missing", ["xgrammar", "llguidance"])
 def test_rules_that_are_none_are_one_sentence(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rayprivacy.generation.grammars._installed", lambda package: package != missing)
+    monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: package != missing)
     for good in (GRAMMAR, SHORT, SCHEMA):
         check_grammar(good, "parses.rules")
     wrong = [Grammar("rule ::= missing"), Grammar('{"type": "nonsense"}', "json"), Grammar('{"$ref": "#/x"}', "json")]
@@ -153,7 +148,7 @@ def test_rules_that_are_none_are_one_sentence(missing: str, monkeypatch: pytest.
 
 
 def test_without_either_package_a_grammar_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rayprivacy.generation.grammars._installed", lambda package: False)
+    monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: False)
     with pytest.raises(ConfigError, match=r"rayprivacy\[grammar\]"):
         check_grammar(SHORT, "parses.rules")
 
@@ -172,7 +167,7 @@ def test_a_model_that_knows_no_grammar_follows_it_under_masks(
     kind: Any, tiny_backbone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind is LlguidanceMatcher:  # as where xgrammar is not installed
-        monkeypatch.setattr("rayprivacy.generation.grammars._installed", lambda package: package == "llguidance")
+        monkeypatch.setattr("rayprivacy.structures.masks._installed", lambda package: package == "llguidance")
     writer = _writer(tiny_backbone, Structure(SHORT, free_draws=2))
     found = writer([""] * 16, CONFIG)
     kept = [text for text, reason in found if reason is None]

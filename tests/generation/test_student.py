@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.methods.seqpate.student import adapted_model, distill, fit_next_token
-from rayprivacy.methods.seqpate.student_settings import StudentConfig
+from rayprivacy.methods.seqpate.recipe import StudentConfig
+from rayprivacy.methods.seqpate.students import adapted_model, distill, fit_next_token
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.models.features import Features, Queries
+from rayprivacy.release.votes import SCALE, VoteMechanism
 
 CANDIDATES = 6
 

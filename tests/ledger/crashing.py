@@ -15,8 +15,8 @@ from dp_accounting import GaussianDpEvent
 from sqlalchemy import Connection
 
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
+from rayprivacy.ledger.book import Query
 from rayprivacy.ledger.charges import ChargeState
-from rayprivacy.ledger.rows import Query
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(20.0)

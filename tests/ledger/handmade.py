@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine, insert
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger import schema
+from rayprivacy.ledger import book as schema
 from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.rows import Rows
 

@@ -9,7 +9,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 from usual import TERMS, kinds, reserve, run
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.charges import Charge

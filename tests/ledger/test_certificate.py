@@ -11,8 +11,7 @@ from usual import SELECTIVE, TERMS, certificate, reserve, run
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.units import Budget
-from rayprivacy.ledger.certificate import EXPOSED_WARNING, Certificate
-from rayprivacy.ledger.certificate_text import to_markdown
+from rayprivacy.ledger.certificate import EXPOSED_WARNING, Certificate, to_markdown
 from rayprivacy.ledger.store import Ledger
 
 EVENT = SelfComposedDpEvent(GaussianDpEvent(sigma_for(100, Budget(1.0, 1e-6))), 100)

@@ -12,7 +12,7 @@ from rayprivacy.accounting import events
 from rayprivacy.accounting.events import from_json
 from rayprivacy.core.errors import EventError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.audit import events as audited
+from rayprivacy.ledger.audit import prices as audited
 from rayprivacy.ledger.store import Ledger
 
 USER, ADD = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE

@@ -12,7 +12,7 @@ from processes import forkserver
 from usual import opened
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger import postgres as backend
+from rayprivacy.ledger import database as backend
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(100.0)

@@ -8,7 +8,7 @@ from dp_accounting import GaussianDpEvent
 from usual import TERMS
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger import gauges
+from rayprivacy.ledger import service
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.service import Address, LedgerService
 from rayprivacy.ledger.store import Ledger
@@ -34,7 +34,7 @@ class FakeGauge:
 
 
 def test_gauges_follow_the_book_and_fail_alone(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gauges, "Gauge", FakeGauge)
+    monkeypatch.setattr(service, "Gauge", FakeGauge)
     monkeypatch.setattr(FakeGauge, "values", {})
     door, elsewhere = LedgerService(Address.of(sqlite_url)), Ledger.open(sqlite_url)
     monkeypatch.setattr(FakeGauge, "fails", True)
@@ -48,7 +48,7 @@ def test_gauges_follow_the_book_and_fail_alone(sqlite_url: str, monkeypatch: pyt
     elsewhere.reserve("chat", "t", "d", EVENT)
     assert door.refresh() is True
     figures = elsewhere.status("chat").figures
-    expected = {name: figures[gauges._FIGURE.get(name, name)] for name in gauges.GAUGES if name != "charges"}
+    expected = {name: figures[service._FIGURE.get(name, name)] for name in service.GAUGES if name != "charges"}
     assert {(f"rayprivacy_account_{name}", "chat"): value for name, value in expected.items()} | {
         ("rayprivacy_account_charges", "chat"): 2
     } == FakeGauge.values
@@ -57,7 +57,7 @@ def test_gauges_follow_the_book_and_fail_alone(sqlite_url: str, monkeypatch: pyt
 
 def test_the_door_of_a_secret_trial_has_no_gauges(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their number would be the number of a selection's trials."""
-    monkeypatch.setattr(gauges, "Gauge", FakeGauge)
+    monkeypatch.setattr(service, "Gauge", FakeGauge)
     monkeypatch.setattr(FakeGauge, "values", {})
 
     def shown() -> list[str]:
@@ -68,7 +68,7 @@ def test_the_door_of_a_secret_trial_has_no_gauges(sqlite_url: str, monkeypatch: 
     door = LedgerService(quiet)
     door.call("ensure_account", ("trial", *TERMS), {})
     door.call("reserve", ("trial", "r", "d", EVENT), {})
-    time.sleep(3 * gauges.REST_SECONDS)
+    time.sleep(3 * service.REST_SECONDS)
     assert door.refresh() is True
     assert shown() == []
     LedgerService(watched).call("status", ("trial",), {})

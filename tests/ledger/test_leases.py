@@ -16,9 +16,8 @@ from processes import forkserver
 from usual import TERMS, kinds
 
 from rayprivacy.core.errors import LeaseHeldError, LedgerError
-from rayprivacy.ledger import leases
-from rayprivacy.ledger.charges import Charge, ChargeState
-from rayprivacy.ledger.leases import DAY_SECONDS, Lease, this_process
+from rayprivacy.ledger import charges
+from rayprivacy.ledger.charges import DAY_SECONDS, Charge, ChargeState, Lease, this_process
 from rayprivacy.ledger.store import Ledger
 
 EVENT = GaussianDpEvent(20.0)
@@ -231,7 +230,7 @@ class Clock(datetime):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> type[Clock]:
     monkeypatch.setattr(Clock, "ahead", timedelta())
-    monkeypatch.setattr(leases, "datetime", Clock)
+    monkeypatch.setattr(charges, "datetime", Clock)
     return Clock
 
 

@@ -13,7 +13,7 @@ from usual import ADD, CAP, RECORD, REPLACE, SELECTIVE, TERMS, USER, kinds, open
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.core.units import Budget
-from rayprivacy.ledger.chain import GENESIS
+from rayprivacy.ledger.book import GENESIS
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
 

@@ -10,7 +10,7 @@ from dp_accounting import GaussianDpEvent
 from usual import opened, run
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger.filters.gdp import GdpRule
+from rayprivacy.ledger.rules import GdpRule
 from rayprivacy.ledger.store import Ledger
 
 

@@ -13,13 +13,12 @@ from typer.testing import CliRunner
 from usual import ADD, METRIC, SELECTIVE, USER, certificate, exposures
 from usual import run as run_event
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.cli import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError
 from rayprivacy.core.units import Budget, Protection
 from rayprivacy.ledger.audit.replay import replay
-from rayprivacy.ledger.certificate import Certificate
-from rayprivacy.ledger.certificate_text import to_markdown
+from rayprivacy.ledger.certificate import Certificate, to_markdown
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.reporting.claim import claim
 

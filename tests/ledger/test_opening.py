@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 from usual import ADD, CAP, TERMS, USER, kinds, run
 
 from rayprivacy.accounting.events import to_json
-from rayprivacy.accounting.units import record_sampling_event
+from rayprivacy.accounting.published import record_sampling_event
 from rayprivacy.cli.ledger import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger import opening
-from rayprivacy.ledger.filters.choose import parameters_for
 from rayprivacy.ledger.least_noise import gaussian_noise, least_noise
+from rayprivacy.ledger.rules import parameters_for
 from rayprivacy.ledger.store import Ledger
 
 UNIT = (USER, ADD)

@@ -8,8 +8,7 @@ from timeouts import patience
 from usual import TERMS, kinds
 
 from rayprivacy.core.errors import BudgetRefusedError
-from rayprivacy.ledger.filters.gdp import GdpRule
-from rayprivacy.ledger.filters.grid import Vector
+from rayprivacy.ledger.rules import GdpRule, Vector
 from rayprivacy.ledger.store import Ledger
 
 TOO_MUCH = GaussianDpEvent(0.5)

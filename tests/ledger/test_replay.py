@@ -23,7 +23,7 @@ from handmade import (
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger import schema
+from rayprivacy.ledger import book as schema
 from rayprivacy.ledger.audit.replay import VerifyReport, replay
 from rayprivacy.ledger.audit.rows import Rows, read_rows
 
@@ -154,7 +154,7 @@ def test_a_balance_must_not_disappear() -> None:
 
 def test_the_auditor_uses_no_code_of_the_store() -> None:
     package = Path(schema.__file__).parent
-    allowed = {"rayprivacy.core", "rayprivacy.ledger.audit", "rayprivacy.ledger.schema"}
+    allowed = {"rayprivacy.core", "rayprivacy.ledger.audit", "rayprivacy.ledger.book"}
     for path in (package / "export.py", *(package / "audit").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from rayprivacy.accounting.events import to_json
-from rayprivacy.accounting.units import record_sampling_event
+from rayprivacy.accounting.published import record_sampling_event
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger.audit.events import flatten
-from rayprivacy.ledger.audit.plan import _guard, shares_out
-from rayprivacy.ledger.audit.prices import renyi_at
+from rayprivacy.ledger.audit.prices import flatten, renyi_at
 from rayprivacy.ledger.audit.replay import replay
+from rayprivacy.ledger.audit.rules import _guard, shares_out
 
 
 @pytest.mark.parametrize(

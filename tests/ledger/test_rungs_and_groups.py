@@ -9,7 +9,7 @@ from dp_accounting import GaussianDpEvent, LaplaceDpEvent
 from usual import CAP, METRIC, RECORD, REPLACE, SELECTIVE, TERMS, USER, exposures, kinds, run
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LedgerError
 from rayprivacy.core.units import Protection
 from rayprivacy.ledger.charges import ChargeState

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from reference import ModelAccount, ModelCharge, on_grid
 from usual import TERMS
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, LeaseHeldError, LedgerError
 from rayprivacy.core.units import AccountKind
 from rayprivacy.ledger.charges import Charge

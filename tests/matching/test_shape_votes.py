@@ -11,10 +11,9 @@ from rayprivacy.blocks.match_plan import MatchConfig
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import part_path, write_part
-from rayprivacy.models.sentence_model import SentenceModel
-from rayprivacy.release.histogram import SCALE
-from rayprivacy.release.margins import Margins
+from rayprivacy.corpus.manifest import part_path, write_part
+from rayprivacy.models.sentences import SentenceModel
+from rayprivacy.release.histogram import SCALE, Margins
 
 FOOD = ["I like soup and bread", "we ate apples for dinner", "this soup needs salt", "bread with cheese is good"]
 PETS = ["my dog is ill", "the puppy sleeps all day", "cats hate water", "our kitten plays with the dog"]

@@ -24,11 +24,11 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 import rayprivacy
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.blocks import match as matching
-from rayprivacy.core.artifacts import Private, digest_array, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.private import Private, digest_array, digest_json
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.ledger.charges import Charge
@@ -38,15 +38,15 @@ from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.methods.santext import method as santext
 from rayprivacy.methods.seqpate import method as seqpate
 from rayprivacy.methods.seqpate.public_side import FIRST
-from rayprivacy.models.queries import Queries
-from rayprivacy.models.sentence_model import SentenceModel
+from rayprivacy.models.features import Queries
+from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.plan import Plan, Stage
 from rayprivacy.tuning import heldout_loss as metric
-from rayprivacy.tuning.metric import MetricConfig
+from rayprivacy.tuning.space import MetricConfig
 
 PACKAGE = Path(rayprivacy.__file__).parent
 GATE = {"release_votes", "release_histogram", "release_file"}

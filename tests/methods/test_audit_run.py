@@ -13,7 +13,7 @@ from small_jobs import Job
 from typer.testing import CliRunner
 
 from rayprivacy.auditing.canaries import CanaryPlan, canaries
-from rayprivacy.auditing.shadows import Shadow
+from rayprivacy.auditing.scoring import Shadow
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import load_key

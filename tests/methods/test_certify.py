@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rayprivacy.runs.superseded import MEASURED, forget_another_corpus
+from rayprivacy.runs.directory import MEASURED, forget_another_corpus
 
 SAID = ("README.md", "certificate.md", "certificate.json")
 KEPT = ("model.safetensors", "recipe.yaml")

@@ -9,12 +9,11 @@ from commands import command
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import load_or_create_key
-from rayprivacy.core.mirror import Mirror
+from rayprivacy.core.storage import Mirror
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.runs.clean import STORES, clean_run, remember_store
-from rayprivacy.runs.directory import Run
+from rayprivacy.runs.directory import STORES, Run, clean_run, remember_store
 
 KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "public/basis.safetensors")
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
-from rayprivacy.policies.keywords import KeywordPolicy
+from rayprivacy.policies.words import KeywordPolicy
 
 TEXTS = [
     ("air", "my seat"),

@@ -27,13 +27,13 @@ from rayprivacy.methods.domain_private.plan import STEPS, plan_run, policy_name
 from rayprivacy.methods.domain_private.reading import FULL, REDACTED, Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
-from rayprivacy.policies import make
-from rayprivacy.policies.make import make_policy
+from rayprivacy.policies import settings
 from rayprivacy.policies.policy import MARK
+from rayprivacy.policies.settings import make_policy
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.outline import Outline
-from rayprivacy.tuning.trial_recipes import _on_one_account
+from rayprivacy.tuning.trials import _on_one_account
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"steps": 200, "sampling_rate": 0.012, "expected_batch": 60, "clipping_norm": 0.1}
@@ -283,7 +283,7 @@ def test_the_account_of_a_classifier_names_its_scores(tmp_path: Path, monkeypatc
     made = make_policy(recipe.policy)
     assert plan_run(recipe).policy == f"classifier {made.digest}" != f"classifier {recipe.policy.digest}"
     scores = made._scores  # type: ignore[attr-defined]
-    monkeypatch.setattr(make, "_scores", lambda _: replace(scores, bias=scores.bias + 1e-6))
+    monkeypatch.setattr(settings, "_scores", lambda _: replace(scores, bias=scores.bias + 1e-6))
     assert plan_run(recipe).policy != f"classifier {made.digest}"
 
 

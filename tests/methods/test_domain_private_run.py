@@ -16,8 +16,7 @@ from small_jobs import Job, known_key, sentence
 
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.policies.make import make_policy
-from rayprivacy.policies.settings import PolicyConfig
+from rayprivacy.policies.settings import PolicyConfig, make_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

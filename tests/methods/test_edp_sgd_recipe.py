@@ -7,13 +7,12 @@ import pytest
 
 import rayprivacy as rp
 from rayprivacy.accounting import published
-from rayprivacy.accounting.decay import DecayingNoise
-from rayprivacy.accounting.figures import figures
-from rayprivacy.accounting.schedule import NoiseSchedule
+from rayprivacy.accounting.accountant import figures
+from rayprivacy.accounting.schedule import DecayingNoise, NoiseSchedule
 from rayprivacy.methods.edp_sgd.plan import plan_run
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.methods.registry import method_of
-from rayprivacy.runs.checks import check_recipe
+from rayprivacy.runs.drive import check_recipe
 
 ROOT = Path(__file__).parents[2]
 

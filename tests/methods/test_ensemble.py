@@ -8,7 +8,7 @@ import pytest
 
 from rayprivacy.core.keys import create_key
 from rayprivacy.methods.registry import parse_recipe
-from rayprivacy.methods.seqpate.ensemble import ensemble
+from rayprivacy.methods.seqpate.public_side import ensemble
 
 
 @pytest.mark.parametrize(("share", "gpu"), [(0.0, False), (0.25, True), (1.0, True)])

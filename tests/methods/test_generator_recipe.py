@@ -10,14 +10,13 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from planned import mechanism as mechanism_of
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.decay import DecayingNoise
-from rayprivacy.accounting.schedule import NoiseSchedule
+from rayprivacy.accounting.schedule import DecayingNoise, NoiseSchedule
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import read_part, write_part
+from rayprivacy.corpus.manifest import read_part, write_part
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.methods.generator.label_counts import sums_of
+from rayprivacy.methods.generator.method import sums_of
 from rayprivacy.methods.generator.plan import CODES as SHARES
 from rayprivacy.methods.generator.plan import STEPS, plan_run
 from rayprivacy.methods.generator.recipe import GeneratorRecipe

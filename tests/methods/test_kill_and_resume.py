@@ -34,7 +34,7 @@ def once(self):
 TeacherPool.train = once
 """,
     "after the charge started, before noise": f"""
-from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.release.votes import VoteMechanism
 def draw(self, sums):
     {DIE}
 VoteMechanism.draw = draw

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.methods.generator.presets import PRESETS
-from rayprivacy.methods.generator.recipe import GeneratorRecipe
+from rayprivacy.methods.generator.recipe import PRESETS, GeneratorRecipe
 from rayprivacy.methods.registry import load_recipe, parse_recipe
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.files import dump_recipe

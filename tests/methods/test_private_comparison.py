@@ -18,10 +18,9 @@ import rayprivacy as rp
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import ShardManifest, write_part
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.evaluation.evaluate import NO_HOLDOUT
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.generation.codes import Codes
@@ -29,10 +28,9 @@ from rayprivacy.methods.generator.recipe import CARD
 from rayprivacy.methods.registry import load_recipe, method_of, parse_recipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.reporting.inputs import Evaluation, read_model
-from rayprivacy.runs.comparison import NO_CLASSIFIER, SKIPPED, STAGE, compare_with_private
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.drawn import drawn_rows
 from rayprivacy.runs.drive import drive
+from rayprivacy.runs.measure import NO_CLASSIFIER, SKIPPED, STAGE, compare_with_private, drawn_rows
 
 ROOT = Path(__file__).parents[2]
 WORDS = {
@@ -220,7 +218,7 @@ def test_errors_about_private_rows_are_withheld(finished: Finished, monkeypatch:
     def quoting(*_: Any, **__: Any) -> None:
         raise ValueError(PRIVATE[0][1])
 
-    monkeypatch.setattr("rayprivacy.runs.comparison.texts_of", quoting)
+    monkeypatch.setattr("rayprivacy.runs.measure.texts_of", quoting)
     with pytest.raises(Exception, match="the comparison with private text stopped with ValueError") as caught:
         finished.compare()
     assert PRIVATE[0][1] not in str(caught.value)

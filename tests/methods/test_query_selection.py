@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.methods.seqpate.query_selection import candidate_tokens, select_queries
+from rayprivacy.methods.seqpate.public_side import candidate_tokens, select_queries
 from rayprivacy.methods.seqpate.recipe import VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent
 from rayprivacy.models.adapters import Basis, HeadAdapter

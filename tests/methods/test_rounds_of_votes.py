@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.seqpate import method
 from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.public_side import Round
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.gate import Asked, Gate
-from rayprivacy.release.manifest import VoteManifest
-from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.models.features import Queries
+from rayprivacy.release.gate import Asked, Gate, VoteManifest
+from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.context import RunContext
 
 TEACHERS, QUERIES, ROUNDS = 5, 4, 3

@@ -18,7 +18,7 @@ import rayprivacy as rp
 from rayprivacy.api import Result
 from rayprivacy.cli import main
 from rayprivacy.core.units import AccountKind
-from rayprivacy.corpus import part_tasks
+from rayprivacy.work import pieces
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 MARK = "zqxjvk"
@@ -118,7 +118,7 @@ def test_a_run_that_dies_is_resumed_with_the_same_bytes_and_one_charge(
     shared: Bench, finished: Result, monkeypatch: pytest.MonkeyPatch, crash: str
 ) -> None:
     if crash == "in a task":
-        monkeypatch.setattr(part_tasks, "_result", _die)
+        monkeypatch.setattr(pieces, "_result", _die)
     elif crash == "before the commit":
         monkeypatch.setattr("rayprivacy.release.files.digest_file", _die)
     else:

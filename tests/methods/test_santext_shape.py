@@ -12,7 +12,7 @@ from toy_bench import Bench
 
 from rayprivacy.api import Result
 from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.sanitize.tokens import split, tidy
+from rayprivacy.sanitize.documents import split, tidy
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 

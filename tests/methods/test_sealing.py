@@ -8,10 +8,10 @@ import pytest
 
 from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.corpus import verify
-from rayprivacy.methods.generator import label_counts
+from rayprivacy.methods.generator import method
 from rayprivacy.methods.seqpate import heldout
 from rayprivacy.methods.two_stage import heldout as two_stage_heldout
-from rayprivacy.runs import heldout_documents
+from rayprivacy.runs import heldout as heldout_documents
 
 SECRET = "my test was positive"
 
@@ -31,7 +31,7 @@ DRIVERS = [
     heldout_documents.heldout_metrics,
     two_stage_heldout.heldout_metrics,
     two_stage_heldout.tree_metrics,
-    label_counts.label_sums,
+    method.label_sums,
     verify.verify_shards,
 ]
 

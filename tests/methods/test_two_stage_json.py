@@ -12,7 +12,7 @@ from jsonschema import validate
 from small_jobs import Job
 from small_trees import SCHEMA, small_recipe, write_requests
 
-from rayprivacy.corpus.structures import names
+from rayprivacy.structures.trees import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[2]
@@ -117,8 +117,8 @@ def test_the_corpus_of_the_packaged_job_follows_its_schema(
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import snips
 
-    from rayprivacy.corpus.grammar import read_rules
-    from rayprivacy.generation.grammars import matcher_of
+    from rayprivacy.structures.grammar import read_rules
+    from rayprivacy.structures.masks import matcher_of
 
     tags = {"play the song imagine": "O O O B-track", "stop the film now": "O O B-track I-track"}
     rows = [

@@ -12,18 +12,17 @@ from small_trees import SCHEMA
 from rayprivacy.core.errors import ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped
-from rayprivacy.corpus.grammar import Grammar
 from rayprivacy.corpus.layout import HOLDOUT
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import part_path, read_part, write_part
+from rayprivacy.corpus.manifest import ShardManifest, part_path, read_part, write_part
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.methods.registry import parse_recipe
-from rayprivacy.methods.two_stage import parsing
+from rayprivacy.methods.two_stage import private_trees
 from rayprivacy.methods.two_stage.blocks import PARSER, PARSING
-from rayprivacy.methods.two_stage.parsing import ParsingJob, begin, finish
 from rayprivacy.methods.two_stage.plan import plan_run
+from rayprivacy.methods.two_stage.private_trees import ParsingJob, begin, finish
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import ModelConfig
+from rayprivacy.structures.grammar import Grammar
 
 SAID = ["play home", "stop it", "play the band", "my secret", ""]
 UNREADABLE = "my secret"
@@ -40,7 +39,7 @@ def write(tmp_path: Path, tiny_base: Path, monkeypatch: pytest.MonkeyPatch) -> W
         asked.append(utterance)
         return "" if utterance == UNREADABLE else json.dumps({"intent": "Play", "slots": {"track": utterance[:8]}})
 
-    monkeypatch.setattr(parsing, "_parser", lambda job: read)
+    monkeypatch.setattr(private_trees, "_parser", lambda job: read)
 
     def write(
         name: str, users: list[str], digest: str = "parser", texts: list[str] = SAID, config: str = "made"
@@ -78,7 +77,7 @@ def _parsed(job: ParsingJob) -> ShardManifest:
     key = load_key(job.key_path)
     assert begin(job, key) is None
     for part in (0, HOLDOUT):
-        parsing._parse_part(job, part)
+        private_trees._parse_part(job, part)
     return finish(job, key)
 
 
@@ -108,15 +107,15 @@ def test_a_killed_task_goes_on_where_it_was(write: Write) -> None:
     job = write("killed", ["bob"])
     key = load_key(job.key_path)
     begin(job, key)
-    notes = parsing._notes(job, key) / "0-0"
+    notes = private_trees._notes(job, key) / "0-0"
     done = [json.dumps([record, _trees(whole)["bob", record]]) for record in (0, 2, 0, 1)]  # two tasks, side by side
     notes.write_text("\n".join(done) + '\n[3, "{\\"inte')  # the last line is not finished
     asked = write.asked  # type: ignore[attr-defined]
     asked.clear()
-    parsing._parse_part(job, 0)
+    private_trees._parse_part(job, 0)
     assert asked == SAID[3:]
     assert read_part(job.out, 0)["structure"].to_pylist() == read_part(whole.out, 0)["structure"].to_pylist()
-    parsing._parse_part(job, HOLDOUT)
+    private_trees._parse_part(job, HOLDOUT)
     finish(job, key)
     assert part_path(job.out, 0).read_bytes() == part_path(whole.out, 0).read_bytes()
     asked.clear()
@@ -128,7 +127,7 @@ def test_what_a_killed_task_noted_of_another_corpus_is_not_used(write: Write) ->
     """Whoever deletes a user and resumes has other places for all later records."""
     killed = write("one", ["ann", "bob"], texts=["play a", "play b"])
     begin(killed, load_key(killed.key_path))
-    parsing._parse_part(killed, 0)
+    private_trees._parse_part(killed, 0)
     job = write("one", ["bob"], texts=["stop c", "stop d"])
     _parsed(job)
     tracks = [json.loads(_trees(job)["bob", record])["slots"]["track"] for record in range(2)]
@@ -147,7 +146,7 @@ def test_a_source_whose_time_stamp_alone_has_changed_is_not_read_again(write: Wr
 def test_another_parser_makes_another_input_of_the_release(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     job = write("one", ["bob"])
     key, first = load_key(job.key_path), _parsed(job).corpus_digest(load_key(job.key_path))
-    monkeypatch.setattr(parsing, "_parser", lambda job: lambda utterance: "{}")
+    monkeypatch.setattr(private_trees, "_parser", lambda job: lambda utterance: "{}")
     other = write("one", ["bob"], digest="another parser")
     assert begin(other, key) is None, "trees of the former parser are not used again"
     assert _parsed(other).corpus_digest(key) != first
@@ -167,9 +166,9 @@ def test_an_error_around_private_text_quotes_none_of_it(write: Write, monkeypatc
 
     job = write("one", ["bob"])
     begin(job, load_key(job.key_path))
-    monkeypatch.setattr(parsing, "_parser", lambda job: broken)
+    monkeypatch.setattr(private_trees, "_parser", lambda job: broken)
     with pytest.raises(ReleaseError, match="reading trees off private text stopped with MemoryError") as refused:
-        parsing._parse_part(job, 0)
+        private_trees._parse_part(job, 0)
     assert "play" not in str(refused.value)
     assert refused.value.__context__ is None
 

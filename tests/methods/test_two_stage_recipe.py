@@ -23,7 +23,7 @@ from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "jobs" / "two_stage" / "smcalflow.yaml"

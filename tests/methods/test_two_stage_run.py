@@ -15,7 +15,7 @@ from small_jobs import Job
 from small_trees import FUNCTIONS, small_job, warm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rayprivacy.corpus.trees import functions, parse
+from rayprivacy.structures.trees import functions, parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

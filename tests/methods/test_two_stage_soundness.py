@@ -19,13 +19,11 @@ from small_trees import pairs, small_recipe, write_corpus
 from rayprivacy.blocks import steps as training
 from rayprivacy.blocks.steps import Training
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import Dropped
-from rayprivacy.corpus.manifest import FileEntry, ShardManifest
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import FileEntry, ShardManifest, write_part
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.dpsgd.batches import Batch, physical_batches
-from rayprivacy.dpsgd.clipping import Clipping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
-from rayprivacy.dpsgd.gradients import BookKeeping
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag

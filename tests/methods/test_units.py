@@ -17,18 +17,17 @@ from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import ShardManifest, write_part
 from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.phrases import phrase_metrics
+from rayprivacy.methods.seqpate.heldout import phrase_metrics
 from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.recipe import METHOD, SeqPateRecipe
-from rayprivacy.runs.checks import check_recipe
+from rayprivacy.runs.drive import check_recipe
 from rayprivacy.runs.files import dump_recipe
 
 RECORD = {"privacy": {"unit": "record"}, "corpus": {"max_records_per_user": None}}

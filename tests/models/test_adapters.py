@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rayprivacy.methods.seqpate.student import adapted_model
+from rayprivacy.methods.seqpate.students import adapted_model
 from rayprivacy.models.adapters import Basis, HeadAdapter, public_basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Features

@@ -4,13 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from rayprivacy.models import bilstm
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.bilstm import BiLstmForTokenClassification
-from rayprivacy.models.glove import glove
-from rayprivacy.models.size import _OF_AN_LSTM, tagger_size
-from rayprivacy.models.tagger_settings import TaggerConfig
-from rayprivacy.models.word_tokenizer import BYTES, END, FIRST_WORD, MOST_BYTES, START, UNKNOWN, WordTokenizer
+from rayprivacy.models.word_vectors import glove
+from rayprivacy.tagging import bilstm
+from rayprivacy.tagging.bilstm import (
+    BYTES,
+    END,
+    FIRST_WORD,
+    MOST_BYTES,
+    START,
+    UNKNOWN,
+    BiLstmForTokenClassification,
+    WordTokenizer,
+)
+from rayprivacy.tagging.settings import _OF_AN_LSTM, TaggerConfig, tagger_size
 
 TOKENIZER = WordTokenizer(("the", "play"))
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rayprivacy.models.crf import Crf, likeliest, negative_log_likelihood
+from rayprivacy.tagging.crf import Crf, likeliest, negative_log_likelihood
 
 LABELS, WORDS = 3, 4
 LENGTHS = torch.tensor([4, 2, 1, 0])

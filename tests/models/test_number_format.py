@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayprivacy.models import number_format
-from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.number_format import FORMATS, fast_format, speed
+from rayprivacy.models import backbone
+from rayprivacy.models.backbone import FORMATS, fast_format, load_backbone, speed
 from rayprivacy.models.settings import ModelConfig
 
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
@@ -23,7 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _speeds(monkeypatch: pytest.MonkeyPatch, bfloat16: float, float32: float) -> None:
-    monkeypatch.setattr(number_format, "speed", {"bfloat16": bfloat16, "float32": float32}.__getitem__)
+    monkeypatch.setattr(backbone, "speed", {"bfloat16": bfloat16, "float32": float32}.__getitem__)
 
 
 def test_products_are_really_computed() -> None:
@@ -56,7 +55,7 @@ def test_a_damaged_cache_is_measured_again(cache: Path, monkeypatch: pytest.Monk
 
 
 def test_without_instructions_for_bfloat16_it_is_float32() -> None:
-    code = "from rayprivacy.models.number_format import fast_format; print(fast_format())"
+    code = "from rayprivacy.models.backbone import fast_format; print(fast_format())"
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | AVX2, capture_output=True, text=True)
     assert done.stdout.strip() == "float32", done.stderr
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode, encode_documents
-from rayprivacy.models.packing import PAD, Row, pack
+from rayprivacy.models.features import PAD, Encoded, Row, encode, encode_documents, pack
 
 FIRST = "what do you like to eat for dinner"
 SECOND = "the way to the library"

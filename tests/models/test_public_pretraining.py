@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rayprivacy.core.counting import nobody
+from rayprivacy.core.console import nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
 from rayprivacy.models.pretraining import pretrained

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from rayprivacy.core.counting import nobody
-from rayprivacy.models.public_training import Objective, fit
+from rayprivacy.core.console import nobody
+from rayprivacy.models.pretraining import Objective, fit
 
 RATE, STEPS = 0.01, 10
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayprivacy.dpsgd import worker
-from rayprivacy.models.repeatable import repeatable
+from rayprivacy.models.trainable import repeatable
 
 
 @pytest.fixture(autouse=True)

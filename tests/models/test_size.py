@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.size import UNKNOWN_SIZE, ModelSize, size_of, tagger_size
-from rayprivacy.models.tagger_settings import TaggerConfig
+from rayprivacy.models.size import UNKNOWN_SIZE, ModelSize, size_of
+from rayprivacy.tagging.settings import TaggerConfig, tagger_size
 
 
 def test_a_directory_tells_its_size(tiny_base: Path, tiny_backbone: Backbone) -> None:

@@ -8,9 +8,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import attention_bias, encode
-from rayprivacy.models.packing import pack
-from rayprivacy.models.split_trunk import ARCHITECTURES, depth, lower_trunk, upper_trunk
+from rayprivacy.models.features import attention_bias, encode, pack
+from rayprivacy.models.layers import ARCHITECTURES, depth, lower_trunk, upper_trunk
 
 LAYERS = 4
 

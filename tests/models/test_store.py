@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import KeyFileError, ShardError
-from rayprivacy.core.journal import TABLE, Journal
+from rayprivacy.core.files import TABLE, Journal
 from rayprivacy.core.keys import create_key
-from rayprivacy.models import chunks, store
+from rayprivacy.models import store
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
 
@@ -140,7 +140,7 @@ def test_the_folder_is_for_the_owner_and_its_names_say_nothing(kept: FeatureStor
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept.folder.iterdir()} == {0o600}
     assert kept.folder.name == RECIPE[:16]
     for path in files(kept):
-        assert chunks._OWN.fullmatch(path.name) or TABLE.fullmatch(path.name)
+        assert store._OWN.fullmatch(path.name) or TABLE.fullmatch(path.name)
         assert not any(text.encode() in path.read_bytes() for text in ("ann", "private", "words"))
     (body,) = lines(kept)
     assert set(body) == {"file", "sha256", "row_tokens", "width", "groups", "seal"}
@@ -221,7 +221,7 @@ def test_a_half_written_chunk_is_ignored_and_swept(
     assert kept.missing(list(groups)) == list(groups)
     kept.prepare()
     assert len(files(kept)) == 2, "somebody may be writing them right now"
-    long_ago = time.time() - 2 * chunks.STALE_S
+    long_ago = time.time() - 2 * store.STALE_S
     for path in files(kept):
         os.utime(path, (long_ago, long_ago))
     foreign = kept.folder / "notes.txt"

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from rayprivacy.evaluation.fluency import row_nll
+from rayprivacy.evaluation.language import row_nll
+from rayprivacy.models.adapters import BLOCK, PIECES, summed_cross_entropy
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import encode
-from rayprivacy.models.side_by_side import side_by_side
-from rayprivacy.models.token_loss import BLOCK, PIECES, summed_cross_entropy
+from rayprivacy.models.features import encode, side_by_side
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,9 @@ from test_policies import PUBLIC
 from rayprivacy import policies
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, WordScores, train_scores
-from rayprivacy.policies.keywords import KeywordPolicy
-from rayprivacy.policies.make import make_policy
-from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import Policy
-from rayprivacy.policies.settings import PolicyConfig
-from rayprivacy.policies.slots import SlotPolicy
+from rayprivacy.policies.settings import PolicyConfig, make_policy
+from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy
 from rayprivacy.sanitize.settings import KINDS
 
 SCORES = train_scores(PUBLIC, 3)

@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
-from rayprivacy.policies.keywords import KeywordPolicy, read_keywords
-from rayprivacy.policies.make import make_policy
-from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import MARK
-from rayprivacy.policies.settings import PolicyConfig
-from rayprivacy.policies.slots import SlotPolicy
+from rayprivacy.policies.settings import PolicyConfig, make_policy
+from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy, read_keywords
 from rayprivacy.sanitize.settings import KINDS
 
 KEPT = ("USR:",)

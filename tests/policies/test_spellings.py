@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from rayprivacy.policies.patterns import PatternPolicy
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import PolicyConfig
+from rayprivacy.policies.words import PatternPolicy
 from rayprivacy.sanitize.entities import PatternDetector
 from rayprivacy.sanitize.settings import KINDS
 

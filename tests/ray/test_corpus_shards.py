@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 
-from rayprivacy.core.artifacts import digest_file
 from rayprivacy.core.errors import CorpusError, KeyFileError, ShardError
 from rayprivacy.core.keys import create_key, load_key
+from rayprivacy.core.private import digest_file
 from rayprivacy.corpus import shards
-from rayprivacy.corpus.manifest import read_manifest
-from rayprivacy.corpus.parts import read_holdout, read_part
+from rayprivacy.corpus.manifest import read_holdout, read_manifest, read_part
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.corpus.verify import verify_shards
@@ -216,7 +215,7 @@ def test_what_ray_shows_of_a_corpus_does_not_depend_on_it(tmp_path, key_path):
     for name, rows, files in (("csv", corpus()[:40], 1), ("jsonl", corpus(), 9)):
         shard_corpus(write(rows, tmp_path / name, files), key_path, SHARDS, PER_PART, tmp_path / f"out-{name}")
         since.append(time.time())
-    assert _tasks_seen(since) == [{"rayprivacy.corpus.piecework._task": 3 * 16}] * 2
+    assert _tasks_seen(since) == [{"rayprivacy.work.pieces._task": 3 * 16}] * 2
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(tmp_path, key_path, monkeypatch):

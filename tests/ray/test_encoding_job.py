@@ -17,13 +17,13 @@ from processes import actors_of
 from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import part_path
+from rayprivacy.corpus.manifest import part_path
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.teachers import encoding_job
+from rayprivacy.teachers import pool
 from rayprivacy.teachers.encoding import encode_part, is_cached, shards_of, store_recipe
-from rayprivacy.teachers.encoding_job import cache_features
+from rayprivacy.teachers.pool import cache_features
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
@@ -121,7 +121,7 @@ def test_killed_encoders_lose_nothing(spec: GroupSpec, expected: dict[str, Any])
 def test_a_second_job_computes_nothing_and_starts_nothing(spec: GroupSpec, monkeypatch: Any) -> None:
     list(cache_features(spec, RESOURCES))
     before = stamps(spec)
-    monkeypatch.setattr(encoding_job, "_Encoder", None)
+    monkeypatch.setattr(pool, "_Encoder", None)
     began = time.perf_counter()
     assert list(cache_features(spec, RESOURCES)) == list(range(TEACHERS.parts))
     assert time.perf_counter() - began < 2
@@ -156,7 +156,7 @@ def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: N
         """In place of actors: what they would be asked is done here."""
 
         def __init__(self, start: Any, places: int) -> None:
-            self.actor = encoding_job._Encoder(spec)
+            self.actor = pool._Encoder(spec)
 
         def work(self, step: str, method: str, pieces: Any) -> Iterator[Any]:
             given.append(len(pieces))
@@ -166,7 +166,7 @@ def test_ray_is_given_every_part_whoever_is_in_it(spec: GroupSpec, one_thread: N
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(encoding_job, "ActorPool", Counted)
+    monkeypatch.setattr(pool, "ActorPool", Counted)
     write_parts(spec, {"user-7": ["one user, one part"]})
     list(cache_features(spec, RESOURCES))
     write_parts(spec, USERS)
@@ -180,7 +180,7 @@ def test_failures_are_one_sentence_without_private_text(spec: GroupSpec, local_r
     part_path(spec.shards, 1).write_bytes(secret.encode())
     with pytest.raises(ReleaseError) as on_driver:
         list(cache_features(spec, RESOURCES))
-    monkeypatch.setattr(encoding_job, "_all_cached", lambda *_args: False)
+    monkeypatch.setattr(pool, "_all_cached", lambda *_args: False)
     with pytest.raises(ReleaseError) as on_worker:
         list(cache_features(spec, RESOURCES))
     for caught in (on_driver, on_worker):

@@ -21,8 +21,7 @@ from dp_accounting import GaussianDpEvent, LaplaceDpEvent, NonPrivateDpEvent, Po
 from postgres import postgres_server
 
 from rayprivacy.accounting.calibrate import sigma_for
-from rayprivacy.accounting.metric import MetricLocalDpEvent
-from rayprivacy.core.artifacts import Private
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import (
     BudgetRefusedError,
     ConfigError,
@@ -33,12 +32,12 @@ from rayprivacy.core.errors import (
     RayPrivacyError,
 )
 from rayprivacy.core.keys import create_key
+from rayprivacy.core.private import Private
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger import gauges, service
+from rayprivacy.ledger import service
 from rayprivacy.ledger.api import LedgerApi
-from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.charges import ChargeState, this_process
 from rayprivacy.ledger.client import LedgerClient, ServiceLostError, close_service, connect
-from rayprivacy.ledger.leases import this_process
 from rayprivacy.ledger.service import Address, LedgerService, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger
 
@@ -391,7 +390,7 @@ def test_prometheus_sees_accounts_and_no_releases(client: LedgerClient) -> None:
     rows = [row for row in scrape() if worker in row]
     assert all('account="chat"' in row for row in rows)
     values = {row.partition("{")[0].removeprefix("ray_rayprivacy_account_"): float(row.split()[-1]) for row in rows}
-    assert values.keys() == gauges.GAUGES.keys()
+    assert values.keys() == service.GAUGES.keys()
     assert (values["epsilon_cap"], values["delta_cap"], values["charges"]) == (3.0, 1e-6, 1.0)
 
 

@@ -13,14 +13,14 @@ from rayprivacy.core.errors import ShardError
 from rayprivacy.core.keys import create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus import verify
-from rayprivacy.corpus.parts import part_paths, read_holdout, read_part
-from rayprivacy.corpus.piecework import Bench, work_off
+from rayprivacy.corpus.manifest import part_paths, read_holdout, read_part
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify_job import verify_with_ray
+from rayprivacy.corpus.verify import verify_with_ray
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.methods.generator.label_counts import label_sums, sums_of
+from rayprivacy.methods.generator.method import label_sums, sums_of
 from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.work.pieces import Bench, work_off
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 SMALL = 32 << 20  # a block has 1 MiB then

@@ -23,31 +23,29 @@ from processes import actors_of, peak_rise
 from ray.exceptions import RayActorError
 from safetensors.torch import save_file
 
-from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ClusterError, ReleaseError
 from rayprivacy.core.keys import Key, create_key
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.corpus.parts import part_path
+from rayprivacy.corpus.manifest import part_path
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features
-from rayprivacy.models.queries import Queries
+from rayprivacy.models.features import Features, Queries
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.release.gate import Asked, Gate
-from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers import handout
+from rayprivacy.release.votes import SCALE, VoteMechanism
 from rayprivacy.teachers import pool as pool_module
-from rayprivacy.teachers.actor_pool import ActorPool
 from rayprivacy.teachers.encoding import encode_part
 from rayprivacy.teachers.group import TeacherGroup, kind_for
-from rayprivacy.teachers.pieces import blocks_of
 from rayprivacy.teachers.pool import TeacherPool, teacher_pool, tree_sum
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
-from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.spec import GroupSpec, blocks_of
 from rayprivacy.teachers.votes import PartialSum, Question, summed_votes
 from rayprivacy.teachers.workspace import Workspace
+from rayprivacy.work import pool as handout
+from rayprivacy.work.pool import ActorPool
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
 TEACHERS = TeachersConfig(count=12, stack=2, rank=16, shortlist=200, max_steps=2, batch=8)

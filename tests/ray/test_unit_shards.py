@@ -15,12 +15,11 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.core.keys import TEST_SECRET, load_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import read_holdout, read_part
+from rayprivacy.corpus.manifest import read_holdout, read_part
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify import verify_shards
-from rayprivacy.corpus.verify_phrases import shards_per_phrase
+from rayprivacy.corpus.verify import shards_per_phrase, verify_shards
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 SHARDS, PER_PART, BOUND = 8, 3, 2

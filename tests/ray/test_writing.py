@@ -24,16 +24,13 @@ from processes import actors_of, peak_rise
 from zygote import fork
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.generation import parts, sampling_actors, writing
+from rayprivacy.generation import writing
 from rayprivacy.generation.codes import CodedPrompts, Codes, CodesConfig
 from rayprivacy.generation.decode import BATCH, sample
-from rayprivacy.generation.degenerate import holds_structure, is_degenerate
-from rayprivacy.generation.engines import ONNX
 from rayprivacy.generation.fast import convert
-from rayprivacy.generation.sampling_actors import METADATA
-from rayprivacy.generation.settings import SamplingConfig
-from rayprivacy.generation.text_writers import WritingTask
-from rayprivacy.generation.writing import Written, read_written, write_samples
+from rayprivacy.generation.settings import ONNX, SamplingConfig
+from rayprivacy.generation.text_writers import WritingTask, holds_structure, is_degenerate
+from rayprivacy.generation.writing import METADATA, Written, read_written, write_samples
 from rayprivacy.models.backbone import Backbone
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray", "one_thread")]
@@ -148,7 +145,7 @@ def test_no_two_blocks_share_a_seed(tiny_backbone: Backbone) -> None:
 
 def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone) -> None:
     asked, config = prompts(BLOCK * 10), CONFIG.model_copy(update={"max_tokens": 16})
-    blocks = sampling_actors.sampled(task(tiny_base, config), asked, 2, range(10))
+    blocks = writing.sampled(task(tiny_base, config), asked, 2, range(10))
     texts = next(blocks)["text"].to_pylist()
     os.kill(actors_of("SamplingActor")[0].pid, signal.SIGKILL)
     for block in blocks:
@@ -158,16 +155,14 @@ def test_a_killed_actor_changes_no_text(tiny_base: Path, tiny_backbone: Backbone
 
 def test_an_actor_that_the_cluster_has_no_room_for_delays_nothing(tiny_base: Path, tiny_backbone: Backbone) -> None:
     more = int(ray.cluster_resources()["CPU"]) + 1
-    blocks = list(sampling_actors.sampled(task(tiny_base), prompts(BLOCK * more), more, range(more)))
+    blocks = list(writing.sampled(task(tiny_base), prompts(BLOCK * more), more, range(more)))
     texts = [text for block in blocks for text in block["text"].to_pylist()]
     assert texts == alone(tiny_backbone, prompts(BLOCK * more))
 
 
 def test_blocks_come_in_the_order_of_their_numbers() -> None:
     tables = {number: pa.table({"n": [number]}) for number in range(5)}
-    assert list(sampling_actors._in_order((number, tables[number]) for number in (2, 0, 1, 4, 3))) == list(
-        tables.values()
-    )
+    assert list(writing._in_order((number, tables[number]) for number in (2, 0, 1, 4, 3))) == list(tables.values())
 
 
 def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,9 +182,9 @@ def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyP
 
     with tempfile.NamedTemporaryFile() as slow:
         actors = [ray.remote(Uneven).options(num_cpus=0.1).remote(slow.name) for _ in range(2)]
-        finished = sampling_actors._finished(actors, [(0, "")] * 50 * BATCH, range(50))
-        early = [next(finished)[0] for _ in range(2 * sampling_actors.AHEAD - 1)]
-        assert early == list(range(1, 2 * sampling_actors.AHEAD))
+        finished = writing._finished(actors, [(0, "")] * 50 * BATCH, range(50))
+        early = [next(finished)[0] for _ in range(2 * writing.AHEAD - 1)]
+        assert early == list(range(1, 2 * writing.AHEAD))
         timer = threading.Timer(0.5, slow.close)
         timer.start()
         later = [place for place, _ in finished]
@@ -204,7 +199,7 @@ def test_an_actor_far_ahead_of_the_slowest_one_waits(monkeypatch: pytest.MonkeyP
 def test_a_writer_that_died_goes_on_behind_its_last_part(
     named: bool, first: tuple[Path, Written], tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "PART_BLOCKS", 1)
+    monkeypatch.setattr(writing, "PART_BLOCKS", 1)
     out, source = tmp_path / "synthetic.parquet", "a model" if named else ""
     sampled: list[int] = []
     real = writing.sampled
@@ -213,15 +208,15 @@ def test_a_writer_that_died_goes_on_behind_its_last_part(
         sampled.extend(blocks)
         yield from real(task, asked, actors, blocks)
 
-    def killed(self: parts.Parts, part: int, texts: pa.Table) -> None:
+    def killed(self: writing.Parts, part: int, texts: pa.Table) -> None:
         if part == 2:
             raise KeyboardInterrupt
         write(self, part, texts)
 
-    write = parts.Parts.write
+    write = writing.Parts.write
     monkeypatch.setattr(writing, "sampled", watched)
     with monkeypatch.context() as patch:
-        patch.setattr(parts.Parts, "write", killed)
+        patch.setattr(writing.Parts, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=1, source=source)
     assert not out.exists()
@@ -260,7 +255,7 @@ def _long_texts() -> Any:
 def test_the_drivers_memory_does_not_grow_with_the_texts(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling_actors, "_start", lambda task: _long_texts())
+    monkeypatch.setattr(writing, "_start", lambda task: _long_texts())
     rises = []
     for count in (5_000, 10_000, 110_000):  # the first one warms up
         asked, out = CodedPrompts([0] * count, CODES), tmp_path / f"{count}"
@@ -274,7 +269,7 @@ CONSOLE = """
 import os, signal, sys
 from pathlib import Path
 import psutil, ray
-from rayprivacy.generation.sampling_actors import SamplingActor, sampled
+from rayprivacy.generation.writing import SamplingActor, sampled
 from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.generation.text_writers import WritingTask
 from rayprivacy.runs.session import ray_session

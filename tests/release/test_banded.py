@@ -10,8 +10,7 @@ from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfC
 from trainings import open_book, train, training
 
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.release.step_mechanism import NoisySteps
-from rayprivacy.release.strategy import prefix_error, prefix_strategy, step_factors
+from rayprivacy.release.step_mechanism import NoisySteps, prefix_error, prefix_strategy, step_factors
 
 MECHANISM = NoisySteps(sampling_rate=0.2, noise_multiplier=2.0, clipping_norm=0.5, steps=24, bands=4)
 SIZES = [(2, 8), (3, 30), (4, 200), (8, 200), (16, 480), (64, 64), (2, 2000), (7, 10_500)]

@@ -14,16 +14,15 @@ import pytest
 from rayprivacy.accounting.accountant import gdp_mu_squared
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.gaussian import mu_of
-from rayprivacy.core.artifacts import Private, Released, digest_json
 from rayprivacy.core.errors import BudgetRefusedError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import Private, Released, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.chain import Tail
+from rayprivacy.ledger.book import Tail
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.gate import Asked, Gate
-from rayprivacy.release.manifest import VoteManifest
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.release.gate import Asked, Gate, VoteManifest
+from rayprivacy.release.votes import SCALE, VoteMechanism
 
 QUERIES, CANDIDATES, TEACHERS = 4, 3, 5
 MECHANISM = VoteMechanism(QUERIES, CANDIDATES, TEACHERS, sigma_for(QUERIES, Budget(1.0, 1e-6)))

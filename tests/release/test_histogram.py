@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import GaussianDpEvent, SelfComposedDpEvent
 
-from rayprivacy.core.artifacts import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.errors import BudgetRefusedError, RayPrivacyError, ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rayprivacy.accounting.schedule import NoiseSchedule
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError, EventError, ReleaseError
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.release.step_mechanism import NoisySteps
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
-from rayprivacy.core.artifacts import digest_file
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.private import digest_file
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release.files import FileRelease, release_file

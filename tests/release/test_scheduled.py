@@ -13,8 +13,8 @@ from rayprivacy.blocks.steps_plan import training_stage
 from rayprivacy.core.errors import LedgerError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.dpsgd.schedules import draw
 from rayprivacy.ledger.store import Ledger
+from rayprivacy.methods.domain_private.schedules import draw
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
 

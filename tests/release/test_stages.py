@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 from trainings import open_book, train, training
 
-from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.gate import Asked, Gate
+from rayprivacy.release.gate import Asked, Gate, VoteManifest
 from rayprivacy.release.histogram import HistogramMechanism
-from rayprivacy.release.manifest import VoteManifest
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.release.steps import StepGate, StepRelease
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.release.votes import SCALE, VoteMechanism
 
 KEY = Key.for_tests()
 STEPS = NoisySteps(sampling_rate=0.5, noise_multiplier=2.0, clipping_norm=0.5, steps=10)

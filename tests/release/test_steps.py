@@ -8,8 +8,8 @@ import pytest
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 
 from rayprivacy.accounting.events import leaves
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import BudgetRefusedError, LedgerError, ReleaseError
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger

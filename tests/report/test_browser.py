@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from run_directory import AUDIT, EVALUATION
 
-from rayprivacy.reporting.compare import write_comparison
-from rayprivacy.reporting.page import write_report
+from rayprivacy.reporting.page import write_comparison, write_report
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")]

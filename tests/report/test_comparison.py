@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.reporting.compare import write_comparison
+from rayprivacy.reporting.page import write_comparison
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 import rayprivacy
 from rayprivacy.reporting.inputs import Exhibits
-from rayprivacy.runs.exhibits import Chart, Table, exhibits_json
+from rayprivacy.runs.method import Chart, Table, exhibits_json
 
 PACKAGE = Path(rayprivacy.__file__).parent
 SHARED = {  # of a public table of words, and of text that was released

@@ -9,8 +9,7 @@ from run_directory import SPENT, certificate
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_named, method_names
 from rayprivacy.reporting.claim import account_parts
-from rayprivacy.reporting.data_flow import ACROSS, DOWN, Way, flow
-from rayprivacy.reporting.figures import Part, Series, length_histogram, stacked_bar
+from rayprivacy.reporting.figures import ACROSS, DOWN, Part, Series, Way, flow, length_histogram, stacked_bar
 from rayprivacy.reporting.inputs import Histogram
 
 

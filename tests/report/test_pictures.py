@@ -15,12 +15,10 @@ from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_named
 from rayprivacy.reporting import render
 from rayprivacy.reporting.claim import INTERNAL, account_bar, account_parts
-from rayprivacy.reporting.compare import write_comparison
 from rayprivacy.reporting.figures import Part, stacked_bar
 from rayprivacy.reporting.inputs import Audit, Metrics
-from rayprivacy.reporting.page import write_report
-from rayprivacy.reporting.pictures import run_pictures
-from rayprivacy.reporting.render import Picture, light_style, standalone, write_pictures
+from rayprivacy.reporting.page import write_comparison, write_report
+from rayprivacy.reporting.render import Picture, light_style, run_pictures, standalone, write_pictures
 
 PUBLIC = {"flow.png", "account.png", "lengths.png"}
 PRIVATE = {"internal-lengths-heldout.png", "internal-roc.png", "internal-exposure.png"}

@@ -8,10 +8,10 @@ import yaml
 from toy_bench import QUIET, Bench
 
 import rayprivacy as rp
-from rayprivacy.models import number_format
+from rayprivacy.models import backbone
 from rayprivacy.runs.decide import format_of
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 AUTO = {"model.dtype": "auto"}
 
@@ -24,7 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def _fast(machine: pytest.MonkeyPatch, name: str) -> None:
-    machine.setattr(number_format, "fast_format", lambda: name)
+    machine.setattr(backbone, "fast_format", lambda: name)
 
 
 def _stored(run: Path) -> str:
@@ -89,4 +89,4 @@ def test_a_search_of_an_older_version_goes_on_in_its_own_format(bench: Bench, ma
 
 def test_a_cluster_is_as_fast_as_its_slowest_node(local_ray: None) -> None:
     """The nodes are asked: this one is asked through Ray, and answers as it does by itself."""
-    assert format_of("auto") == number_format.fast_format()
+    assert format_of("auto") == backbone.fast_format()

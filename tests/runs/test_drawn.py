@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rayprivacy.core.threads import repeating
+from rayprivacy.core.console import repeating
 from rayprivacy.evaluation.language import synthetic_metrics
-from rayprivacy.reporting.samples import draw_samples
+from rayprivacy.reporting.inputs import draw_samples
 from rayprivacy.runs import drive
 from rayprivacy.runs.method import Output
 

@@ -16,10 +16,9 @@ from toy_method import CHUNKS
 
 import rayprivacy as rp
 from rayprivacy.core.files import user_cache
-from rayprivacy.generation.engines import ONNX
+from rayprivacy.generation.settings import ONNX
 from rayprivacy.methods.registry import method_named, method_names, method_of, parse_recipe
 from rayprivacy.runs.directory import FOUND, Run
-from rayprivacy.runs.effort import UNKNOWN, Effort
 from rayprivacy.runs.estimate import (
     EMULATED,
     IN_BFLOAT16,
@@ -31,7 +30,7 @@ from rayprivacy.runs.estimate import (
     keep_seconds,
     this_machine,
 )
-from rayprivacy.runs.plan import Plan, Stage
+from rayprivacy.runs.plan import UNKNOWN, Effort, Plan, Stage
 
 JOBS = Path(__file__).parents[2] / "jobs"
 CHAT = JOBS / "seqpate" / "chat.yaml"

@@ -9,8 +9,8 @@ from rayprivacy.blocks import steps as training
 from rayprivacy.blocks.steps import Training, layer_scales
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.runs.account import open_account

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rayprivacy.blocks import pretrain as module
 from rayprivacy.blocks.pretrain import own_texts
-from rayprivacy.core.counting import nobody
+from rayprivacy.core.console import nobody
 from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.models.backbone import Backbone

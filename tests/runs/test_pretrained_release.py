@@ -16,8 +16,8 @@ from rayprivacy.blocks import pretrain as pretraining
 from rayprivacy.blocks import steps as training
 from rayprivacy.blocks.steps import Training
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.registry import method_of, parse_recipe
 from rayprivacy.models.backbone import load_backbone

@@ -8,14 +8,13 @@ from typing import Annotated
 import pytest
 from toy_bench import Bench
 
-from rayprivacy.core.config import Config
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.paths import PathKind
 from rayprivacy.corpus.sources import CHITCHAT
 from rayprivacy.runs.directory import RECIPE
-from rayprivacy.runs.places import require_public
+from rayprivacy.runs.recipe import require_public
 from rayprivacy.runs.source import DATASET
-from rayprivacy.tuning.trial_recipes import SPACE
+from rayprivacy.tuning.trials import SPACE
 
 
 class Named(Config):

@@ -1,7 +1,7 @@
 import pytest
 
 from rayprivacy.core.keys import Key
-from rayprivacy.sanitize.coins import Coins
+from rayprivacy.sanitize.mechanism import Coins
 from rayprivacy.sanitize.vocabulary import Vocabulary, load_glove
 
 

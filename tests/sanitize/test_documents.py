@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
-from rayprivacy.sanitize.coins import Coins
-from rayprivacy.sanitize.documents import Sanitizer
-from rayprivacy.sanitize.entities import PatternDetector, Span, detector_of, without_overlaps
-from rayprivacy.sanitize.mechanism import SanText
+from rayprivacy.sanitize.documents import ENTITY, Sanitizer, Words, put_together, split, tidy
+from rayprivacy.sanitize.entities import PatternDetector, Span, Surrogates, detector_of, without_overlaps
+from rayprivacy.sanitize.mechanism import Coins, SanText
 from rayprivacy.sanitize.settings import KINDS
-from rayprivacy.sanitize.surrogates import Surrogates
 from rayprivacy.sanitize.table import Table
-from rayprivacy.sanitize.tokens import ENTITY, Words, put_together, split, tidy
 from rayprivacy.sanitize.vocabulary import Vocabulary
 
 VALUES = {

@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rayprivacy.accounting.metric import document_epsilon
+from rayprivacy.accounting.events import document_epsilon
 from rayprivacy.core.keys import Key
-from rayprivacy.sanitize.coins import KEEP, WORD, Coins, below
-from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
+from rayprivacy.sanitize.mechanism import (
+    KEEP,
+    WORD,
+    Coins,
+    Mechanism,
+    RandomizedResponse,
+    SanText,
+    below,
+    randomized_response_epsilon,
+)
 from rayprivacy.sanitize.table import Table
 from rayprivacy.sanitize.vocabulary import Vocabulary
 

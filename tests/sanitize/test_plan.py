@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rayprivacy as rp
-from rayprivacy.accounting.metric import document_epsilon
+from rayprivacy.accounting.events import document_epsilon
 from rayprivacy.methods.santext.heldout import charts
 from rayprivacy.methods.santext.mechanisms import planned, vocabulary_of
 from rayprivacy.sanitize.mechanism import RandomizedResponse, SanText

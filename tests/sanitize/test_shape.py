@@ -18,17 +18,15 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
-from rayprivacy.corpus.bounding import PLACE
 from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, prepare
-from rayprivacy.corpus.masking import tidy
+from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
-from rayprivacy.sanitize.coins import Coins
+from rayprivacy.corpus.users import PLACE
+from rayprivacy.sanitize.documents import Labels, Words
+from rayprivacy.sanitize.documents import tidy as tidied
 from rayprivacy.sanitize.job import Job, sanitise_table
-from rayprivacy.sanitize.labels import Labels
-from rayprivacy.sanitize.mechanism import RandomizedResponse
+from rayprivacy.sanitize.mechanism import Coins, RandomizedResponse
 from rayprivacy.sanitize.settings import LabelsConfig, SanitizeConfig
-from rayprivacy.sanitize.tokens import Words
-from rayprivacy.sanitize.tokens import tidy as tidied
 
 KEY, VOCABULARY = Key.for_tests(), ("the", "movie", "was", "good", "bad", "none", "7")
 CONFIG = SanitizeConfig(words=len(VOCABULARY), epsilon=1.0, entities=(), max_tokens=6)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rayprivacy.core.errors import ReleaseError
-from rayprivacy.release.ballots import BallotKind
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.release.votes import SCALE, BallotKind, VoteMechanism
 
 RADII = (0.001, 0.05, 0.2, 0.5, 0.7, 1.0, 1.5)
 CENTRES: dict[str, Array] = {

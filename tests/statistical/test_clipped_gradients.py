@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
-from rayprivacy.dpsgd.gradients import BookKeeping
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind
 
 VOCABULARY, TOKENS, WIDTH, NORM = 40, 6, 8, 0.7
 ROUNDING = 1e-5  # of the sum of the others, by which one sum can differ from another

@@ -11,9 +11,8 @@ from scipy import stats
 
 from rayprivacy.accounting.accountant import gdp_mu_squared
 from rayprivacy.release import noise
-from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism
-from rayprivacy.release.margins import Margins
-from rayprivacy.release.vote import VoteMechanism
+from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism, Margins
+from rayprivacy.release.votes import VoteMechanism
 
 VOTES = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0)
 CENTRED = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, clip=0.1)

@@ -17,8 +17,7 @@ from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.least_noise import gaussian_noise, laplace_noise
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.release import noise
-from rayprivacy.release.ballots import BallotKind
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.release.votes import SCALE, BallotKind, VoteMechanism
 
 NOISE = VoteMechanism(queries=500, candidates=50, teachers=10, sigma=3.0, noise="laplace")
 BUDGET = Budget(3.0, 1e-6)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, EventError, ReleaseError
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.release.histogram import SCALE
-from rayprivacy.release.margins import Margins
+from rayprivacy.release.histogram import SCALE, Margins
 
 BLOCKS = (5, 3)
 SMALL = Margins(BLOCKS, sigma=3.0)

@@ -17,15 +17,13 @@ import torch
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
-from rayprivacy.corpus.masking import tidy
-from rayprivacy.corpus.phrases import Phrases
+from rayprivacy.corpus.phrases import Phrases, tidy
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features, encode
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.kinds import State
+from rayprivacy.models.features import Features, Queries, encode
+from rayprivacy.release.votes import SCALE, VoteMechanism
+from rayprivacy.teachers.head_kinds import State
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import summed_votes

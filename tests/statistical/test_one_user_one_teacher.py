@@ -13,10 +13,9 @@ import torch
 
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode, join
-from rayprivacy.models.queries import Queries
-from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.kinds import State
+from rayprivacy.models.features import Encoded, Queries, encode, join
+from rayprivacy.release.votes import SCALE, VoteMechanism
+from rayprivacy.teachers.head_kinds import State
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import summed_votes

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "dpsgd"))
 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import write_part
 from rayprivacy.dpsgd.batches import physical_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.losses import row_losses
@@ -29,7 +29,7 @@ from rayprivacy.dpsgd.units import read_units
 from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import trainable
-from rayprivacy.policies.patterns import PatternPolicy
+from rayprivacy.policies.words import PatternPolicy
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.sanitize.settings import KINDS
 

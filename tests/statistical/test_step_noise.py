@@ -17,9 +17,8 @@ from engine_cases import BATCH, RATE, Case, before, fragments, taken
 from rank_processes import Ranks
 
 from rayprivacy.core.keys import Key
-from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
-from rayprivacy.dpsgd.noise import KeyedNoise
-from rayprivacy.release.strategy import prefix_strategy
+from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
+from rayprivacy.release.step_mechanism import prefix_strategy
 
 SIGMA, NORM = 0.7, 3.0
 STD = SIGMA * NORM / BATCH

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rayprivacy.core.errors import EventError, ReleaseError
-from rayprivacy.release.ballots import BallotKind
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.release.votes import SCALE, BallotKind, VoteMechanism
 
 VOTE = VoteMechanism(queries=1, candidates=CANDIDATES, teachers=4, sigma=3.0)
 TOP1 = replace(VOTE, ballot="top1")

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rayprivacy.core.keys import Key
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import write_part
+from rayprivacy.corpus.manifest import ShardManifest, write_part
+from rayprivacy.corpus.users import Dropped
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:

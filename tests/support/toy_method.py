@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from rayprivacy.core.artifacts import Private, digest_json
 from rayprivacy.core.config import Config
+from rayprivacy.core.private import Private, digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.settings import SamplingConfig
@@ -103,7 +103,7 @@ def run(context: Any, mechanism: HistogramMechanism | None = None) -> Output | N
 
 def length_sums(shards: Path, parts: int, mechanism: HistogramMechanism) -> Private[Any]:
     """Sums [BINS] of the users' shares of texts by their number of words."""
-    from rayprivacy.corpus.parts import read_part
+    from rayprivacy.corpus.manifest import read_part
 
     total = np.zeros(BINS, dtype=np.int64)
     for part in range(parts):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.config import Config
+from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.ledger.settings import PrivacyConfig
@@ -68,7 +68,7 @@ def run(context: Any) -> Output:
     context.shard()
 
     def write(path: Path) -> None:
-        from rayprivacy.corpus.parts import read_part
+        from rayprivacy.corpus.manifest import read_part
 
         dice, rows = random.Random(secrets.randbits(128)), read_part(context.shards, 0)
         texts = [" ".join(dice.choice(WORDS) for _ in range(context.recipe.swap.words)) for _ in range(len(rows))]

@@ -14,10 +14,9 @@ import torch
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import part_path
+from rayprivacy.corpus.manifest import part_path
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.packing import PAD
+from rayprivacy.models.features import PAD, Encoded, encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import encoding

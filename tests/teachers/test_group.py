@@ -15,19 +15,17 @@ from safetensors.torch import load_file, save_file
 from rayprivacy.core.errors import ReleaseError, ShardError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import part_path
+from rayprivacy.corpus.manifest import part_path
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Features, encode
-from rayprivacy.models.queries import Queries
+from rayprivacy.models.features import Features, Queries, encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.release.vote import SCALE, VoteMechanism
+from rayprivacy.release.votes import SCALE, VoteMechanism
 from rayprivacy.teachers.encoding import encode_part
 from rayprivacy.teachers.group import TeacherGroup, kind_for
-from rayprivacy.teachers.pieces import training_pieces, voting_pieces
 from rayprivacy.teachers.settings import TeachersConfig
-from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.spec import GroupSpec, training_pieces, voting_pieces
 from rayprivacy.teachers.votes import Question, VoteTotal
 from rayprivacy.teachers.workspace import Workspace
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rayprivacy.teachers import handout as handout_module
-from rayprivacy.teachers.handout import LEAST_PATIENCE_S, Handout, Worker
-from rayprivacy.teachers.kinds import VOTERS
-from rayprivacy.teachers.pieces import blocks_of, training_pieces, voting_pieces
+from rayprivacy.teachers.head_kinds import VOTERS
 from rayprivacy.teachers.settings import TeachersConfig
+from rayprivacy.teachers.spec import blocks_of, training_pieces, voting_pieces
+from rayprivacy.work import pool as handout_module
+from rayprivacy.work.pool import LEAST_PATIENCE_S, Handout, Worker
 
 
 class Bench:

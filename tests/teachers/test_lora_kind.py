@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.adapters import next_token_loss
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.queries import Queries
-from rayprivacy.models.split_trunk import lower_trunk
-from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.teachers.kinds import FILLED, State
+from rayprivacy.models.features import Encoded, Queries, encode
+from rayprivacy.models.layers import lower_trunk
+from rayprivacy.teachers.head_kinds import FILLED, State
 from rayprivacy.teachers.lora_kind import LoraKind
 from rayprivacy.teachers.settings import TeachersConfig
 

@@ -6,8 +6,8 @@ import pytest
 import ray
 
 from rayprivacy.core.errors import ClusterError, ConfigError
-from rayprivacy.teachers.places import actor_options, places
 from rayprivacy.teachers.settings import ResourcesConfig
+from rayprivacy.teachers.spec import actor_options, places
 
 CLUSTER = {"CPU": 8.0, "GPU": 2.0}
 

@@ -10,13 +10,12 @@ import torch
 
 from rayprivacy.models.adapters import Basis, HeadAdapter
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.queries import Queries
+from rayprivacy.models.features import Encoded, Queries, encode
+from rayprivacy.models.layers import cut_below, lower_trunk
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.models.split_trunk import cut_below, lower_trunk
-from rayprivacy.release.vote import SCALE, VoteMechanism
-from rayprivacy.teachers.devices import prepared_device
-from rayprivacy.teachers.kinds import TeacherKind, on
+from rayprivacy.release.votes import SCALE, VoteMechanism
+from rayprivacy.teachers.group import prepared_device
+from rayprivacy.teachers.head_kinds import TeacherKind, on
 from rayprivacy.teachers.lora_kind import LoraKind
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.square_kind import SquareKind

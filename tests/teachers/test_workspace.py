@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.journal import Journal
+from rayprivacy.core.files import Journal
 from rayprivacy.teachers import workspace as workspace_module
 from rayprivacy.teachers.workspace import Workspace
 

@@ -14,8 +14,7 @@ import rayprivacy as rp
 from rayprivacy.dpsgd.losses import row_losses
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.trainer.method import LABEL_CHARS, label_lines
-from rayprivacy.trainer.recipe import name_of_loss
+from rayprivacy.trainer.method import LABEL_CHARS, label_lines, name_of_loss
 
 
 class _NoData(TrainerBench):

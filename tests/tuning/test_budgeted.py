@@ -14,13 +14,12 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 import rayprivacy as rp
-from rayprivacy.accounting.metric import MetricLocalDpEvent
+from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LedgerError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.budgeted import NO_BUDGET
-from rayprivacy.tuning.trial_charges import trial_release
+from rayprivacy.tuning.budgeted import NO_BUDGET, trial_release
 
 FINISHED = Searcher.FINISHED
 

@@ -20,15 +20,15 @@ from rayprivacy.auditing.scoring import ModelLoss, Scored, joint_losses
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, ReleaseError
 from rayprivacy.core.keys import create_key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.bounding import Dropped
 from rayprivacy.corpus.layout import HOLDOUT, Layout
-from rayprivacy.corpus.manifest import ShardManifest
-from rayprivacy.corpus.parts import read_holdout, write_part
+from rayprivacy.corpus.manifest import ShardManifest, read_holdout, write_part
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.histogram import SCALE
 from rayprivacy.runs.directory import Run
 from rayprivacy.tuning import heldout_loss as metric
+from rayprivacy.tuning.budgeted import can_pay
 from rayprivacy.tuning.heldout_loss import (
     Scoring,
     heldout_loss,
@@ -38,8 +38,7 @@ from rayprivacy.tuning.heldout_loss import (
     unit_losses,
 )
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trial_charges import can_pay
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 FIXED = {"corpus": {"holdout": 0.4}}

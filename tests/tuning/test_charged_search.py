@@ -12,13 +12,13 @@ from rich.console import Console
 from rayprivacy.accounting import renyi
 from rayprivacy.auditing.scoring import ModelLoss
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.parts import read_holdout
+from rayprivacy.corpus.manifest import read_holdout
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.tuning.heldout_loss import heldout_units
 from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trainable import REFUSED, UTILITY, _Runner
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}

@@ -6,10 +6,9 @@ import pytest
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
-from rayprivacy.tuning.outcome import conclude
+from rayprivacy.tuning.outcome import conclude, open_study
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.study import open_study
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 VALUES = {"training.clipping_norm": 1.0}
 

@@ -20,9 +20,8 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.tuning import selection
-from rayprivacy.tuning.metric import utility
-from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.space import load_space, utility
+from rayprivacy.tuning.trials import Trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

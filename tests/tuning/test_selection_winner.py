@@ -14,7 +14,7 @@ from rayprivacy.core.keys import create_key
 from rayprivacy.tuning import selection
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import load_space
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 
 SELECT: dict[str, Any] = {"charging": "select", "searcher": "random", "select": {"mean": 4.0}}
 

@@ -10,7 +10,7 @@ import pytest
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import Space, load_space
-from rayprivacy.tuning.trial_recipes import Trials
+from rayprivacy.tuning.trials import Trials
 from rayprivacy.tuning.tune import feasible
 
 QUERIES = {"votes.queries": {"choice": [20, 40]}}

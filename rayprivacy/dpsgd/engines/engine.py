@@ -18,16 +18,21 @@ from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
-from rayprivacy.dpsgd.clipping import Clipping
-from rayprivacy.dpsgd.engines.manifest import Fragment
+from rayprivacy.dpsgd.clipping import (
+    BookKeeping,
+    ClippedGradients,
+    Clipping,
+    MicroBatch,
+    MicroBatchGradients,
+    UnitGradients,
+    mean_losses,
+)
 from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
-from rayprivacy.dpsgd.engines.partitions import trainable_parameters
 from rayprivacy.dpsgd.engines.plain import PlainEngine
+from rayprivacy.dpsgd.engines.state import Fragment, trainable_parameters
 from rayprivacy.dpsgd.engines.zero import ZeroEngine
 from rayprivacy.dpsgd.fresh_loss import FreshLoss
-from rayprivacy.dpsgd.gradients import BookKeeping, ClippedGradients, UnitGradients
 from rayprivacy.dpsgd.independence import check_independence, check_memory, check_micro_batches
-from rayprivacy.dpsgd.microbatches import MicroBatch, MicroBatchGradients, mean_losses
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 
@@ -131,6 +136,6 @@ def _check_together(training: DpSgdConfig, engine: EngineConfig) -> None:
 def _of_units(model: nn.Module, clipping: Clipping, engine: EngineConfig) -> UnitGradients:
     if engine.gradients == "bookkeeping":
         return BookKeeping(model, clipping)
-    from rayprivacy.dpsgd.opacus_gradients import OpacusGradients  # Opacus is optional
+    from rayprivacy.dpsgd.clipping import OpacusGradients  # Opacus is optional
 
     return OpacusGradients(model, clipping)

@@ -3,7 +3,7 @@
 What step t releases is (sum of clipped gradients + N(0, std_t^2 I)) / B (Abadi et al., 2016, algorithm 1), with a
 public B and the std_t of the mechanism that is charged. The optimizer of each rank owns some coordinates; a hook that
 runs right before its step adds keyed noise (dpsgd/noise.py) to all of these, once, correlated over steps where the
-mechanism says so (dpsgd/correlated_noise.py). Which rank owns a coordinate cannot change its noise, and
+mechanism says so (dpsgd/noise.py). Which rank owns a coordinate cannot change its noise, and
 `check_manifest` requires at construction that each is owned once.
 
 The hook fails closed. It refuses to step when no step is open, when a gradient is missing or has another size, and when
@@ -32,11 +32,8 @@ import torch
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.correlated_noise import CorrelatedNoise
-from rayprivacy.dpsgd.engines.manifest import Fragment, check_manifest
-from rayprivacy.dpsgd.engines.partitions import Partition
-from rayprivacy.dpsgd.engines.state import read_state, write_state
-from rayprivacy.dpsgd.noise import KeyedNoise
+from rayprivacy.dpsgd.engines.state import Fragment, Partition, check_manifest, read_state, write_state
+from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.release.step_mechanism import NoisySteps
 

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch
-from rayprivacy.dpsgd.engines.manifest import Fragment
+from rayprivacy.dpsgd.clipping import ClippedGradients, MicroBatch
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
-from rayprivacy.dpsgd.engines.partitions import trainable_parameters, whole
-from rayprivacy.dpsgd.engines.sums import add_up
-from rayprivacy.dpsgd.gradients import ClippedGradients
-from rayprivacy.dpsgd.microbatches import MicroBatch
+from rayprivacy.dpsgd.engines.state import Fragment, trainable_parameters, whole
+from rayprivacy.dpsgd.engines.zero import add_up
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 
 

@@ -10,24 +10,204 @@ is written last, with the digests of all files. So a folder whose files are miss
 every rank, and never loaded in part.
 
 States are private: weights and moments are noisy, but have not been released. Files have mode 0600.
+
+The noise manifest: a list of the coordinates that each rank adds noise to, checked before the first step.
+
+Every rank adds noise to the coordinates that its part of the optimizer owns. A coordinate that no rank owns would be
+released without noise; one that two ranks own would get the same keyed noise twice (dpsgd/noise.py), which is noise of
+another scale. So the ranks exchange their fragments, and a step is only taken on a complete partition. Where every rank
+holds all parameters (ZeRO 0, plain PyTorch) the manifest is `replicated`: each rank must hold everything exactly once.
+
+>>> halves = [[Fragment("weight", 0, 3)], [Fragment("weight", 3, 3)]]
+>>> check_manifest({"weight": 6}, halves, replicated=False)
+>>> check_manifest({"weight": 7}, halves, replicated=False)
+Traceback (most recent call last):
+...
+rayprivacy.core.errors.ReleaseError: no rank holds coordinate 6 of parameter 'weight' ...
+
+Partitions: a map of the flat tensors that this rank's optimizer updates to coordinates of named parameters.
+
+Plain PyTorch and ZeRO 0 update whole parameters. ZeRO 1 and 2 lay all parameters end to end, cut the line into one
+partition for each rank, and keep this rank's part in float32. ZeRO 3 cuts every parameter into one part for each rank
+and lays this rank's parts end to end, each padded to the same length. Noise and saved states are by parameter name and
+coordinate, so this map is all that they need to know about a stage.
+
+A partition may hold padding. It belongs to no parameter: it gets no noise, and its gradient is set to zero.
 """
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from rayprivacy.core.errors import ReleaseError, ShardError
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.dpsgd import collectives
-from rayprivacy.dpsgd.engines.manifest import Fragment, check_manifest
-from rayprivacy.dpsgd.engines.partitions import Partition
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Coordinates [start, start + count) of the flattened parameter `name`; none when count is 0."""
+
+    name: str
+    start: int
+    count: int
+
+
+def check_manifest(sizes: Mapping[str, int], ranks: Sequence[Sequence[Fragment]], replicated: bool) -> None:
+    """Require every coordinate of every trainable parameter exactly once, over all ranks or (replicated) on each.
+
+    Args:
+        sizes: number of coordinates of each trainable parameter.
+        ranks: fragments of each rank, in any order.
+        replicated: whether every rank holds, and noises, all parameters.
+
+    Raises:
+        ReleaseError: there is no rank, or a coordinate is missing, held twice, out of range or of an unknown parameter.
+    """
+    if not ranks:
+        raise ReleaseError("the noise manifest has 0 ranks: gather the fragments of every rank, this one included.")
+    whole = ranks if replicated else [[fragment for rank in ranks for fragment in rank]]
+    for fragments in whole:
+        _check_partition(sizes, fragments)
+
+
+def _check_partition(sizes: Mapping[str, int], fragments: Iterable[Fragment]) -> None:
+    held: dict[str, list[Fragment]] = {name: [] for name in sizes}
+    for fragment in fragments:
+        if fragment.name not in held:
+            raise ReleaseError(
+                f"a rank holds the parameter '{fragment.name}', which is not trainable: leave it to the model."
+            )
+        held[fragment.name].append(fragment)
+    for name, size in sizes.items():
+        _check_parameter(name, size, held[name])
+
+
+def _check_parameter(name: str, size: int, fragments: list[Fragment]) -> None:
+    covered = 0
+    for fragment in sorted(fragments, key=lambda fragment: (fragment.start, fragment.count)):
+        start, end = fragment.start, fragment.start + fragment.count
+        if start < 0 or end < start or end > size:
+            raise ReleaseError(f"a fragment [{start}, {end}) of parameter '{name}' is outside [0, {size}): correct it.")
+        if fragment.count and start < covered:
+            raise ReleaseError(
+                f"coordinate {start} of parameter '{name}' is held twice: it would get its noise twice; "
+                "let one rank hold it."
+            )
+        if start > covered:
+            _missing(name, size, covered)
+        covered = end if fragment.count else covered
+    if covered < size:
+        _missing(name, size, covered)
+
+
+def _missing(name: str, size: int, coordinate: int) -> None:
+    raise ReleaseError(
+        f"no rank holds coordinate {coordinate} of parameter '{name}' ({size} in all): it would get no noise; "
+        "let the fragments of all ranks cover it."
+    )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A fragment of a parameter, and where it begins in its partition."""
+
+    fragment: Fragment
+    offset: int
+
+    @property
+    def place(self) -> slice:
+        """Where it is in the flattened partition."""
+        return slice(self.offset, self.offset + self.fragment.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """A tensor that the optimizer updates, float32, and what is in it.
+
+    Attributes:
+        tensor: the tensor itself, which the optimizer holds too.
+        pieces: in the order of their offsets.
+    """
+
+    tensor: Tensor
+    pieces: tuple[Piece, ...]
+
+    @property
+    def gaps(self) -> Iterator[slice]:
+        """The padding: what lies between pieces."""
+        end = 0
+        for piece in self.pieces:
+            if piece.offset > end:
+                yield slice(end, piece.offset)
+            end = piece.place.stop
+        if end < self.tensor.numel():
+            yield slice(end, self.tensor.numel())
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name, in the order of the model; a tied one comes once."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def size(parameter: nn.Parameter) -> int:
+    """Number of coordinates, also of a parameter that ZeRO 3 has partitioned."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def whole(parameters: Mapping[str, Tensor]) -> list[Partition]:
+    """Partitions of an optimizer that updates whole parameters."""
+    return [
+        Partition(parameter, (Piece(Fragment(name, 0, parameter.numel()), 0),))
+        for name, parameter in parameters.items()
+    ]
+
+
+def of_stages_1_and_2(zero: Any, names: Mapping[nn.Parameter, str]) -> list[Partition]:
+    """Partitions of DeepSpeed's optimizer of ZeRO 1 and 2, one for each group of parameters."""
+    return [
+        Partition(flat, _in_order(_linked(parameter, names[parameter]) for parameter in group))
+        for flat, group in zip(zero.single_partition_of_fp32_groups, zero.bit16_groups, strict=True)
+    ]
+
+
+def _linked(parameter: Any, name: str) -> Piece | None:
+    link = parameter._hp_mapping
+    if link is None:  # all of it belongs to other ranks
+        return None
+    held, flat = link.lp_fragment_address, link.hp_fragment_address
+    return Piece(Fragment(name, held.start, held.numel), flat.start)
+
+
+def of_stage_3(zero: Any, names: Mapping[nn.Parameter, str], rank: int) -> list[Partition]:
+    """Partitions of DeepSpeed's optimizer of ZeRO 3, one for each of its sub-groups."""
+    return [
+        Partition(flat, _in_order(_laid_out(group, names, rank)))
+        for flat, group in zip(zero.fp32_partitioned_groups_flat, zero.fp16_groups, strict=True)
+    ]
+
+
+def _laid_out(group: Sequence[Any], names: Mapping[nn.Parameter, str], rank: int) -> Iterator[Piece]:
+    offset = 0
+    for parameter in group:
+        part = int(parameter.partition_numel())
+        start = min(rank * part, size(parameter))
+        yield Piece(Fragment(names[parameter], start, min(part, size(parameter) - start)), offset)
+        offset += part
+
+
+def _in_order(pieces: Iterator[Piece | None]) -> tuple[Piece, ...]:
+    real = (piece for piece in pieces if piece is not None and piece.fragment.count)
+    return tuple(sorted(real, key=lambda piece: piece.offset))
+
 
 MANIFEST = "state.json"
 _WEIGHT = "weight"

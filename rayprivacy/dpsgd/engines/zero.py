@@ -13,27 +13,160 @@ equally often: each use gathers its weights.
 Trainable parameters and gradients are float32 throughout. Rounding a sum of many clipped gradients to bfloat16 could
 change it by more than C when one user comes or goes, so sums are never held, or sent, in less. Activations may be
 bfloat16: let `losses` use autocast.
+
+Import and configuration of DeepSpeed for DP-SGD: nothing looks at gradients, and ranks are summed, not averaged.
+
+DeepSpeed is imported here and nowhere else, when an engine is made. What is turned off, and why:
+
+    gradient clipping           clips the sum after users were added up, and reads its norm, which is private
+    loss scaling, float16       steps that overflow are skipped, which tells something about the data
+    skipping by gradient norm   ZeRO drops a step whose norm is not finite; `never_skip` takes the norm away
+    logging                     it prints what it measures
+    compiled operators          they build for a minute when first used; torch's own optimizers are used instead
+
+Clipped sums of several physical batches, and their way into DeepSpeed's gradient hooks.
+
+Clipping yields, for each parameter, a function that computes the clipped sum of one physical batch (`Lazy`). Plain
+PyTorch, and ZeRO below stage 3, add these up as they come, float32 or float64, one physical batch in memory at a time.
+
+DeepSpeed takes gradients from hooks that fire as autograd hands them to parameters. So each parameter gets a scalar
+surrogate whose derivative is defined to be its clipped sum: one backward pass through the sum of surrogates computes
+one clipped sum after the other, and each is reduced, and freed, before the next. No second pass through the model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
-from rayprivacy.dpsgd.engines import partitions
-from rayprivacy.dpsgd.engines.deepspeed_setup import find_deepspeed, never_skip, settings
-from rayprivacy.dpsgd.engines.manifest import Fragment
+from rayprivacy.dpsgd.clipping import ClippedGradients, Lazy, MicroBatch
+from rayprivacy.dpsgd.engines import state
 from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
-from rayprivacy.dpsgd.engines.sums import add_up, full_shapes, surrogate
-from rayprivacy.dpsgd.gradients import ClippedGradients, Lazy
-from rayprivacy.dpsgd.microbatches import MicroBatch
+from rayprivacy.dpsgd.engines.state import Fragment
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
+
+# Elements, not bytes. DeepSpeed's defaults (5e8) would allocate 2 GB on each rank before the first gradient.
+LIMITS: dict[str, int] = {"reduce_bucket_size": 1 << 21, "allgather_bucket_size": 1 << 21}
+STAGE_3_LIMITS: dict[str, int] = {
+    "stage3_param_persistence_threshold": 1 << 14,
+    "stage3_prefetch_bucket_size": 1 << 21,
+    "sub_group_size": 1 << 28,
+}
+
+
+def find_deepspeed(device: torch.device) -> Any:
+    """Import DeepSpeed for a kind of device."""
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    try:
+        import deepspeed
+    except ImportError:
+        raise ConfigError(
+            'resources.zero needs DeepSpeed, which is not installed: run pip install "rayprivacy[deepspeed]", '
+            "or leave resources.zero out."
+        ) from None
+    # Off, because it would be compiled when first used, for 40 seconds.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # DeepSpeed calls collectives of torch by their old names, and each call would print that.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    return deepspeed
+
+
+def settings(stage: int, offload: bool) -> dict[str, Any]:
+    """DeepSpeed's configuration."""
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True, **LIMITS}
+    if stage == 3:
+        zero.update(STAGE_3_LIMITS)
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    found: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,  # DeepSpeed wants a number; batches are our own
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": 0.0,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if stage < 3:  # stage 3 knows no sum: its mean is multiplied back
+        found["gradient_allreduce_op"] = "sum"
+    return found
+
+
+def never_skip(zero: Any, stage: int) -> None:
+    """Take away what makes DeepSpeed's optimizer drop a step: the norm of the gradients, and the test for overflow.
+
+    A version of DeepSpeed that has other names for them is refused.
+    """
+    switches = {1: ("check_grad_overflow", "compute_grad_norm"), 3: ("_get_norm_groups",)}
+    switches[2] = switches[1]
+    for name in switches.get(stage, ()):
+        if not hasattr(zero, name):
+            raise ConfigError(
+                f"this version of DeepSpeed has no '{name}': install deepspeed 0.19.8, or leave resources.zero out."
+            )
+        setattr(zero, name, (lambda: [torch.zeros(())]) if stage == 3 else False)
+
+
+def add_up(lazies: Iterable[Lazy]) -> dict[nn.Parameter, Tensor]:
+    """Sums over physical batches; a batch is only asked for when the one before it is done."""
+    sums: dict[nn.Parameter, Tensor] = {}
+    for lazy in lazies:
+        while lazy:
+            parameter, clipped_sum = lazy.popitem()
+            own = clipped_sum()
+            sums[parameter] = sums[parameter].add_(own) if parameter in sums else own
+    return sums
+
+
+def surrogate(parameters: Iterable[nn.Parameter], sums: Mapping[nn.Parameter, Callable[[], Tensor]]) -> Tensor:
+    """A scalar zero whose gradient with respect to each parameter is what its function returns, or zero without one."""
+    scalars = [_Surrogate.apply(each, sums.get(each)) for each in parameters]  # type: ignore[no-untyped-call]
+    return torch.stack(scalars).sum()
+
+
+class _Surrogate(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, parameter: nn.Parameter, clipped_sum: Callable[[], Tensor] | None) -> Tensor:
+        context.clipped_sum, context.parameter = clipped_sum, parameter
+        return torch.zeros((), device=parameter.device)
+
+    @staticmethod
+    def backward(context: Any, weight: Tensor) -> tuple[Tensor, None]:
+        clipped_sum, parameter = context.clipped_sum, context.parameter
+        context.clipped_sum = context.parameter = None
+        if clipped_sum is None:
+            return torch.zeros(parameter.shape, device=parameter.device), None
+        return clipped_sum().to(weight.dtype).contiguous().mul_(weight), None
+
+
+@contextmanager
+def full_shapes(parameters: Iterable[Any]) -> Iterator[None]:
+    """Give parameters that ZeRO 3 has partitioned away their full shape, without memory.
+
+    Autograd compares the shapes of a parameter and of its gradient; the values are not looked at.
+    """
+    partitioned = [p for p in parameters if hasattr(p, "ds_shape") and p.shape != p.ds_shape]
+    before = [p.data for p in partitioned]
+    for parameter in partitioned:
+        parameter.data = torch.empty(1, dtype=parameter.dtype, device=parameter.device).expand(parameter.ds_shape)
+    try:
+        yield
+    finally:
+        for parameter, data in zip(partitioned, before, strict=True):
+            if parameter.numel() and not any(parameter.stride()):
+                parameter.data = data
+
 
 _ANY_TOKEN = 0
 
@@ -60,7 +193,7 @@ class ZeroEngine:
             raise ConfigError(
                 "resources.offload needs resources.zero 1, 2 or 3: stage 0 keeps everything on each rank."
             )
-        self._parameters = partitions.trainable_parameters(model)
+        self._parameters = state.trainable_parameters(model)
         self._device = next(iter(self._parameters.values())).device
         self._deepspeed = find_deepspeed(self._device)
         for parameter in self._parameters.values():
@@ -75,20 +208,20 @@ class ZeroEngine:
         self._noisy = NoisyOptimizer(
             self._engine.basic_optimizer,
             self._partitions(),
-            {name: partitions.size(parameter) for name, parameter in self._parameters.items()},
+            {name: state.size(parameter) for name, parameter in self._parameters.items()},
             stage == 0,
             noise,
             schedule,
             scale=collectives.world() if stage == 3 else 1,
         )
 
-    def _partitions(self) -> list[partitions.Partition]:
+    def _partitions(self) -> list[state.Partition]:
         names = {parameter: name for name, parameter in self._parameters.items()}
         if self._stage == 0:
-            return partitions.whole(self._parameters)
+            return state.whole(self._parameters)
         if self._stage == 3:
-            return partitions.of_stage_3(self._engine.optimizer, names, collectives.rank())
-        return partitions.of_stages_1_and_2(self._engine.optimizer, names)
+            return state.of_stage_3(self._engine.optimizer, names, collectives.rank())
+        return state.of_stages_1_and_2(self._engine.optimizer, names)
 
     def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
         """See `engine.Engine`."""

@@ -1,17 +1,102 @@
-"""Reading an export that anyone may have written: every file whole, every line a row, every claim checked."""
+"""Reading an export that anyone may have written: every file whole, every line a row, every claim checked.
+
+The signature of an export: Ed25519, with a private key derived from the ledger's key.
+
+The macs inside the book convince only those who hold the ledger's key. A signature convinces anyone who knows the
+public key, which may be printed in a report: the auditor outside needs no secret. The seed of the private key is
+PRF(ledger key, "ledger-signature"), so that there is no second secret to keep.
+
+The first page of an export: head, counts, and where every account stands, all of it computed from the rows.
+"""
 
 import hashlib
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.audit.replay import VerifyReport, audit
-from rayprivacy.ledger.audit.rows import Row, Rows
-from rayprivacy.ledger.audit.signing import is_signed
-from rayprivacy.ledger.audit.strict import canonical, mapping, parse
-from rayprivacy.ledger.audit.summary import SCHEMA_VERSION, SUMMARY, TABLES, agree, summarize
+from rayprivacy.ledger.audit.replay import Audit, VerifyReport, audit
+from rayprivacy.ledger.audit.rows import Row, Rows, canonical, mapping, parse
+
+_PUBLIC, _SIGNATURE = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{128}")  # one spelling each
+
+
+def public_key_of(key: Key) -> str:
+    """The public key that belongs to a ledger key, as 64 hex digits."""
+    return _private(key).public_key().public_bytes_raw().hex()
+
+
+def sign(key: Key, message: bytes) -> str:
+    """The signature of a message, as 128 hex digits."""
+    return _private(key).sign(message).hex()
+
+
+def is_signed(public_key: str, signature: str, message: bytes) -> bool:
+    """Whether the signature is the public key's; False for what is no key or no signature."""
+    if not _PUBLIC.fullmatch(public_key) or not _SIGNATURE.fullmatch(signature):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _private(key: Key) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key.digest("ledger-signature")))
+
+
+SCHEMA_VERSION = 1
+SUMMARY = "summary.json"
+TABLES = {"accounts.jsonl": "accounts", "entries.jsonl": "entries", "outputs.jsonl": "outputs"}
+MEASURES = {
+    "gdp": "sum of 1/sigma^2",
+    "zcdp": "sum of rho",
+    "rdp": "sum of the Renyi cost at the order",
+    "pld": "runs of each line of the plan",
+    "metric": "sum of tokens * epsilon * diameter",
+}
+
+
+def summarize(audited: Audit) -> dict[str, Any]:
+    """The summary as JSON values, without digests and signature.
+
+    A balance is given in the integers of the book (2^-80 of the measure; runs for a plan), what is left in the measure.
+    """
+    report = audited.report
+    accounts = [
+        {
+            "name": name,
+            "created_at": book.terms.created_at,
+            "terms": dict(book.terms.values) | {"parameters": book.terms.parameters},
+            "measure": MEASURES[book.terms.composition],
+            "balance": {state: list(sums) for state, sums in book.sums.items()},
+            "left": book.rule.left(book.live),
+        }
+        for name, book in sorted(audited.books.items())
+    ]
+    counts = {"entries": report.entries, "charges": report.charges, "outputs": report.outputs}
+    return {"schema_version": SCHEMA_VERSION, "head": report.head, **counts, "accounts": accounts}
+
+
+def agree(found: Any, stated: Any) -> bool:
+    """Whether two summaries say the same; floats may differ as two machines' libraries do, nothing else may."""
+    if isinstance(found, float) and isinstance(stated, float):
+        return math.isclose(found, stated, rel_tol=1e-6, abs_tol=1e-9)
+    if type(found) is not type(stated):
+        return False
+    if isinstance(found, dict):
+        return found.keys() == stated.keys() and all(agree(found[key], stated[key]) for key in found)
+    if isinstance(found, list):
+        return len(found) == len(stated) and all(map(agree, found, stated))
+    return bool(found == stated)
+
 
 _OF_ROWS = {"schema_version", "head", "entries", "charges", "outputs", "accounts"}
 _OF_EXPORT = {"files", "signed_with", "public_key", "signature"}

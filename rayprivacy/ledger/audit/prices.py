@@ -9,19 +9,238 @@ sampled Gaussian at a whole order a the auditor sums the binomial series in the 
 
 whose terms are all positive, so nothing cancels however small q is. At other orders it asks dp_accounting, whose
 series drops the signs of its terms: never below the truth, and a few per cent above it at low orders.
+
+Events as the auditor reads them: a tree of JSON is flattened to basic mechanisms, each with its number of runs.
+
+A basic mechanism is a *leaf*. Two leaves are equal when their canonical JSON is; numbers are floats there, so that 2
+and 2.0 are one mechanism. What is not listed below is refused: unknown kinds, missing or extra keys, NaN, infinities,
+values out of range, and nesting deeper than eight.
+
+The Renyi cost of the winner of a secret number of trials (Papernot & Steinke 2022), for the auditor.
+
+At order a, with r the cost of one trial, m the mean number of trials, and for the truncated negative binomial of shape
+eta its stopping chance gamma (Theorems 2 and 6):
+
+    negative binomial:  r(a) + log(m)/(a-1) + (1 + eta) * min over b of [ (1 - 1/b) r(b) - log(gamma)/b ]
+    Poisson:            r(a) + log(m)/(a-1) + m * delta(log(1 + 1/(a-1)))
+
+Any auxiliary order b gives a bound. The least cost uses the grid below and the fact that a Renyi cost never falls as
+the order rises; the greatest uses b = a alone. A store that takes any orders in between is honest.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from dp_accounting import NeighboringRelation
+from dp_accounting.dp_event import (
+    ComposedDpEvent,
+    DpEvent,
+    GaussianDpEvent,
+    LaplaceDpEvent,
+    MixtureOfGaussiansDpEvent,
+    PoissonSampledDpEvent,
+    SelfComposedDpEvent,
+)
 from dp_accounting.rdp import RdpAccountant
+from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
-from rayprivacy.ledger.audit.events import Leaf, Leaves
-from rayprivacy.ledger.audit.selection import winner
+from rayprivacy.ledger.audit import rows
+
+MAX_DEPTH = 8
+MAX_PARTS = 1000
+_KEYS = {
+    "gaussian": {"noise_multiplier"},
+    "poisson-sampled-gaussian": {"sampling_probability", "noise_multiplier"},
+    "laplace": {"noise_multiplier"},
+    "self-composed": {"count", "event"},
+    "composed": {"events"},
+    "repeat-and-select": {"mean", "shape", "event"},
+    "mixture-of-gaussians": {"standard_deviation", "sensitivities", "sampling_probs"},
+    "metric-local": {"epsilon", "diameter", "tokens"},
+    "metric-local-sensitive": {"epsilon", "diameter", "tokens", "keep_cost", "sensitive"},
+    "non-private": set(),
+}
+
+Leaves = tuple[tuple["Leaf", int], ...]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One basic mechanism.
+
+    Attributes:
+        text: its canonical JSON, by which leaves are compared.
+        kind: as in the JSON.
+        facts: its numbers by name.
+        inside: the mechanisms of one trial, for repeat-and-select.
+    """
+
+    text: str
+    kind: str = field(compare=False)
+    facts: dict[str, Any] = field(compare=False)
+    inside: Leaves = field(compare=False, default=())
+
+    @property
+    def sigma(self) -> float:
+        """Noise per sensitivity, of Gaussian and Laplace noise."""
+        return float(self.facts["noise_multiplier"])
+
+    @property
+    def q(self) -> float:
+        """Sampling probability; 1 when nothing is sampled."""
+        return float(self.facts.get("sampling_probability", 1.0))
+
+    def to_library(self) -> DpEvent:
+        """The event that dp_accounting composes."""
+        if self.kind == "laplace":
+            return LaplaceDpEvent(self.sigma)
+        if self.kind == "mixture-of-gaussians":
+            pairs = zip(self.facts["sensitivities"], self.facts["sampling_probs"], strict=True)
+            kept = [(size, p) for size, p in pairs if p > 0]
+            total = math.fsum(p for _, p in kept)
+            deviation = self.facts["standard_deviation"]
+            return MixtureOfGaussiansDpEvent(deviation, [size for size, _ in kept], [p / total for _, p in kept])
+        noise = GaussianDpEvent(self.sigma)
+        return noise if self.kind == "gaussian" else PoissonSampledDpEvent(self.q, noise)
+
+
+def read_leaves(text: str, where: str) -> Leaves:
+    """The leaves of a stored event, equal ones added up."""
+    return flatten(rows.parse(text, where, "events"), where)
+
+
+def flatten(event: Any, where: str) -> Leaves:
+    """The leaves of an event given as JSON values."""
+    return merged(_walk(event, 1, 0, where))
+
+
+def merged(leaves: Iterable[tuple[Leaf, int]]) -> Leaves:
+    """The same leaves, equal ones added up."""
+    found: dict[Leaf, int] = {}
+    for leaf, times in leaves:
+        found[leaf] = found.get(leaf, 0) + times
+    return tuple(found.items())
+
+
+def compose(leaves: Leaves) -> DpEvent:
+    """All leaves as one event of dp_accounting."""
+    return ComposedDpEvent([SelfComposedDpEvent(leaf.to_library(), times) for leaf, times in leaves])
+
+
+def _walk(event: Any, times: int, depth: int, where: str) -> Iterator[tuple[Leaf, int]]:
+    kind = event.get("kind") if isinstance(event, dict) else None
+    if depth >= MAX_DEPTH or not isinstance(kind, str) or kind not in _KEYS:
+        rows.fail(where, "holds an event of unknown kind, or one nested too deep")
+    rows.mapping(event, _KEYS[kind] | {"kind"}, where, "events")
+    if kind == "self-composed":
+        count = rows.whole(event["count"], 1, rows.MAX_COUNT, where, "events")
+        yield from _walk(event["event"], times * count, depth + 1, where)
+    elif kind == "composed":
+        parts = rows.items(event["events"], where, "events")
+        if not parts:
+            rows.fail(where, "holds an empty composition")
+        for part in parts:
+            yield from _walk(part, times, depth + 1, where)
+    else:
+        yield _leaf(event, kind, depth, where), times
+
+
+def _leaf(event: dict[str, Any], kind: str, depth: int, where: str) -> Leaf:
+    inside: Leaves = ()
+    facts: dict[str, Any] = {}
+    for key in sorted(_KEYS[kind]):
+        if key == "event":
+            inside = merged(_walk(event["event"], 1, depth + 1, where))
+        else:
+            facts[key] = _fact(event[key], key, where)
+    if kind == "mixture-of-gaussians":
+        _check_mixture(facts["sensitivities"], facts["sampling_probs"], where)
+    trial = [[leaf.text, times] for leaf, times in inside]
+    return Leaf(rows.canonical({"kind": kind, "inside": trial, **facts}), kind, facts, inside)
+
+
+def _fact(value: Any, key: str, where: str) -> Any:
+    if key in ("sensitivities", "sampling_probs"):
+        most, least = (1e100 if key == "sensitivities" else 1.0), math.nextafter(0.0, -1.0)
+        return [rows.number(part, least, most, where, "events") for part in rows.items(value, where, "events")]
+    if key == "tokens":
+        return rows.whole(value, 1, rows.MAX_COUNT, where, "events")
+    if key == "shape":
+        poisson = isinstance(value, str) and value == "poisson"
+        return value if poisson else rows.number(value, math.nextafter(0.0, -1.0), 1e6, where, "events")
+    if key == "sensitive":
+        return rows.digest(value, where, "events")
+    above, most = _RANGES[key]
+    return rows.number(value, above, most, where, "events")
+
+
+_RANGES = {
+    "noise_multiplier": (1e-100, 1e100),
+    "standard_deviation": (1e-100, 1e100),
+    "sampling_probability": (0.0, 1.0),
+    "mean": (1.0, 1e9),
+    "epsilon": (0.0, 1e9),
+    "diameter": (0.0, 1e9),
+    "keep_cost": (0.0, 1e9),
+}
+
+
+def _check_mixture(sizes: list[float], probabilities: list[float], where: str) -> None:
+    matched = len(sizes) == len(probabilities) <= MAX_PARTS and abs(math.fsum(probabilities) - 1) <= 1e-9
+    if not matched or not any(size > 0 and p > 0 for size, p in zip(sizes, probabilities, strict=True)):
+        rows.fail(where, "holds a mixture that is none")
+
+
+GRID = (
+    *(1.02, 1.05),
+    *(1 + tenth / 10.0 for tenth in range(1, 100)),
+    *map(float, range(11, 65)),
+    *(72.0, 80.0, 96.0, 128.0, 160.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0, 2048.0, 4096.0),
+)
+_TOLERANCE = 1e-6
+
+Curve = Callable[[float], tuple[float, float] | None]
+
+
+def winner(trial: Curve, order: float, mean: float, shape: float | str) -> tuple[float, float] | None:
+    """The least and the greatest cost that an honest store may record; None when a trial has no cost."""
+    single = trial(order)
+    curve = [(b, found[0]) for b in sorted({*GRID, order}) if (found := trial(b)) is not None]
+    if single is None or not curve:
+        return None
+    try:
+        least = min(_cost(curve, b, r, mean, shape) for b, r in curve if b >= order)
+        most = _cost([(order, single[1])], order, single[1], mean, shape)
+    except (ArithmeticError, ValueError, RuntimeError):
+        return None
+    return least * (1 - _TOLERANCE), most * (1 + _TOLERANCE)
+
+
+def _cost(curve: list[tuple[float, float]], order: float, cost: float, mean: float, shape: float | str) -> float:
+    if isinstance(shape, str):
+        target = math.log1p(1 / (order - 1))
+        logs = ((b - 1) * (r - target + math.log1p(-1 / b)) - math.log(b) for b, r in curve)
+        extra = mean * math.exp(min(0.0, *logs))
+    else:
+        log_stop = _log_stopping_chance(mean, shape)
+        extra = (1 + shape) * min((1 - 1 / b) * r - log_stop / b for b, r in curve)
+    return cost + math.log(mean) / (order - 1) + extra
+
+
+def _log_stopping_chance(mean: float, shape: float) -> float:
+    """log gamma, from mean = shape (1/gamma - 1) / (1 - gamma^shape), or its limit for shape 0."""
+
+    def excess(span: float) -> float:
+        below = -math.expm1(-shape * span) / shape if shape > 0 else span
+        return math.log(math.expm1(span)) - math.log(below) - math.log(mean)
+
+    return -float(brentq(excess, 1e-12, 60.0, xtol=1e-14))
+
 
 Price = tuple[float, float]  # no less than the first, no more than the second
 Pricing = Callable[[Leaf], Price | None]  # None: the rule does not take such a mechanism

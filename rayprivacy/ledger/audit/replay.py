@@ -9,12 +9,9 @@ its row, and every charge its exposures.
 from dataclasses import dataclass
 
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.audit import strict
-from rayprivacy.ledger.audit.book import AccountBook
-from rayprivacy.ledger.audit.charges import Charges
-from rayprivacy.ledger.audit.exposures import Exposures
-from rayprivacy.ledger.audit.links import check_links
-from rayprivacy.ledger.audit.rows import Row, Rows, check_types
+from rayprivacy.ledger.audit import rows as strict
+from rayprivacy.ledger.audit.book import AccountBook, Charges, Exposures
+from rayprivacy.ledger.audit.rows import Row, Rows, check_links, check_types
 from rayprivacy.ledger.audit.terms import check_row, read_terms
 
 _NO_CHARGE = ("release_id", "input_digest", "charge", "events", "cost")

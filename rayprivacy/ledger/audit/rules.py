@@ -9,17 +9,34 @@ Every cost is an integer in units of 2^-80, so that sums are exact. What the lim
 
 The zCDP line is the conversion of Canonne, Kamath & Steinke solved for rho: a cap holds when it holds at one order, and
 at a given order it is linear in rho. `plan` holds the rule of composition pld, which counts instead.
+
+Pre-registered plans, composition pld: counts instead of sums, because the tight figure holds for the plan alone.
+
+A `plan` entry lists mechanisms (*lines*) with how often each may run. Its epsilon, by privacy loss distributions, must
+be within the account's cap; from then on a charge is a count for each line, and is honest when its leaves can be
+shared out among exactly those counts so that each is paid by a line that covers it. A line covers a leaf that samples
+no more often and adds no less noise; kinds without such an order cover only themselves.
+
+Whether the leaves can be shared out is decided exactly by one sweep: from the most often sampled leaf to the least,
+take the noisiest line that still covers it. Lines that sample enough for this leaf do so for every later one, so only
+noise matters from here on, and the noisiest usable line is the one later leaves can best spare.
 """
 
+import bisect
 import math
+from collections.abc import Iterable
 from fractions import Fraction
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-from dp_accounting import get_sigma_gaussian
+from dp_accounting import NeighboringRelation, UnsupportedEventError, get_epsilon_gaussian, get_sigma_gaussian
+from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+from scipy.special import logsumexp
 
-from rayprivacy.ledger.audit import prices, strict
-from rayprivacy.ledger.audit.events import read_leaves
+from rayprivacy.ledger.audit import prices, rows
+from rayprivacy.ledger.audit.prices import Leaf, Leaves, compose, flatten, merged, read_leaves
 from rayprivacy.ledger.audit.terms import Terms
 
 UNIT = 2**80
@@ -67,7 +84,7 @@ class SumRule:
             self._known[events] = self._bounds(events, where)
         low, high = self._known[events]
         if len(cost) != 1 or not low <= cost[0] <= high:
-            strict.fail(where, "records a cost that is not what its event costs")
+            rows.fail(where, "records a cost that is not what its event costs")
 
     def pays(self, events: str, cost: Vector, where: str) -> bool | None:
         """Whether the price is not above the cost."""
@@ -87,7 +104,7 @@ class SumRule:
     def _bounds(self, events: str, where: str) -> tuple[int, int]:
         found = self._price(events, where)
         if found is None:
-            strict.fail(where, f"holds an event that composition '{self._composition}' does not take")
+            rows.fail(where, f"holds an event that composition '{self._composition}' does not take")
         return found
 
     def _price(self, events: str, where: str) -> tuple[int, int] | None:
@@ -110,7 +127,7 @@ def _limit(terms: Terms, epsilon: float, where: str) -> int:
         try:
             return math.floor(Fraction(_real_limit(terms, epsilon)) * UNIT)
         except (ArithmeticError, ValueError, RuntimeError):
-            strict.fail(where, "states a cap that no formula here can check")
+            rows.fail(where, "states a cap that no formula here can check")
 
 
 def _real_limit(terms: Terms, epsilon: float) -> float:
@@ -123,3 +140,198 @@ def _real_limit(terms: Terms, epsilon: float) -> float:
         order, log_delta = terms.order, math.log(terms.delta)
         return epsilon - math.log((order - 1) / order) + (log_delta + math.log(order)) / (order - 1)
     return epsilon
+
+
+MOST_LINES = 1000
+MOST_LOSS = 1000.0  # a loss distribution that reaches further takes hours
+LEAST_NOISE = 0.04
+_SLACK, _STATED = 1e-4, 1e-3  # relative; two grids of this fineness differ by less
+_STEPS = (1e-5, 1e-4)  # of a grid, the finest and the coarsest
+_MOST_POINTS = 1e7
+_GUARD_ORDERS = (1.05, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
+_FAMILIES = {"gaussian": "gaussian", "poisson-sampled-gaussian": "gaussian", "laplace": "laplace"}
+
+
+class PlanRule:
+    """The rule of composition pld; without lines until a plan is registered."""
+
+    def __init__(self, lines: Leaves = ()) -> None:
+        self._lines = lines
+        self._known: dict[tuple[str, Vector], bool] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of lines."""
+        return len(self._lines)
+
+    def check_cost(self, events: str, cost: Vector, where: str) -> None:
+        """Refuse counts that cannot have paid for the event."""
+        if not self._lines:
+            rows.fail(where, "reserves from a plan that is not registered yet")
+        if (events, cost) not in self._known:
+            leaves = read_leaves(events, where)
+            self._known[events, cost] = len(cost) == self.size and self._pays(leaves, cost)
+        if not self._known[events, cost]:
+            rows.fail(where, "records a cost that is not what its event costs under the plan")
+
+    def pays(self, events: str, cost: Vector, where: str) -> bool | None:
+        """Whether some of the runs that the cost took pay for the event; never for sure: there are several ways."""
+        leaves = read_leaves(events, where)
+        paying = self._paying(cost)
+        able = all(_has_room(_of(group, leaves), _of(group, paying)) for group in {_group(leaf) for leaf, _ in leaves})
+        return None if able else False
+
+    def fits(self, live: Vector) -> bool:
+        """Whether no line was used more often than planned."""
+        return all(used <= most for used, (_, most) in zip(live, self._lines, strict=True))
+
+    def left(self, live: Vector) -> list[float]:
+        """Runs left of each line."""
+        return [float(max(0, most - used)) for used, (_, most) in zip(live, self._lines, strict=True)]
+
+    def _pays(self, leaves: Leaves, cost: Vector) -> bool:
+        paying = self._paying(cost)
+        groups = {_group(leaf) for leaf, _ in (*leaves, *paying)}
+        return all(shares_out(_of(group, leaves), _of(group, paying)) for group in groups)
+
+    def _paying(self, cost: Vector) -> list[tuple[Leaf, int]]:
+        return [(line, count) for (line, _), count in zip(self._lines, cost, strict=True) if count]
+
+
+def read_plan(detail: str, terms: Terms, where: str) -> PlanRule:
+    """The rule that a `plan` entry registers."""
+    plan = rows.mapping(rows.parse(detail, where, "detail"), {"events", "counts", "epsilon"}, where, "detail")
+    stated = rows.number(plan["epsilon"], -1.0, 1e300, where, "detail")
+    events, counts = rows.items(plan["events"], where, "detail"), rows.items(plan["counts"], where, "detail")
+    if not 1 <= len(events) == len(counts) <= MOST_LINES:
+        rows.fail(where, "lists no events with as many counts")
+    lines = []
+    for event, count in zip(events, counts, strict=True):
+        leaves = flatten(event, where)
+        if len(leaves) != 1 or leaves[0][1] != 1:
+            rows.fail(where, "lists an event that is not one basic mechanism")
+        lines.append((leaves[0][0], rows.whole(count, 1, rows.MAX_COUNT, where, "detail")))
+    distinct = merged(lines)
+    reach = _guard(distinct, where)
+    found = _epsilon(distinct, terms.delta, _grid_step(distinct, reach))
+    if found is None:
+        rows.fail(where, "lists a plan that has no privacy loss distribution")
+    if not found <= terms.epsilon * (1 + _SLACK) or not stated <= terms.epsilon * (1 + _SLACK):
+        rows.fail(where, f"exceeds the cap of account {terms.name!r}")
+    if stated < found - _STATED * max(found, 1e-3):  # a plan may state more, by careful rounding
+        rows.fail(where, "states an epsilon that is not the plan's")
+    return PlanRule(tuple(lines))
+
+
+def _group(leaf: Leaf) -> str:
+    return _FAMILIES.get(leaf.kind, leaf.text)
+
+
+def _of(group: str, leaves: Iterable[tuple[Leaf, int]]) -> list[tuple[Leaf, int]]:
+    return [(leaf, times) for leaf, times in leaves if _group(leaf) == group]
+
+
+def shares_out(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
+    """Whether these leaves, all of one family, use up exactly these runs of lines, each paid by one that covers it."""
+    return sum(times for _, times in leaves) == sum(count for _, count in lines) and _has_room(leaves, lines)
+
+
+def _has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> bool:
+    """Whether these leaves, all of one family, can be paid by these runs of lines, or by some of them."""
+    if sum(times for _, times in leaves) > sum(count for _, count in lines):
+        return False
+    if leaves[0][0].kind not in _FAMILIES:
+        return True  # one group, one mechanism: the counts decide
+    waiting = sorted(lines, key=lambda pair: pair[0].q)
+    usable: list[list[float]] = []  # [noise, runs left], by noise
+    for leaf, times in sorted(leaves, key=lambda pair: -pair[0].q):
+        while waiting and waiting[-1][0].q >= leaf.q:
+            line, count = waiting.pop()
+            bisect.insort(usable, [line.sigma, count])
+        while times:
+            at = bisect.bisect_right(usable, leaf.sigma, key=lambda pair: pair[0]) - 1
+            if at < 0:
+                return False
+            taken = int(min(times, usable[at][1]))
+            times -= taken
+            usable[at][1] -= taken
+            if not usable[at][1]:
+                del usable[at]
+    return True
+
+
+def _grid_step(lines: Leaves, reach: float) -> float:
+    """A 25th of the usual loss of the mechanism that loses least: on a coarser grid an honest plan costs too much."""
+    usual = math.sqrt(min(_second_order(leaf) for leaf, _ in lines))
+    return max(_STEPS[0], reach / _MOST_POINTS, min(_STEPS[1], usual / 25))
+
+
+def _second_order(leaf: Leaf) -> float:
+    """The Renyi cost of order 2, about the mean square of the privacy loss."""
+    if leaf.kind != "mixture-of-gaussians":
+        cost = prices.renyi_at(leaf, 2.0)
+        return cost[0] if cost else math.inf
+    sizes = np.array(leaf.facts["sensitivities"]) / leaf.facts["standard_deviation"]
+    chances = np.array(leaf.facts["sampling_probs"])
+    return float(np.log(chances @ np.exp(np.minimum(np.outer(sizes, sizes), 700.0)) @ chances / chances.sum() ** 2))
+
+
+@lru_cache(maxsize=64)
+def _epsilon(lines: Leaves, delta: float, step: float) -> float | None:
+    """By dp_accounting's loss distributions; plain Gaussians are one of the same total, in closed form if alone."""
+    plain = [(leaf, times) for leaf, times in lines if leaf.kind == "gaussian"]
+    others = tuple((leaf, times) for leaf, times in lines if leaf.kind != "gaussian")
+    accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, step)
+    with np.errstate(all="ignore"):
+        try:
+            if plain:
+                sigma = math.fsum(n * leaf.sigma**-2.0 for leaf, n in plain) ** -0.5
+                if not others:
+                    return float(get_epsilon_gaussian(sigma, delta))
+                accountant.compose(GaussianDpEvent(sigma))
+            accountant.compose(compose(others))
+            return float(accountant.get_epsilon(delta))
+        except (ArithmeticError, ValueError, MemoryError, UnsupportedEventError):
+            return None
+
+
+def _guard(lines: Leaves, where: str) -> float:
+    """A loss that all mechanisms together exceed with a chance of about 1e-15.
+
+    Refuses before any work a plan that would keep the auditor busy for hours: no honest plan has such losses.
+    """
+    reach = 0.0
+    for leaf, times in lines:
+        noisy = _noise(leaf)
+        if noisy is None or noisy.sigma <= LEAST_NOISE:
+            rows.fail(where, "lists a plan that has no privacy loss distribution")
+        found = [(_renyi_bound(leaf, order), order) for order in _GUARD_ORDERS]
+        reach += min(cost * times - math.log(1e-15) / (order - 1) for cost, order in found)
+    if not reach <= MOST_LOSS:
+        rows.fail(where, f"lists a plan whose privacy loss may reach {reach:.3g}")
+    return reach
+
+
+def _renyi_bound(leaf: Leaf, order: float) -> float:
+    """A bound on the Renyi cost of a leaf at an order; of a mixture by convexity, and exact at order 2."""
+    if leaf.kind != "mixture-of-gaussians":
+        cost = prices.renyi_at(leaf, order)
+        return cost[1] if cost else math.inf
+    sizes = np.array(leaf.facts["sensitivities"]) / leaf.facts["standard_deviation"]
+    chances = np.array(leaf.facts["sampling_probs"])
+    with np.errstate(divide="ignore"):
+        bound = float(logsumexp(np.log(chances) + order * (order - 1) / 2 * sizes**2)) / (order - 1)
+    return min(bound, _second_order(leaf)) if order <= 2 else bound
+
+
+def _noise(leaf: Leaf) -> Leaf | None:
+    """A mechanism with Renyi costs that costs no less: for a mixture, one sampled Gaussian of its largest part."""
+    if leaf.kind in _FAMILIES:
+        return leaf
+    if leaf.kind != "mixture-of-gaussians":
+        return None
+    pairs = list(zip(leaf.facts["sensitivities"], leaf.facts["sampling_probs"], strict=True))
+    q = min(1.0, math.fsum(p for size, p in pairs if size > 0))
+    sigma = leaf.facts["standard_deviation"] / max(size for size, p in pairs if p > 0)
+    facts = {"sampling_probability": q, "noise_multiplier": sigma}
+    return Leaf(rows.canonical(["mixture", q, sigma]), "poisson-sampled-gaussian", facts)

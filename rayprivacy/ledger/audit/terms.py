@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.audit import strict
+from rayprivacy.ledger.audit import rows
 from rayprivacy.ledger.audit.rows import Row
 
 CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
@@ -80,38 +80,38 @@ class Terms:
 def read_terms(row: Row, where: str) -> Terms:
     """The terms in a `create` entry."""
     if not row["account"]:
-        strict.fail(where, "creates an account without a name")
-    values = strict.mapping(strict.parse(row["detail"], where, "detail"), _TERMS, where, "detail")
+        rows.fail(where, "creates an account without a name")
+    values = rows.mapping(rows.parse(row["detail"], where, "detail"), _TERMS, where, "detail")
     for key, known in _KNOWN.items():
-        if strict.text(values[key], where, key) not in known:
-            strict.fail(where, f"states an unknown {key}")
-    strict.text(values["corpus"], where, "corpus")
-    strict.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
-    if strict.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
-        strict.fail(where, "states a delta of 1")
+        if rows.text(values[key], where, key) not in known:
+            rows.fail(where, f"states an unknown {key}")
+    rows.text(values["corpus"], where, "corpus")
+    rows.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
+    if rows.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
+        rows.fail(where, "states a delta of 1")
     if (values["kind"] == METRIC) != (values["composition"] == "metric"):
-        strict.fail(where, "states a kind and a composition that do not go together")
+        rows.fail(where, "states a kind and a composition that do not go together")
     _check_parameters(values, where)
     return Terms(row["account"], values, row["created_at"])
 
 
 def read_meaning(terms: Terms, row: Row, where: str) -> Terms:
     """The terms after a `meaning` entry, which says once what the account left open."""
-    said = strict.mapping(strict.parse(row["detail"], where, "detail"), set(), where, "detail", _MEANING)
+    said = rows.mapping(rows.parse(row["detail"], where, "detail"), set(), where, "detail", _MEANING)
     if not said or said.keys() & terms.meaning.keys():
-        strict.fail(where, "says nothing of what an account protects, or says it twice")
+        rows.fail(where, "says nothing of what an account protects, or says it twice")
     _check_meaning(said, terms.values, where)
     return replace(terms, later={**terms.later, **said})
 
 
 def _check_meaning(said: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
-    if "of" in said and not strict.text(said["of"], where, "of").startswith(values["unit"] + ": "):
-        strict.fail(where, "names columns for another unit than that of its account")
+    if "of" in said and not rows.text(said["of"], where, "of").startswith(values["unit"] + ": "):
+        rows.fail(where, "names columns for another unit than that of its account")
     if "protected" in said:
         if values["kind"] != METRIC:
-            strict.fail(where, "names protected words of an account that is not metric-local")
+            rows.fail(where, "names protected words of an account that is not metric-local")
         if said["protected"] != "":
-            strict.digest(said["protected"], where, "protected")
+            rows.digest(said["protected"], where, "protected")
 
 
 def check_row(terms: Terms | None, row: Row) -> None:
@@ -120,21 +120,21 @@ def check_row(terms: Terms | None, row: Row) -> None:
     if terms is not None:
         expected = {k: v for k, v in terms.values.items() if k != "parameters"} | {"created_at": terms.created_at}
         parameters = terms.values["parameters"]
-        texts = (json.dumps(parameters, sort_keys=True), strict.canonical(parameters))
+        texts = (json.dumps(parameters, sort_keys=True), rows.canonical(parameters))
         if found == expected and row["parameters"] in texts:
             return
-    strict.fail(f"the row of account {row['name']!r}", "differs from its create entry")
+    rows.fail(f"the row of account {row['name']!r}", "differs from its create entry")
 
 
 def _check_parameters(values: Mapping[str, Any], where: str) -> None:
     keys = {"order"} if values["composition"] == "rdp" else set()
     keys |= {"policy"} if values["kind"] == SELECTIVE else set()
-    found = strict.mapping(values["parameters"], keys, where, "parameters", _MEANING)
+    found = rows.mapping(values["parameters"], keys, where, "parameters", _MEANING)
     _check_meaning(found, values, where)
     if "policy" in found:
-        strict.text(found["policy"], where, "parameters")
+        rows.text(found["policy"], where, "parameters")
     if "order" in found:
-        strict.number(found["order"], 1.0, MOST_ORDER, where, "parameters")
+        rows.number(found["order"], 1.0, MOST_ORDER, where, "parameters")
 
 
 _KNOWN: dict[str, set[str]] = {

@@ -22,17 +22,17 @@ from typing import Any
 from rayprivacy.blocks.pretrain import load_model
 from rayprivacy.blocks.steps import Trained, Training, save_trained, train
 from rayprivacy.blocks.writing import written_once
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.private import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.writing import Written
 from rayprivacy.methods.domain_private.plan import STEPS, WRITING
 from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
-from rayprivacy.policies.make import make_policy
 from rayprivacy.policies.policy import MARK
+from rayprivacy.policies.settings import make_policy
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.heldout_documents import heldout_metrics
+from rayprivacy.runs.heldout import heldout_metrics
 from rayprivacy.runs.method import SYNTHETIC, Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 

@@ -16,7 +16,7 @@ from rayprivacy.blocks.writing_plan import Writing, measuring_stage
 from rayprivacy.methods.domain_private.claim import as_published, assumptions_of, figures_of, second_account
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
 from rayprivacy.models.size import size_of
-from rayprivacy.policies.make import make_policy
+from rayprivacy.policies.settings import make_policy
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import Placed
 from rayprivacy.runs.plan import Plan, composed

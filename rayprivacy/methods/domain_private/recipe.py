@@ -14,10 +14,10 @@ from rayprivacy.blocks.steps_plan import (
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
-from rayprivacy.dpsgd.schedules import SCALES, Form, Name, draw
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.settings import WritingConfig
+from rayprivacy.methods.domain_private.schedules import SCALES, Form, Name, draw
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method

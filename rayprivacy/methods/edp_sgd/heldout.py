@@ -2,33 +2,55 @@
 
 All of them read private text and are outside the certificate: `releasable: false`. The reference without noise is
 trained on private text, measured, and thrown away.
+
+What rows say by their labels, beside what a tagger says of them: the pairs that error rates are counted on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
-from rayprivacy.corpus.parts import part_tables
+from rayprivacy.corpus.manifest import part_tables
 from rayprivacy.dpsgd.batches import Document, packed
 from rayprivacy.dpsgd.losses import own_losses
-from rayprivacy.dpsgd.tagger_loss import TaggerLoss, predicted
 from rayprivacy.dpsgd.units import documents_of
-from rayprivacy.evaluation.semer import Errors, all_errors
-from rayprivacy.methods.edp_sgd.frames import frames
 from rayprivacy.methods.edp_sgd.plan import REFERENCE_BATCH
 from rayprivacy.methods.edp_sgd.reading import reading_of, tagged_rows
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.public_training import descend
+from rayprivacy.models.pretraining import descend
 from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.exhibits import Table
 from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows
+from rayprivacy.runs.method import Table
 from rayprivacy.runs.plan import MODELS_MEASURED
 from rayprivacy.runs.sealing import sealed
+from rayprivacy.tagging.figures import Errors, Frame, all_errors
+from rayprivacy.tagging.loss import TaggerLoss, predicted
+from rayprivacy.tagging.settings import Tags, spans
+
+
+def frames(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], tags: Tags, said: Iterable[tuple[int, list[int]]]
+) -> Iterator[tuple[Frame, Frame]]:
+    """For each row its labels as a frame, and what a tagger found.
+
+    Rows are private; `columns` are those of the intent and of the word labels, and `said` has numbers of the intent and
+    of a label for each word of each row (`TaggedRows.by_word`).
+    """
+    intent, labels = columns
+    for row, (number, numbers) in zip(rows, said, strict=True):
+        words = str(row["text"]).split()
+        there = [tags.names[each] for each in tags.words(row[labels], len(words))]
+        found = [tags.names[each] for each in numbers]
+        yield (
+            Frame(tags.all_intents[tags.intent(row[intent])], spans(there, words)),
+            Frame(tags.all_intents[number], spans(found, words)),
+        )
+
 
 NAMES = {"base": "Untrained heads", "edp_sgd": "Tagger (this run)", "nonprivate": "Trained without noise (not private)"}
 SEED = 0  # of the order of the rows of the reference; public

@@ -9,14 +9,14 @@ of a step by C, and by 2C with micro-batches (`release.step_mechanism`). See doc
 """
 
 from rayprivacy.blocks.steps import Training, save_trained, train
-from rayprivacy.dpsgd.tagger_loss import TaggerLoss
 from rayprivacy.methods.edp_sgd.heldout import Heldout
 from rayprivacy.methods.edp_sgd.plan import STEPS
 from rayprivacy.methods.edp_sgd.reading import reading_of
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
-from rayprivacy.models.tagger import check_length
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Output
+from rayprivacy.tagging.loss import TaggerLoss
+from rayprivacy.tagging.model import check_length
 
 HOW = "A tagger of intents and slots, fine-tuned with DP-SGD on private text."
 

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from rayprivacy.accounting import published
-from rayprivacy.accounting.decay import DecayingNoise
+from rayprivacy.accounting.schedule import DecayingNoise
 from rayprivacy.blocks.steps_plan import Steps
 from rayprivacy.blocks.writing_plan import measuring_stage
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
-from rayprivacy.models.size import ModelSize, tagger_size
+from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import Where, at
-from rayprivacy.runs.effort import Effort
-from rayprivacy.runs.plan import Plan, Stage
+from rayprivacy.runs.plan import Effort, Plan, Stage
+from rayprivacy.tagging.settings import tagger_size
 
 STEPS = "DP-SGD"
 REFERENCE_BATCH = 32  # rows of a step of the non-private reference

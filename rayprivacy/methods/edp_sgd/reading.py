@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayprivacy.dpsgd.batches import Document
-from rayprivacy.dpsgd.tagger_loss import packed
 from rayprivacy.dpsgd.units import Reading, Row
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.tagger_shape import is_causal
-from rayprivacy.models.tags import Tags
+from rayprivacy.tagging.loss import packed
+from rayprivacy.tagging.model import is_causal
+from rayprivacy.tagging.settings import Tags
 
 
 def reading_of(recipe: EdpSgdRecipe) -> Reading:

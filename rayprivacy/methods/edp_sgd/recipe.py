@@ -8,9 +8,9 @@ from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, check_sampled, wi
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.tagger_settings import BILSTM, TaggerConfig
 from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import Recipe, Resources
+from rayprivacy.tagging.settings import BILSTM, TaggerConfig
 
 WHOLE = AdapterConfig(kind="full")
 

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rayprivacy.dpsgd.tagger_loss import predicted
 from rayprivacy.methods.edp_sgd.reading import TaggedRows
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.tagger import load_tagger, most_tokens
-from rayprivacy.models.tagger_shape import saved_tagger
-from rayprivacy.models.tags import Tags
+from rayprivacy.tagging.loss import predicted
+from rayprivacy.tagging.model import load_tagger, most_tokens, saved_tagger
+from rayprivacy.tagging.settings import Tags
 
 
 @dataclass(frozen=True)

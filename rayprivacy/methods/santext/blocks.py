@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
+from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon
 from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, Protection
@@ -15,9 +15,8 @@ from rayprivacy.methods.santext.mechanisms import Planned, planned
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
-from rayprivacy.runs.effort import FULL, Effort
-from rayprivacy.runs.plan import Block, Stage, Work
-from rayprivacy.sanitize.labels import Labels
+from rayprivacy.runs.plan import FULL, Block, Effort, Stage, Work
+from rayprivacy.sanitize.documents import Labels
 
 WORDS, PARTS_SANITISED = "sanitised text", "parts_sanitised"
 ROW_FLOPS = 4000 * 400.0  # for each word of the vocabulary: distinct words of a part, times what a cell costs

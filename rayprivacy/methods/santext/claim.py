@@ -8,11 +8,11 @@ randomised. Which words are protected is told by the events themselves.
 from collections.abc import Sequence
 from typing import Any
 
-from rayprivacy.accounting.metric import MetricLocalDpEvent, document_epsilon
+from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs.meaning import column_named
-from rayprivacy.sanitize.labels import Labels
+from rayprivacy.sanitize.documents import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
 MEANINGFUL = 50.0  # above it, a document's epsilon says nothing

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
-from rayprivacy.core.artifacts import digest_file, digest_json
 from rayprivacy.core.files import read_json, write_json
+from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.methods.santext.blocks import PARTS_SANITISED, WORDS
 from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, write_pairs
@@ -27,11 +27,10 @@ from rayprivacy.models.save import save_model
 from rayprivacy.runs.account import whole
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.exhibits import Chart, Table
-from rayprivacy.runs.method import Output
+from rayprivacy.runs.method import Chart, Output, Table
+from rayprivacy.sanitize.documents import Labels
 from rayprivacy.sanitize.entities import detector_of
 from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
-from rayprivacy.sanitize.labels import Labels
 
 HOW = "A public language model that learnt from public text alone to read text sanitised as this corpus is."
 Context = RunContext[SanTextRecipe]

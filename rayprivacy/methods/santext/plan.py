@@ -3,8 +3,7 @@
 from rayprivacy.methods.santext.blocks import Reader, Words
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.models.size import size_of
-from rayprivacy.runs.effort import Effort
-from rayprivacy.runs.plan import EVALUATION, Plan, Stage
+from rayprivacy.runs.plan import EVALUATION, Effort, Plan, Stage
 
 
 def plan_run(recipe: SanTextRecipe) -> Plan:

@@ -18,18 +18,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from rayprivacy.core.counting import Told
+from rayprivacy.core.console import Told
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import PretrainingConfig
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.public_training import HELD_OUT, Objective, endlessly, fit
+from rayprivacy.models.pretraining import HELD_OUT, Objective, endlessly, fit
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.models.trainable import merged, trainable
-from rayprivacy.sanitize.coins import Coins
-from rayprivacy.sanitize.documents import places_in
-from rayprivacy.sanitize.tokens import Words, tidy
+from rayprivacy.sanitize.documents import Words, places_in, tidy
+from rayprivacy.sanitize.mechanism import Coins
 
 IGNORED = -100
 

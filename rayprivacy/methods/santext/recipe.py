@@ -4,15 +4,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.core.config import Config
-from rayprivacy.core.paths import PathKind
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig, check_unit
 from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
-from rayprivacy.sanitize.labels import Labels
+from rayprivacy.sanitize.documents import Labels
 from rayprivacy.sanitize.settings import SanitizeConfig
 
 

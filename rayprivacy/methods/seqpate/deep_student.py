@@ -13,17 +13,14 @@ from typing import Any
 
 import torch
 
-from rayprivacy.core.counting import Told, nobody
-from rayprivacy.methods.seqpate.student import vote_loss
-from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS, StudentConfig
+from rayprivacy.core.console import Told, nobody
+from rayprivacy.methods.seqpate.recipe import PSEUDO_POSITIONS, StudentConfig
+from rayprivacy.methods.seqpate.students import vote_loss
+from rayprivacy.models.adapters import next_token_loss
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded
-from rayprivacy.models.public_training import descend
-from rayprivacy.models.queries import Queries
-from rayprivacy.models.side_by_side import driver_threads
-from rayprivacy.models.split_trunk import cut_below
-from rayprivacy.models.token_loss import next_token_loss
-from rayprivacy.models.trainable_layers import ROWS, LoraLayers, calls, select
+from rayprivacy.models.features import Encoded, Queries, driver_threads
+from rayprivacy.models.layers import ROWS, LoraLayers, calls, cut_below, select
+from rayprivacy.models.pretraining import descend
 
 
 @dataclass(frozen=True)

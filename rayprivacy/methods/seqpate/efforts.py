@@ -6,10 +6,9 @@ counted as if they trained the whole model.
 
 from collections.abc import Mapping
 
-from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.methods.seqpate.student_settings import PSEUDO_POSITIONS
+from rayprivacy.methods.seqpate.recipe import PSEUDO_POSITIONS, SeqPateRecipe
 from rayprivacy.models.size import ModelSize, size_of
-from rayprivacy.runs.effort import FULL, UNKNOWN, Effort, Kernel, sampling_kernel
+from rayprivacy.runs.plan import FULL, UNKNOWN, Effort, Kernel, sampling_kernel
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
 _MODELS = 3  # that are measured on held-out users beside the bases

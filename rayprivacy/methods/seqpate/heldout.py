@@ -3,28 +3,34 @@
 These are compared: the public base, what pretraining made of it, base + pseudo-sentences (the student before any
 vote), the student, and a non-private fine-tune on all private features (an upper bound that is never released). All
 figures here read private text and are outside the certificate: `releasable: false`.
+
+What each secret phrase costs by the shards it occurs in, as in table 2 of SeqPATE. Internal: it counts phrases.
+
+The noise covers a phrase in n_s shards; one that masking left in fewer shards changes fewer teachers, and is protected
+better. Only the figure at the bound is public.
 """
 
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rayprivacy.core.counting import Told, nobody
-from rayprivacy.corpus.parts import first_holdout
-from rayprivacy.evaluation.fluency import row_nll
-from rayprivacy.evaluation.language import bleu, length_summary
-from rayprivacy.evaluation.perplexities import perplexity_figures
+from rayprivacy.accounting.published import phrase_report
+from rayprivacy.core.console import Told, nobody
+from rayprivacy.corpus.manifest import ShardManifest, first_holdout
+from rayprivacy.corpus.phrases import Phrases
+from rayprivacy.corpus.verify import shards_per_phrase
+from rayprivacy.evaluation.language import bleu, length_summary, perplexity_figures, row_nll
 from rayprivacy.generation.decode import greedy
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import Student
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import encode_rows, join
-from rayprivacy.models.packing import Row, pack
-from rayprivacy.models.side_by_side import driver_threads
+from rayprivacy.models.features import Row, driver_threads, encode_rows, join, pack
+from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.teachers.encoding import shards_of
@@ -156,3 +162,16 @@ class _Completions:
             backbone.text_after(prefix, document) for prefix, document in zip(self.prefixes, documents, strict=True)
         ]
         return {f"bleu{order}": bleu(written, self.references, order) for order in (3, 4)}
+
+
+WHY_PHRASES = "counted in private text: how many phrases occur in how many shards, after masking"
+
+
+def phrase_metrics(
+    shards: Path, manifest: ShardManifest, phrases: Phrases, mechanism: VoteMechanism, delta: float
+) -> dict[str, Any]:
+    """Average and worst epsilon over the phrases, and how many phrases occur in how many shards."""
+    counts = shards_per_phrase(shards, manifest, phrases)
+    report = asdict(phrase_report(counts, mechanism.shards, mechanism.queries, mechanism.sigma, delta))
+    figures = {name: report[name] for name in ("at_bound", "worst", "average", "histogram")}
+    return {"releasable": report["releasable"], "why": WHY_PHRASES, "delta": delta, **figures}

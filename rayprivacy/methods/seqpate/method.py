@@ -25,9 +25,9 @@ from safetensors.torch import load_file, save
 from rayprivacy.blocks.match import match_texts, text_file
 from rayprivacy.blocks.pretrain import load_model
 from rayprivacy.blocks.writing import written_once
-from rayprivacy.core.artifacts import Released, digest_array, digest_bytes, digest_json
+from rayprivacy.core.private import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.corpus.phrases import Phrases, load_phrases
-from rayprivacy.corpus.prompts import load_prompts
+from rayprivacy.corpus.public import load_prompts
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
@@ -50,32 +50,29 @@ from rayprivacy.methods.seqpate.blocks import (
     WRITING,
     queries_by_round,
 )
-from rayprivacy.methods.seqpate.ensemble import ensemble, question_of
-from rayprivacy.methods.seqpate.heldout import heldout_metrics
-from rayprivacy.methods.seqpate.phrases import phrase_metrics
+from rayprivacy.methods.seqpate.heldout import heldout_metrics, phrase_metrics
 from rayprivacy.methods.seqpate.public_side import (
     FIRST,
     Round,
     bases,
+    ensemble,
     pseudo_rows,
+    question_of,
     round_queries,
     save_tensors,
     warm_students,
 )
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
-from rayprivacy.methods.seqpate.students import HeadStudent, Student
-from rayprivacy.methods.seqpate.targets import vote_targets
+from rayprivacy.methods.seqpate.students import HeadStudent, Student, vote_targets
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded
-from rayprivacy.models.queries import Queries
+from rayprivacy.models.features import Encoded, Queries
 from rayprivacy.models.save import save_model
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.teachers.encoding_job import cache_features
-from rayprivacy.teachers.pool import TeacherPool, teacher_pool
+from rayprivacy.teachers.pool import TeacherPool, cache_features, teacher_pool
 from rayprivacy.teachers.spec import GroupSpec
 
 HOW = "A language model trained on public text and on differentially private votes."

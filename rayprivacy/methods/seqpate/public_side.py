@@ -2,6 +2,14 @@
 
 In the first round the public base writes the pseudo-sentences; in later rounds the student of the round before does,
 which costs nothing: it is post-processing of released votes. Results are kept in the run's public folder.
+
+Which positions of the pseudo-sentences teachers are asked about, and the candidates at each. All of it is public.
+
+Source: SeqPATE (Tian et al., NeurIPS 2022), section 3.3: a position is worth asking about when its pseudo-label is
+outside the student's top m; candidates are the student's own top k (or top p). A context is asked about once: equal
+beginnings of several pseudo-sentences are one query.
+
+Where the teachers of a run live: their features, their files, and what decides that they are these teachers.
 """
 
 from dataclasses import dataclass
@@ -11,22 +19,86 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save, save_file
 
-from rayprivacy.core.artifacts import digest_bytes
-from rayprivacy.core.counting import Told, nobody
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_json
+from rayprivacy.core.private import digest_bytes, digest_file, digest_json
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
-from rayprivacy.methods.seqpate.query_selection import select_queries
-from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.methods.seqpate.recipe import SeqPateRecipe, VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent, Student
 from rayprivacy.models.adapters import Basis, public_basis
-from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, encode
-from rayprivacy.models.queries import Queries
-from rayprivacy.models.side_by_side import driver_threads
-from rayprivacy.runs.directory import Run
+from rayprivacy.models.backbone import Backbone, tokenizer_rules
+from rayprivacy.models.features import Encoded, Queries, driver_threads, encode
+from rayprivacy.models.settings import ModelConfig
+from rayprivacy.models.store import FeatureStore
+from rayprivacy.runs.directory import Run, remember_store
+from rayprivacy.teachers.encoding import store_recipe
+from rayprivacy.teachers.spec import GroupSpec
+from rayprivacy.teachers.workspace import Workspace
+
+ROWS = 512
+
+
+@torch.no_grad()
+def select_queries(
+    rows: Encoded, student: Student, backbone: Backbone, config: VotesConfig, count: int, seed: int
+) -> Queries:
+    """Choose positions and candidates; fewer than `count` when the pseudo-sentences have no more."""
+    places, labels = _distinct(rows)
+    adapted = student.hidden(rows)
+    found, parts = 0, []
+    for take in _order(adapted, places, backbone.head, config, seed).split(ROWS):
+        row, position = places[take].T
+        logits = adapted[row, position].float() @ backbone.head.T
+        rank = (logits > logits.gather(1, labels[take][:, None])).sum(1)
+        keep = rank >= (config.outside_top if config.select == "threshold" else 0)
+        candidates, allowed = candidate_tokens(logits[keep], backbone.end, config)
+        own = logits[keep].gather(1, candidates).masked_fill(~allowed, -torch.inf)
+        hidden = rows.hidden[row, position][keep].float()
+        parts.append(Queries(hidden, candidates, allowed, torch.softmax(own, -1), places[take][keep]))
+        found += len(candidates)
+        if found >= count:
+            break
+    return Queries.join(parts).rows(0, count).by_context()
+
+
+def _distinct(rows: Encoded) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions [n, 2] whose context occurs there for the first time, and the tokens [n] that follow."""
+    seen: set[tuple[int, ...]] = set()
+    places = []
+    for row, position in rows.predicts.nonzero().tolist():
+        start = int((rows.segment[row] == rows.segment[row, position]).nonzero()[0])
+        context = tuple(rows.ids[row, start : position + 1].tolist())
+        if context not in seen:
+            seen.add(context)
+            places.append((row, position))
+    where = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
+    return where, rows.ids[where[:, 0], where[:, 1] + 1]
+
+
+def _order(
+    adapted: torch.Tensor, places: torch.Tensor, head: torch.Tensor, config: VotesConfig, seed: int
+) -> torch.Tensor:
+    if config.select != "entropy":
+        return torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))
+    states = adapted[places[:, 0], places[:, 1]].float()
+    entropy = [torch.distributions.Categorical(logits=part @ head.T).entropy() for part in states.split(ROWS)]
+    return torch.cat(entropy).argsort(descending=True, stable=True)
+
+
+def candidate_tokens(logits: torch.Tensor, end: int, config: VotesConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """The student's top k with the end token among them, and which of them the top-p filter keeps."""
+    ranked = logits.clone()
+    ranked[:, end] = torch.inf
+    candidates = ranked.topk(config.top_k, dim=1).indices
+    if config.top_p is None:
+        return candidates, torch.ones_like(candidates, dtype=torch.bool)
+    probability = torch.softmax(logits, -1).gather(1, candidates)
+    before = torch.cumsum(probability[:, 1:], 1) - probability[:, 1:]
+    return candidates, torch.cat([torch.ones_like(candidates[:, :1], dtype=torch.bool), before < config.top_p], 1)
+
 
 WARM = "warm.safetensors"
 
@@ -137,3 +209,40 @@ def save_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
     scratch = path.with_suffix(".tmp")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, scratch)
     scratch.replace(path)
+
+
+def ensemble(run: Run[SeqPateRecipe], backbone: Backbone, model: ModelConfig) -> GroupSpec:
+    """The ensemble of a run; its folders are made if they are missing."""
+    recipe, resources = run.recipe, run.recipe.resources
+    basis, warm = run.public("basis.safetensors"), run.public(WARM)
+    store = FeatureStore(
+        root=Path(resources.features).absolute() if resources.features else run.private("features"),
+        recipe=store_recipe(backbone.digest, recipe.teachers),
+        key_path=Path(recipe.privacy.key).absolute(),
+    )
+    store.prepare()
+    remember_store(run.root, store)
+    origin = [store.recipe, recipe.teachers.model_dump(mode="json"), digest_file(basis), digest_file(warm)]
+    workspace = Workspace(run.private("teachers"), digest_json(origin))
+    workspace.prepare()
+    return GroupSpec(
+        model=model,
+        teachers=recipe.teachers,
+        unit=recipe.privacy.unit,
+        shards=run.private("shards"),
+        store=store,
+        basis=basis,
+        warm=warm,
+        workspace=workspace,
+        gpu=resources.gpus_per_actor > 0,
+    )
+
+
+def question_of(spec: GroupSpec, tokenizer: Any, asked: Round, queries: Queries, rows: Path) -> str:
+    """Digest of what the teachers of an ensemble are asked in a round, and of what they were made of beside the corpus.
+
+    The workspace of `spec` names base model, bases, warm student and settings; private text becomes tokens by the
+    tokenizer; each round is a charge of its own; the queries point into the file `rows`.
+    """
+    teachers = [spec.workspace.recipe, tokenizer_rules(tokenizer)]
+    return digest_json([asked.name, *teachers, queries.digest, digest_file(rows)])

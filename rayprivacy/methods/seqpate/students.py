@@ -1,17 +1,128 @@
-"""The student behind one interface: a small matrix on the head (default), or LoRA."""
+"""The student behind one interface: a small matrix on the head (default), or LoRA.
 
+The student: a head adapter that learns from public text and from released, noisy votes.
+
+    loss = (L_pseudo + lambda * L_votes) / (1 + lambda)          SeqPATE (Tian et al. 2022), section 3
+
+L_votes is the cross-entropy between the noisy mean vote and the student over the candidates. It is linear in the
+vote, and the noise has mean zero, so the raw vote (not clipped to zero, not renormalised) gives an unbiased gradient;
+with KL the two differ by a constant in the student.
+
+From released votes to what the student learns from them. All of it is post-processing of the release.
+
+Mixing a vote with the student, (1 - lambda) p + lambda s, scales signal and noise alike, whether a teacher does it
+before the noise or the student after it; so it is done here, where lambda can be changed without a new release.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from rayprivacy.core.counting import Told, nobody
-from rayprivacy.methods.seqpate.student import adapted_model, distill, fit_next_token
-from rayprivacy.methods.seqpate.student_settings import StudentConfig
-from rayprivacy.models.adapters import Basis, HeadAdapter
-from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded
-from rayprivacy.models.queries import Queries
+from rayprivacy.core.console import Told, nobody
+from rayprivacy.methods.seqpate.recipe import StudentConfig
+from rayprivacy.models.adapters import Basis, HeadAdapter, summed_cross_entropy
+from rayprivacy.models.backbone import Backbone, read_head_contiguously
+from rayprivacy.models.features import Encoded, Features, Queries, driver_threads
+from rayprivacy.models.pretraining import descend
+
+PSEUDO_BATCH = 32
+
+
+def fit_next_token(
+    adapter: HeadAdapter,
+    examples: Features,
+    head: torch.Tensor,
+    steps: int,
+    batch: int,
+    learning_rate: float,
+    seed: int,
+    told: Told = nobody,
+) -> HeadAdapter:
+    """Fit an adapter to next-token examples with the full-vocabulary cross-entropy; `told` how many steps are done."""
+    draw = torch.Generator().manual_seed(seed)
+    return _moved(adapter, steps, learning_rate, lambda moved: _pseudo_loss(moved, examples, head, batch, draw), told)
+
+
+def distill(
+    adapter: HeadAdapter,
+    queries: Queries,
+    votes: torch.Tensor,
+    public: Features,
+    head: torch.Tensor,
+    config: StudentConfig,
+    told: Told = nobody,
+) -> HeadAdapter:
+    """Train the student on released votes.
+
+    Votes, float32 [queries, k], are raw: they may be negative. `public` are next-token examples of the pseudo-
+    sentences, for L_pseudo, and `head` is float32 [vocabulary, width].
+    """
+    draw = torch.Generator().manual_seed(config.seed)
+    pools = _pools(queries, config)
+
+    def loss(moved: HeadAdapter) -> torch.Tensor:
+        pool = next(pools)
+        take = pool[torch.randint(len(pool), (config.batch,), generator=draw)]
+        columns, allowed = head[queries.candidates[take]], queries.allowed[take]
+        logits = torch.bmm(columns, moved(queries.hidden[take])[:, :, None]).squeeze(-1)
+        of_votes = vote_loss(logits, votes[take], allowed)
+        if not config.pseudo:
+            return of_votes
+        pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
+        return (pseudo + config.weight * of_votes) / (1 + config.weight)
+
+    return _moved(adapter, config.steps, config.step_size, loss, told)
+
+
+def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
+    """The queries that each step draws from; a curriculum lets in those where the student is least sure last."""
+    entropy = torch.special.entr(queries.centre).sum(1)
+    order = entropy.argsort(stable=True) if config.curriculum else torch.arange(len(queries))
+    for step in range(config.steps):
+        share = (step + 1) / config.steps if config.curriculum else 1
+        yield order[: max(1, math.ceil(share * len(order)))]
+
+
+def vote_loss(logits: torch.Tensor, votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """L_votes, a scalar: the mean over queries of the cross-entropy between the vote and the student.
+
+    Logits and votes are float32 [queries, k]; votes may be negative. Only `allowed` candidates count.
+    """
+    log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
+    return -(votes * log_student).sum(1).mean()
+
+
+def _pseudo_loss(
+    adapter: HeadAdapter, examples: Features, head: torch.Tensor, batch: int, draw: torch.Generator
+) -> torch.Tensor:
+    take = torch.randint(len(examples), (batch,), generator=draw)
+    return summed_cross_entropy(adapter(examples.hidden[take]), examples.targets[take], head, driver_threads()) / batch
+
+
+def _moved(
+    adapter: HeadAdapter, steps: int, learning_rate: float, loss: Callable[[HeadAdapter], torch.Tensor], told: Told
+) -> HeadAdapter:
+    matrix = adapter.matrix.clone().requires_grad_()
+    moved = HeadAdapter(adapter.basis, matrix)
+    optimizer = torch.optim.Adam([matrix], lr=learning_rate)
+    descend(optimizer, ([loss(moved)] for _ in range(steps)), told, falling_over=steps)
+    return HeadAdapter(adapter.basis, matrix.detach())
+
+
+def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
+    """An ordinary Hugging Face model with the adapter folded into its output head (untied from the embedding)."""
+    model = copy.deepcopy(backbone.model)
+    weight = adapter.fold(backbone.head).to(model.dtype)
+    head = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+    head.weight = torch.nn.Parameter(weight, requires_grad=False)
+    model.config.tie_word_embeddings = False
+    model.set_output_embeddings(head)
+    read_head_contiguously(model)
+    return model
 
 
 class Student(Protocol):
@@ -103,3 +214,19 @@ class HeadStudent:
 
     def _with(self, matrix: torch.Tensor) -> "HeadStudent":
         return HeadStudent(self.backbone, HeadAdapter(self.adapter.basis, matrix))
+
+
+def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: StudentConfig) -> torch.Tensor:
+    """What the student is fitted to, float32 [queries, k]; entries may be negative, as the noise is.
+
+    Votes, float32 [queries, k], are released mean votes or, where they are centred, mean deviations from the centre.
+    """
+    mean = votes + queries.centre if centred else votes
+    mixed = (1 - config.mix) * mean + config.mix * queries.centre
+    return top1(mixed, queries.allowed) if config.label == "top1" else mixed
+
+
+def top1(votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """All of the mass on the candidate with the largest noisy vote: SeqPATE's ablation -KL (table 3)."""
+    best = votes.masked_fill(~allowed, -torch.inf).argmax(1)
+    return torch.nn.functional.one_hot(best, votes.shape[1]).float()

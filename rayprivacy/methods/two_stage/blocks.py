@@ -11,8 +11,7 @@ from rayprivacy.blocks.steps_plan import PART_FILES, Steps, noise_figures, noise
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
-from rayprivacy.runs.effort import FULL, Effort
-from rayprivacy.runs.plan import Block, Stage, Work, composed
+from rayprivacy.runs.plan import FULL, Block, Effort, Stage, Work, composed
 
 PARSES, UTTERANCES = "training on parse trees", "training on utterances"
 PARSER, PARSER_STEPS = "parser", "parser_steps"

@@ -1,14 +1,16 @@
 """Internal evaluation on held-out users: perplexity of trees and of utterances, and how functions agree.
 
 All figures read private text and are outside the certificate: `releasable: false`.
+
+The report's tables and its picture: how trees were drawn, and how words and functions agree with held-out text.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from rayprivacy.core.counting import Told, nobody
-from rayprivacy.corpus.structures import names
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.dpsgd.units import documents_of
 from rayprivacy.evaluation.language import length_summary, perplexity
 from rayprivacy.evaluation.trees import function_shares, tree_figures, word_recall
@@ -18,8 +20,9 @@ from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.directory import Run
 from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows, total_loss
-from rayprivacy.runs.method import SYNTHETIC
+from rayprivacy.runs.method import SYNTHETIC, Chart, Table
 from rayprivacy.runs.sealing import sealed
+from rayprivacy.structures.trees import names
 
 SHOWN = 30  # of the most frequent functions, in the picture of their distribution
 
@@ -75,3 +78,51 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
         **{name: round(value, 4) for name, value in figures.items()},
         "function_shares": function_shares(real, trees, SHOWN, constants_of(run.recipe)),
     }
+
+
+_DRAWN = {
+    "free_draws": "trees sampled freely",
+    "free_draws_accepted": "of these, follow the grammar",
+    "pass_rate": "share of free draws that follow it",
+    "masked_draws": "trees sampled under masks",
+    "left_out": "left out: not complete in time",
+    "written": "trees written",
+}
+_MEASURED = {
+    "tree_share": "real texts that have a tree",
+    "word_recall": "real words that occur in synthetic text",
+    "function_recall": "real functions that occur in synthetic trees",
+    "function_distance": "chi-square distance of functions, 0 to 1",
+    "top_10": "the 10 most frequent functions that agree",
+    "top_25": "the 25 most frequent",
+    "top_50": "the 50 most frequent",
+    "top_100": "the 100 most frequent",
+}
+
+
+def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
+    """How trees were drawn; and, internal, the distribution of functions and the figures of words and functions."""
+    shares = measured.get("function_shares")
+    return [
+        *([_distribution(shares)] if shares else []),
+        Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn), internal=False),
+        Table(
+            "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
+        ),
+    ]
+
+
+def _distribution(shares: Sequence[tuple[float, float]]) -> Chart:
+    lines = zip(("held-out text", "synthetic text"), zip(*shares, strict=True), strict=True)
+    return Chart(
+        name="functions",
+        title="Share of each function, the most frequent one of held-out text first",
+        across="rank of the function in held-out text",
+        up="share of all functions",
+        series={name: list(enumerate(line, start=1)) for name, line in lines},
+        internal=True,
+    )
+
+
+def _rows(names: Mapping[str, str], figures: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(said, str(figures[name])) for name, said in names.items() if figures.get(name) is not None]

@@ -13,9 +13,11 @@ otherwise share a stream, and the difference of the two models would be without 
 
 What differs from the paper: users and not utterances are protected, samples are drawn by coins and not shuffled, and
 nothing is computed from the size of the corpus.
+
+The columns of synthetic text beside the text: the tree it was written from, and the names that occur in it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,14 +26,12 @@ import pyarrow.parquet as pq
 from rayprivacy.blocks.pretrain import load_model
 from rayprivacy.blocks.steps import Trained, Training, save_trained, train
 from rayprivacy.blocks.writing import written_once
-from rayprivacy.core.artifacts import digest_json
+from rayprivacy.core.private import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.writing import Written
 from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
-from rayprivacy.methods.two_stage.exhibits import tree_exhibits
-from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_metrics
-from rayprivacy.methods.two_stage.labels import TreeLabels
+from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_exhibits, tree_metrics
 from rayprivacy.methods.two_stage.plan import TREES, TREES_WRITTEN, WRITING
 from rayprivacy.methods.two_stage.private_trees import shard_with_trees
 from rayprivacy.methods.two_stage.prompts import prompt
@@ -49,6 +49,31 @@ from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import SYNTHETIC, Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
+from rayprivacy.structures.trees import names
+
+
+class TreeLabels:
+    """The trees of some prompts, by their number.
+
+    >>> TreeLabels(['(Yield (Today))']).labels(0)
+    {'parse': '(Yield (Today))', 'functions': 'Yield Today'}
+    """
+
+    columns = ("parse", "functions")
+
+    def __init__(self, trees: Sequence[str], constants: frozenset[str] = frozenset()) -> None:
+        self._trees = trees
+        self._names = [names(tree, constants) or [] for tree in trees]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names that occur in the trees."""
+        return frozenset(name for found in self._names for name in found)
+
+    def labels(self, cell: int) -> dict[str, str]:
+        """The tree of a prompt as it was written, and its functions (of JSON: its names); what is no tree has none."""
+        return {"parse": self._trees[cell], "functions": " ".join(self._names[cell])}
+
 
 HOW = "A language model fine-tuned with DP-SGD on private {what}."
 TREES_FILE = "trees.parquet"

@@ -4,21 +4,191 @@
     corpus -> shards without trees -> the parser, record by record (`parsing`) -> shards with trees        (private)
 
 What a parser gets wrong is a matter of quality: a tree is a function of its own record, whatever it says.
+
+Trees of the private corpus by a public parser: part files without trees in, the same ones with trees out.
+
+    shards (private) -> Ray tasks, one for each part: record by record (`generation.parsing`) -> shards with trees
+
+A task notes each tree in a private file as it is found, and one that is killed goes on from there. Records are noted
+by their place, so notes are kept apart by corpus: where somebody was deleted, all later records have other places. Only
+part numbers travel, of all parts, also of empty ones. The new shards have digests of their own, trees included: so with
+another parser the corpus is another input, with other charges, coins and noise.
 """
 
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from rayprivacy.core.artifacts import digest_json
-from rayprivacy.core.files import read_json, write_json
-from rayprivacy.generation.parsing import Parser
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from rayprivacy.core.errors import ReleaseError
+from rayprivacy.core.files import append_line, private_directory, read_json, write_json
+from rayprivacy.core.keys import Key, load_key
+from rayprivacy.core.private import Seal, digest_json
+from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.corpus.layout import HOLDOUT
+from rayprivacy.corpus.manifest import (
+    MANIFEST,
+    FileEntry,
+    ShardManifest,
+    clear_parts,
+    part_paths,
+    part_tables,
+    read_manifest,
+    write_part,
+)
+from rayprivacy.generation.settings import FIRST_ENGINE
 from rayprivacy.methods.two_stage.blocks import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
-from rayprivacy.methods.two_stage.parsing import ParsingJob, begin, finish, parse_parts
+from rayprivacy.methods.two_stage.parser import Parser, kept_parser, split_pairs
 from rayprivacy.methods.two_stage.public_side import grammar_of, parser_pairs
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.parser import kept_parser, split_pairs
 from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.runs.context import RunContext
+from rayprivacy.structures.grammar import Grammar
+from rayprivacy.work.pieces import on_parts
+
+_STEP = "reading trees off private text"
+_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
+
+
+@dataclass(frozen=True)
+class ParsingJob:
+    """What a task needs to know; holds no row of the corpus, and no secret.
+
+    Attributes:
+        model: the parser, as other processes load it.
+        digest: of the parser.
+        text_tokens, tree_tokens, grammar: as of `Parser`.
+        column: of the tree in the new shards.
+        unit: of privacy.
+        source: folder of the shards without trees.
+        out: folder of the shards with trees.
+        notes: folder of what unfinished tasks have found.
+        key_path: file of the secret.
+    """
+
+    model: ModelConfig
+    digest: str
+    text_tokens: int
+    tree_tokens: int
+    grammar: Grammar | None
+    column: str
+    unit: PrivacyUnit
+    source: Path
+    out: Path
+    notes: Path
+    key_path: Path
+
+    @property
+    def public(self) -> str:
+        """Digest of all that a tree depends on besides its record."""
+        rules = self.grammar.text if self.grammar else None
+        return digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column, FIRST_ENGINE])
+
+
+@_SEAL.around(_STEP)
+def begin(job: ParsingJob, key: Key) -> ShardManifest | None:
+    """The shards with trees if they are there and whole; otherwise none, and their folder is ready for them."""
+    mark = _mark(job, key)
+    if (job.out / MANIFEST).is_file() and (found := read_manifest(job.out)).config == mark:
+        found.check_files(job.out)
+        return found
+    clear_parts(job.out) if job.out.is_dir() else private_directory(job.out)
+    notes = _notes(job, key)
+    for other in private_directory(job.notes).iterdir():
+        if other != notes:
+            shutil.rmtree(other)
+    private_directory(notes)
+    return None
+
+
+def parse_parts(job: ParsingJob, parts: int) -> Iterator[int]:
+    """Read the trees of all parts and of the held-out users; yields each part once, as it is finished.
+
+    Ray must be started.
+    """
+    yield from (part for part, _ in on_parts(_parse_part, job, (*range(parts), HOLDOUT), _STEP, _SEAL))
+
+
+@_SEAL.around(_STEP)
+def finish(job: ParsingJob, key: Key) -> ShardManifest:
+    """The manifest of the shards with trees, written last."""
+    found = read_manifest(job.source)
+    parts, more = (tuple(_entry(job, key, entry) for entry in entries) for entries in (found.parts, found.more))
+    holdout = _entry(job, key, found.holdout)
+    manifest = replace(found, config=_mark(job, key), parts=parts, holdout=holdout, more=more)
+    manifest.write(job.out)
+    shutil.rmtree(job.notes)
+    return manifest
+
+
+def with_trees(rows: pa.Table, column: str, trees: Sequence[str]) -> pa.Table:
+    """The rows with one more column, behind the others."""
+    return rows.append_column(column, pa.array(trees, pa.string()))
+
+
+@_SEAL.around(_STEP)
+def _parse_part(job: ParsingJob, part: int) -> None:
+    torch.set_num_threads(1)  # the order of floating-point sums must not depend on the machine's cores
+    parser, key = _parser(job), load_key(job.key_path)
+    for number, rows in enumerate(part_tables(job.source, part)):
+        notes = _notes(job, key) / f"{part}-{number}"
+        trees = _noted(notes)
+        for place, utterance in enumerate(rows["text"].to_pylist()):
+            if place not in trees:
+                trees[place] = parser(utterance)
+                append_line(notes, json.dumps([place, trees[place]]))
+        found = with_trees(rows, job.column, [trees[place] for place in range(len(rows))])
+        write_part(found, part, key, job.out, job.unit, number)
+
+
+@lru_cache(maxsize=1)
+def _parser(job: ParsingJob) -> Parser:
+    return Parser(load_backbone(job.model), job.text_tokens, job.tree_tokens, job.grammar)
+
+
+def _noted(path: Path) -> dict[int, str]:
+    """The trees that tasks which were killed had found, by the place of their record.
+
+    Each line names its record, because a task that Ray has given up may still write beside the one that replaced it.
+    What one of them did not finish is no line.
+    """
+    found: dict[int, str] = {}
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError, TypeError):
+            place, tree = json.loads(line)
+            found[place] = tree
+    return found
+
+
+def _entry(job: ParsingJob, key: Key, entry: FileEntry) -> FileEntry:
+    """The entry of a finished file: it is written once more, as the task wrote it, and says what it holds."""
+    number = [path.name for path in part_paths(job.source, entry.part)].index(entry.file)
+    rows = pq.read_table(job.out / entry.file, partitioning=None)
+    return write_part(rows, entry.part, key, job.out, job.unit, number)
+
+
+def _notes(job: ParsingJob, key: Key) -> Path:
+    """The folder of what was found in this corpus by this parser."""
+    return job.notes / _mark(job, key)[:16]
+
+
+def _mark(job: ParsingJob, key: Key) -> str:
+    """Keyed digest of the shards, byte for byte, and of what reads trees off them.
+
+    `config` is left out: it changes with the time stamp of a source file, and trees take hours to read.
+    """
+    found = replace(read_manifest(job.source), config="")
+    return key.digest("parsed", digest_json(asdict(found)), job.public)
+
 
 HOW = "A semantic parser, trained on public pairs alone. No private text was read, and nothing is claimed."
 CHECKED = 16  # held-out public pairs that the parser reads, at most

@@ -1,15 +1,15 @@
 """The public inputs: the grammar that trees follow, and annotated text on which the base model is trained first."""
 
 from rayprivacy.blocks.pretrain_plan import BLOCK
-from rayprivacy.core.artifacts import digest_json
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.corpus.grammar import Grammar, lispress, read_functions, read_rules
-from rayprivacy.corpus.public_texts import public_rows
-from rayprivacy.generation.grammars import check_grammar
-from rayprivacy.generation.structured import Structure
+from rayprivacy.core.private import digest_json
+from rayprivacy.corpus.public import public_rows
+from rayprivacy.generation.text_writers import Structure
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import LEAST_TEXTS, ParserConfig, PretrainConfig
+from rayprivacy.structures.grammar import Grammar, lispress, read_functions, read_rules
+from rayprivacy.structures.masks import check_grammar
 
 
 def check_inputs(recipe: TwoStageRecipe) -> None:

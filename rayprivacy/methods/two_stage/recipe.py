@@ -12,12 +12,10 @@ from rayprivacy.blocks.steps_plan import (
     check_sampled,
     with_learning_rate,
 )
-from rayprivacy.core.config import Config
+from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.paths import PathKind
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.dpsgd.presets import PresetTraining
-from rayprivacy.dpsgd.settings import DpSgdConfig
+from rayprivacy.dpsgd.settings import DpSgdConfig, PresetTraining
 from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig

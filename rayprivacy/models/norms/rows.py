@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.products import batched_product
-from rayprivacy.models.norms.terms import Dense, Outer
+from rayprivacy.models.norms.terms import Dense, Outer, batched_product
 from rayprivacy.models.norms.weights import Weights
 
 

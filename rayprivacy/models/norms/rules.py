@@ -6,9 +6,17 @@ compares its gradients with torch's own.
 A rule turns one use of a module, its input and the gradient by its output, into the terms of its parameters'
 gradients, row by row. A subclass is accepted only where it computes what its base does: an embedding that scales its
 output, say, would need another rule, and the wrong one gives wrong norms without any error.
+
+A probe of RMSNorm classes: which of the many have the gradient we assume is found out, not looked up by name.
+
+The gain of an RMSNorm multiplies x / sqrt(mean(x^2) + eps), whether as `weight` (Llama, Qwen) or as `1 + weight`
+(Gemma), so the gradient by the weight is the same. A class whose name ends with RMSNorm is accepted when autograd says
+so on a fixed public input; another eps, a second input or a gate shows up as another gradient or as an error.
 """
 
+import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +24,55 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms import rms
 from rayprivacy.models.norms.gradient_tap import Use
 from rayprivacy.models.norms.parameter import Term
 from rayprivacy.models.norms.rows import Rows
 from rayprivacy.models.norms.terms import Dense, Outer
+
+SCALES = (1e-4, 1e-2, 1.0, 1e2)  # of the probe's rows: the small ones show another eps
+TOLERANCE = 1e-4
+
+
+def scaled(module: nn.Module, input: Tensor) -> Tensor:
+    """What the gain multiplies, float32, in the shape of the input [..., width]."""
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    values = input.float()
+    spread = values.square().mean(-1, keepdim=True)
+    return values * torch.rsqrt(spread + (torch.finfo(torch.float32).eps if eps is None else eps))
+
+
+def verified(module: nn.Module) -> bool:
+    """Whether the module is an RMSNorm over the last axis with one parameter, `weight`, and the gradient we assume.
+
+    Nothing of the module is read but its options, so partitioned weights are fine.
+    """
+    names = [name for name, _ in module.named_parameters(recurse=False)]
+    if not type(module).__name__.endswith("RMSNorm") or names != ["weight"]:
+        return False
+    weight: Any = module.weight
+    shape = tuple(getattr(weight, "ds_shape", weight.shape))
+    if len(shape) != 1:
+        return False
+    dice = torch.Generator().manual_seed(0)
+    input = torch.randn(len(SCALES), *shape, generator=dice, device="cpu")
+    outer = torch.randn(len(SCALES), *shape, generator=dice, device="cpu")
+    input *= torch.tensor(SCALES)[:, None]
+    expected = (scaled(module, input) * outer).sum(0)
+    found = _gradient(module, input, outer, torch.randn(*shape, generator=dice, device="cpu"))
+    return found is not None and torch.allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def _gradient(module: nn.Module, input: Tensor, outer: Tensor, weight: Tensor) -> Tensor | None:
+    """The gradient by the weight, from a stand-in of the same class without hooks."""
+    stand_in = copy.copy(module)
+    gain = nn.Parameter(weight)
+    stand_in.__dict__["_parameters"] = {"weight": gain}
+    try:
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            return torch.autograd.grad(stand_in.forward(input), gain, outer)[0]
+    except (TypeError, ValueError, RuntimeError, AttributeError):
+        return None
+
 
 Rule = Callable[[Use], Iterator[tuple[nn.Parameter, Term]]]
 
@@ -51,7 +103,7 @@ def _rule(module: nn.Module) -> Rule | None:
     for kind, rule in _RULES.items():
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return rule if _plain(module) else None
-    return _rms_norm if rms.verified(module) else None
+    return _rms_norm if verified(module) else None
 
 
 def _plain(module: nn.Module) -> bool:
@@ -100,7 +152,7 @@ def _layer_norm(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
 
 def _rms_norm(use: Use) -> Iterator[tuple[nn.Parameter, Term]]:
     gradient = _positions(use.gradient)
-    yield from _weight_and_bias(use.module, lambda: _products(rms.scaled(use.module, use.input), gradient), gradient)
+    yield from _weight_and_bias(use.module, lambda: _products(scaled(use.module, use.input), gradient), gradient)
 
 
 def _weight_and_bias(

@@ -1,0 +1,113 @@
+"""Where the sentences of a text end, by punctuation: a rule of thumb, for public text alone.
+
+A full stop, question or exclamation mark ends a sentence at the end of the text, or where a space and a letter follow
+that is no small one; in Chinese and Japanese wherever it stands. A full stop behind a capitalised word of at most three
+letters is taken for that of an abbreviation.
+
+Public prompts that text generation starts from.
+
+Prompts must be PUBLIC: written by hand or taken from public text, never prefixes of the private corpus. A prefix copied
+from a user's message is published without noise as soon as a synthetic text starts with it. The packaged openers were
+written for this project: small talk, and beginnings of answers to the public questions that `chitchat` put to people.
+
+The texts of a public corpus, on which a model is trained for nothing. The private corpus is never read here.
+
+It is read with the readers of the private corpus, in this process and into memory.
+"""
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from rayprivacy.core.errors import ConfigError, CorpusError
+from rayprivacy.corpus.sealing import sealed
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.corpus.sources import check_source, read_share
+from rayprivacy.corpus.users import stripped_texts
+
+
+def load_prompts(path: str | None = None) -> list[str]:
+    """Read prompts, one a line in UTF-8; empty lines are skipped. Without a path: the packaged openers.
+
+    >>> load_prompts()[0]
+    'Oh I see'
+    """
+    if path is None:
+        return _lines(files("rayprivacy.corpus").joinpath("openers.txt").read_text("utf-8"))
+    try:
+        prompts = _lines(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the prompts file {path} cannot be read ({type(error).__name__}): give UTF-8 text."
+        ) from None
+    if not prompts:
+        raise ConfigError(f"the prompts file {path} has no prompt: write one a line.")
+    return prompts
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def public_texts(source: str, column: str, block: str) -> list[str]:
+    """Texts without surrounding white space, in the order of the source; errors name keys of the recipe's `block`."""
+    return [text for (text,) in _read(CorpusConfig(source=source, text=column, user=None), block, "")]
+
+
+def public_rows(source: str, column: str, label: str, block: str, label_key: str) -> list[tuple[str, str]]:
+    """Texts, each with the value of another column, in the order of the source, but for rows that lack one."""
+    found = _read(CorpusConfig(source=source, text=column, user=None, labels=(label,)), block, label_key)
+    return [(text, value) for text, value in found]
+
+
+def _read(config: CorpusConfig, block: str, label_key: str) -> list[tuple[str, ...]]:
+    try:
+        return _rows(config)
+    except CorpusError as error:
+        message = str(error)
+    for name, own in (("source", f"{block}.source"), ("text", f"{block}.text"), ("labels", label_key)):
+        message = message.replace(f"corpus.{name}", own)
+    raise ConfigError(message)
+
+
+@sealed("reading public text")
+def _rows(config: CorpusConfig) -> list[tuple[str, ...]]:
+    """Text and labels of the rows that have all of them."""
+    pieces = list(read_share(config, 0, 1, check_source(config)))
+    names = ("text", *config.labels)
+    columns = [[text for piece in pieces for text in stripped_texts(piece[name]).to_pylist()] for name in names]
+    return [row for row in zip(*columns, strict=True) if all(row)]
+
+
+_ABBREVIATED = 3
+_CLOSING, _OPENING = "\"'\u201d\u2019)]", "\"'\u201c\u2018(["
+_WIDE = "\u3002\uff01\uff1f"  # marks that no space follows
+_MARK = re.compile(f"[.!?\u2026]+[{re.escape(_CLOSING)}]*|[{_WIDE}]")
+
+
+def first_sentences(text: str, count: int) -> str | None:
+    """The first sentences of a text, or None where fewer of them end in it.
+
+    >>> first_sentences("I thank Mr. Smith. It is late", 1)
+    'I thank Mr. Smith.'
+    >>> first_sentences("I thank Mr. Smith. It is late", 2)
+    """
+    for mark in _MARK.finditer(text):
+        count -= _ends_sentence(text[: mark.start()], mark[0], text[mark.end() :])
+        if not count:
+            return text[: mark.end()]
+    return None
+
+
+def _ends_sentence(before: str, mark: str, rest: str) -> bool:
+    following = rest.lstrip()
+    if mark in _WIDE or not following:
+        return True
+    first = following.lstrip(_OPENING)[:1]
+    return rest[0].isspace() and first.isalpha() and not first.islower() and not (mark == "." and _is_short(before))
+
+
+def _is_short(before: str) -> bool:
+    """Whether a text ends with a word that may be an abbreviation: Mr, Dr, St, U.S."""
+    word = before.split()[-1] if before.strip() else ""
+    return word[:1].isupper() and len(word) <= _ABBREVIATED

@@ -1,0 +1,1 @@
+"""Parse trees and JSON as text: names, grammars, and masks for decoding."""

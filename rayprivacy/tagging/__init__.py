@@ -1,0 +1,1 @@
+"""Taggers: a tag for each word, with or without CRF."""

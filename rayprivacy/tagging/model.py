@@ -1,0 +1,224 @@
+"""A tagger: a public BERT or causal model with an intent head on the mean of its states and a word head on some.
+
+Both heads are rows of one matrix, so that the model is an ordinary `AutoModelForTokenClassification`, which anybody
+loads; a softmax runs over the rows of one head. The word head may have a CRF on top (`models.crf`). Heads and CRF start
+from small random numbers of a public seed.
+
+A BERT looks both ways, and a word's label is read at its first token, as is usual. A causal model has seen the whole
+word only at its last token, so it is read there; what stands behind a word is never seen.
+
+A saved tagger is one of these, with the lists of what it can say, and how it is read (`tagger`), in its configuration.
+How documents are made, and what DP-SGD clips of them, stands in `dpsgd.tagger_loss`.
+
+What a tagger can say, and how it is read, as it stands in the configuration of a saved one.
+
+Loads the bi-LSTM as an untrained tagger on GloVe vectors, or one that was saved.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForTokenClassification, AutoTokenizer
+from transformers.utils import logging
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.models.backbone import Backbone, Documents, fast_format
+from rayprivacy.models.quiet import no_progress_bars
+from rayprivacy.models.settings import AUTO
+from rayprivacy.models.sources import resolve_base
+from rayprivacy.models.trainable import START_SEED
+from rayprivacy.models.word_vectors import glove
+from rayprivacy.tagging.bilstm import (
+    BYTES,
+    END,
+    FIRST_WORD,
+    MODEL_TYPE,
+    START,
+    BiLstmConfig,
+    BiLstmForTokenClassification,
+    WordTokenizer,
+)
+from rayprivacy.tagging.crf import WITH_CRF
+from rayprivacy.tagging.settings import BILSTM, TaggerConfig, Tags
+
+CAUSAL = ("llama", "gpt2")
+
+
+def describe(config: TaggerConfig, shape: Any, marks: tuple[int, int]) -> None:
+    """Write it into a configuration of Hugging Face; the marks are the tokens before and behind a text."""
+    names = config.tags.names
+    shape.num_hidden_layers = config.layers or shape.num_hidden_layers
+    shape.id2label, shape.label2id = dict(enumerate(names)), {name: at for at, name in enumerate(names)}
+    shape.use_cache = False
+    shape.tagger = {
+        "start": marks[0],
+        "end": marks[1],
+        "read_words_at": "last token" if shape.model_type in CAUSAL else "first token",
+        "crf": config.crf,
+        "words": len(config.tags.all_words),
+    }
+
+
+def saved_tagger(folder: Path) -> TaggerConfig:
+    """How a saved tagger is loaded again: with the lists, and the number format, that it was saved with."""
+    config = _saved(folder)
+    try:
+        names = config["id2label"]
+        tags, crf = Tags.of([names[str(at)] for at in range(len(names))]), bool(config["tagger"]["crf"])
+        return TaggerConfig(base=str(folder), dtype=config["dtype"], crf=crf, intents=tags.intents, slots=tags.slots)
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{folder} holds no tagger that can be read ({type(error).__name__}): name another."
+        ) from None
+
+
+def model_type_of(base: str) -> str | None:
+    """The family of a saved model by its configuration; None where there is none."""
+    config = _saved(Path(base).expanduser())
+    return str(config["model_type"]) if "model_type" in config else None
+
+
+def is_tagger(folder: Path) -> bool:
+    """Whether a saved model is a tagger, by its configuration."""
+    return "tagger" in _saved(folder)
+
+
+def _saved(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def is_causal(model: Any) -> bool:
+    """Whether a tagger sees no further than the token that it is at."""
+    return bool(model.config.model_type in CAUSAL)
+
+
+WORDS = 50_000  # the most frequent of 400,000
+
+
+def new_bilstm(config: TaggerConfig) -> Backbone:
+    """A bi-LSTM with random weights of a public seed and the vectors of the most frequent words."""
+    words, vectors = glove(f"model.base is '{BILSTM}', which reads GloVe vectors")
+    tokenizer = WordTokenizer(words[:WORDS])
+    shape = BiLstmConfig(vocab_size=len(tokenizer))
+    describe(config, shape, (START, END))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(START_SEED)
+        model = BiLstmForTokenClassification(shape)
+    model.words.weight.data[FIRST_WORD - BYTES :] = torch.tensor(vectors[:WORDS], dtype=torch.float32)
+    return _backbone(model, tokenizer)
+
+
+def saved_bilstm(config: TaggerConfig) -> Backbone:
+    """A bi-LSTM that was saved; refused where it was saved with other intents or slots."""
+    if saved_tagger(Path(config.base)).tags != config.tags:
+        raise ConfigError(f"model.base is {config.base!r}, a bi-LSTM with other intents or slots: give its own.")
+    try:
+        with no_progress_bars():
+            model = BiLstmForTokenClassification.from_pretrained(config.base)
+        return _backbone(model, WordTokenizer.from_pretrained(config.base))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
+
+
+def _backbone(model: Any, tokenizer: WordTokenizer) -> Backbone:
+    model.eval().requires_grad_(False)
+    model.frozen_parts = [model.words]
+    return Backbone(tokenizer, START, END, model=model)
+
+
+NUMBERS = 2**31  # that a token with its label may take
+ENCODER = "bert"
+
+
+def load(config: TaggerConfig, device: torch.device | str) -> Backbone:
+    """Load the base of a recipe; whatever the device, on the CPU."""
+    return load_tagger(config)
+
+
+def load_tagger(config: TaggerConfig) -> Backbone:
+    """Load the base of a recipe as an untrained tagger, or a saved tagger as it is."""
+    if config.base == BILSTM:
+        return new_bilstm(config)
+    if model_type_of(config.base) == MODEL_TYPE:
+        return saved_bilstm(config)
+    dtype = fast_format() if config.dtype == AUTO else config.dtype
+    try:
+        source = resolve_base(config.base)
+        shape = AutoConfig.from_pretrained(source)
+        _check(config, shape)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        marks = _marks(tokenizer, shape)
+        describe(config, shape, marks)
+        loader = WITH_CRF[shape.model_type] if config.crf else AutoModelForTokenClassification
+        with no_progress_bars(), torch.random.fork_rng(devices=[]), _no_advice():
+            torch.manual_seed(START_SEED)
+            model = loader.from_pretrained(
+                source, config=shape, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+            )
+    except (OSError, ValueError, RuntimeError) as error:  # the last: a saved tagger with heads of another size
+        raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
+    model.eval().requires_grad_(False)
+    model.heads = [each for name, each in model.named_children() if name in ("classifier", "score", "crf")]
+    model.frozen_parts = {"all": [], "layers": _embeddings(model), "heads": [model.base_model]}[config.trained]
+    return Backbone(tokenizer, *marks, model=model)
+
+
+def _check(config: TaggerConfig, shape: Any) -> None:
+    if shape.model_type not in WITH_CRF:
+        raise ConfigError(
+            f"model.base is {config.base!r}, a '{shape.model_type}': a tagger takes a BERT, a Llama or a GPT-2, so name"
+            " one."
+        )
+    if config.layers is not None and config.layers > shape.num_hidden_layers:
+        depth = shape.num_hidden_layers
+        raise ConfigError(f"model.layers is {config.layers} and the base has {depth}: give at most {depth}.")
+    if shape.vocab_size * (len(config.tags.names) + 1) > NUMBERS:
+        raise ConfigError(f"model.slots has {len(config.slots)} names, too many for the vocabulary: give fewer.")
+
+
+def _marks(tokenizer: Any, shape: Any) -> tuple[int, int]:
+    """The tokens before and behind a text."""
+    if not tokenizer.is_fast:
+        raise ConfigError("model.base has a tokenizer that does not say where its tokens stand: choose another base.")
+    if shape.model_type == ENCODER:
+        return tokenizer.cls_token_id, tokenizer.sep_token_id
+    documents = Documents.of(tokenizer)
+    return documents.start, documents.end
+
+
+def _embeddings(model: Any) -> list[nn.Module]:
+    if model.config.model_type == ENCODER:
+        return [model.bert.embeddings]
+    return [each for each in model.base_model.modules() if isinstance(each, nn.Embedding)]
+
+
+def most_tokens(model: Any) -> int:
+    """Tokens of the longest text that has positions for all, with its marks and padded to a multiple of 8."""
+    return int(model.config.max_position_embeddings) // 8 * 8 - 2
+
+
+def check_length(model: Any, max_tokens: int) -> None:
+    """Refuse texts of more tokens than the model has positions for."""
+    most = most_tokens(model)
+    if max_tokens > most:
+        raise ConfigError(f"training.max_tokens is {max_tokens} and model.base takes {most}: give at most {most}.")
+
+
+@contextmanager
+def _no_advice() -> Iterator[None]:
+    """No advice of transformers that heads are new, and layers left out, which is what is asked for."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)

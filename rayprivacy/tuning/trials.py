@@ -1,0 +1,188 @@
+"""The trials of a search: how searched values become a recipe, its price and its folder.
+
+A trial is an ordinary run of an ordinary recipe, so equal values are the same release: a search that is started again,
+or `rayprivacy run` on the best recipe, finds the charges that are there and pays nothing twice.
+
+When the search is `public`, the recipe's corpus is replaced, before it is parsed, by the public one; ledger and key
+belong to the search. No CorpusConfig that names the private corpus is ever made.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
+
+from rayprivacy.core.config import PRIVATE_SIDE, written_paths
+from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.private import digest_json
+from rayprivacy.core.units import Protection
+from rayprivacy.corpus.settings import CorpusConfig
+from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
+from rayprivacy.runs.decide import decisions
+from rayprivacy.runs.drive import drive
+from rayprivacy.runs.files import read_mapping
+from rayprivacy.runs.plan import Plan
+from rayprivacy.runs.recipe import Recipe, elsewhere, require_public
+from rayprivacy.tuning.budgeted import Owed
+from rayprivacy.tuning.heldout_loss import heldout_loss, report_mechanism, report_release, with_reports
+from rayprivacy.tuning.space import Space, assigned, merged, utility
+from rayprivacy.tuning.trainable import EPSILON, UTILITY
+
+Values = Mapping[str, Any]
+SPACE = "space.json"  # in the search's folder: the space, as it was when the search began
+DECIDED = "decided.yaml"  # in the search's folder: what its machines decided when it began
+_SHARED = ("rdp", "gdp", "zcdp")
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All trials of one search; travels to the trials' actors.
+
+    Attributes:
+        private: keys and places of what no trial may take for public: those of the recipe that the space names.
+    """
+
+    space: Space
+    root: Path  # folder of the search
+    base: Mapping[str, Any]  # the recipe that values are set in
+    private: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    _parsed: dict[str, tuple[Recipe, Plan]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    @staticmethod
+    def of(space: Space, root: Path) -> "Trials":
+        """Read the recipe of a space, refuse what trials cannot share, and set what they do."""
+        base = _recipe(space)
+        private = _private_side(space, base)
+        require_public(space, private)
+        if space.public is not None:
+            base = _public_side(base, space.public, root)
+        elif space.budget is not None:
+            base = merged(base, {"privacy": {"account": space.budget.account}})
+        kept = decisions(base, root / DECIDED, older=(root / SPACE).exists())
+        trials = Trials(space, root, merged(base, kept), private)
+        trials._check_composition()
+        return trials
+
+    def recipe(self, values: Values) -> Recipe:
+        """The recipe of a trial; ConfigError where a value is out of range."""
+        return self._candidate(values)[0]
+
+    def plan(self, values: Values) -> Plan:
+        """What a trial will do and charge; ConfigError also where no noise is enough for the budget."""
+        return self._candidate(values)[1]
+
+    def charges(self, values: Values) -> list[DpEvent]:
+        """What a trial will charge, in order."""
+        return [event for _, event in self.bill(values)]
+
+    def bill(self, values: Values) -> list[Owed]:
+        """The same, each charge with its release: the trial's own, or that of a report where the metric is charged."""
+        recipe, plan = self._candidate(values)
+        metric = self.space.metric
+        reports: list[Owed] = []
+        if metric.charged:
+            report = report_mechanism(metric, recipe).event
+            chunks = [self.chunks(recipe, number) for number in range(1, self.reports(recipe) + 1)]
+            reports = [(report_release(metric, recipe, chunk), report) for chunk in chunks]
+        return with_reports([(recipe.release_id, event) for event in plan.charges], reports)
+
+    def protection(self, values: Values) -> Protection:
+        """What a trial protects."""
+        return self.plan(values).protection
+
+    def whole(self, values: Values) -> DpEvent:
+        """All that a trial will charge, as one event."""
+        return ComposedDpEvent(self.charges(values))
+
+    def reports(self, recipe: Recipe) -> int:
+        """How often a trial reports: after each chunk if trials are pruned, else once."""
+        return self._chunks_of(recipe) if self.space.pruning else 1
+
+    def chunks(self, recipe: Recipe, report: int) -> int:
+        """How many chunks have run at a report, of which the first is 1."""
+        return report if self.space.pruning else self._chunks_of(recipe)
+
+    def folder(self, recipe: Recipe) -> Path:
+        """The run directory of a trial."""
+        return self.root / "trials" / recipe.release_id
+
+    def report(self, recipe: Recipe, number: int) -> dict[str, Any]:
+        """Run a trial up to one of its reports, the first of which is 1, or find that done, and measure its model."""
+        last = number >= self.reports(recipe)
+        method = method_of(recipe)
+        folder, metric = self.folder(recipe), self.space.metric
+        until = None if last else number
+        run, _ = drive(method, recipe.absolute(), folder, until=until, measured=False, announce=False)
+        if metric.charged:
+            figure = heldout_loss(run, metric, self.chunks(recipe, number))
+        else:
+            figure = utility(folder, recipe, metric, method.card.texts)
+        if math.isnan(figure):
+            raise ReleaseError(
+                "the model has diverged and has no figure: search smaller learning rates, or less noise."
+            )
+        return {UTILITY: figure, EPSILON: recipe.privacy.epsilon, "done": last}
+
+    def best(self, values: Values) -> str:
+        """The recipe to run in the end, as YAML; it reads the private corpus again where the search was public."""
+        data = assigned(_recipe(self.space) if self.space.charging == "public" else self.base, values)
+        return yaml.safe_dump(data, sort_keys=False)
+
+    def _candidate(self, values: Values) -> tuple[Recipe, Plan]:
+        """The recipe of a trial and its plan, made once for equal values."""
+        name = digest_json([self.base.get("seed", 0), dict(values)])[:16]
+        if name not in self._parsed:
+            data = assigned(self.base, values)
+            if self.space.charging == "public":  # each has an account of its own, in a ledger of the search's
+                account = digest_json([data.get("seed", 0), dict(values)])[:16]
+                data = merged(data, {"privacy": {"account": f"trial-{account}"}})
+            recipe = parse_recipe(data)
+            require_public(recipe, self.private)
+            self._parsed[name] = recipe, _on_one_account(method_of(recipe).planned(recipe))
+        return self._parsed[name]
+
+    def _chunks_of(self, recipe: Recipe) -> int:
+        return max(1, method_of(recipe).planned(recipe).chunks)
+
+    def _check_composition(self) -> None:
+        composition = self.base.get("privacy", {}).get("composition")
+        if self.space.charging == "pay_for_all" and composition == "pld":
+            raise ConfigError(
+                "privacy.composition is 'pld', whose account takes one plan alone, and a search is many:"
+                f" set fixed.privacy.composition to one of {', '.join(_SHARED)}."
+            )
+
+
+def _on_one_account(plan: Plan) -> Plan:
+    if plan.second is not None:
+        raise ConfigError(
+            f"the recipe charges account '{plan.second.account}' besides its own, and a search charges one: leave"
+            " redacted.central out of the recipe, and set it in the best one."
+        )
+    return plan
+
+
+def _recipe(space: Space) -> dict[str, Any]:
+    recipe = merged(read_mapping(Path(space.recipe), "recipe"), space.fixed)
+    if recipe.get("audit") is not None:
+        raise ConfigError(
+            "'recipe' names a recipe with an 'audit' block, whose runs are no releases: take the block out, and audit"
+            " the best recipe by itself."
+        )
+    return recipe
+
+
+def _private_side(space: Space, base: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What the recipe marks as private, in its file and as the space changes it."""
+    written = (read_mapping(Path(space.recipe), "recipe"), base)
+    return tuple(found for data in written for found in written_paths(data, recipe_type(base), *PRIVATE_SIDE))
+
+
+def _public_side(base: Mapping[str, Any], corpus: CorpusConfig, root: Path) -> dict[str, Any]:
+    """The recipe with the public corpus: whole blocks are replaced, so that no path of the private one is left."""
+    ledger, key = root / "public.db", root / "public.key"
+    return elsewhere(base, recipe_type(base), corpus, ledger=ledger, key=key, account="trial")

@@ -1,0 +1,1 @@
+"""How work is handed to Ray."""
