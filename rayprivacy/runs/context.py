@@ -309,7 +309,7 @@ class RunContext(Generic[R]):
             manifest: who has voted.
             question: digest of what the teachers are and are asked; see `asked`.
         """
-        identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
+        identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_votes(name, mechanism, sums, manifest, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
@@ -332,7 +332,7 @@ class RunContext(Generic[R]):
             chunk: which charge of the stage this is, from 1, where it is charged in chunks.
             question: digest of what is counted, and into which cells; see `asked`.
         """
-        identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
+        identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
@@ -376,7 +376,7 @@ class RunContext(Generic[R]):
         """The keyed digest that names what a file of a stage is made of (see `release_file`)."""
         asked, parameters = self.asked(question), digest_json(to_json(event))
         return input_digest(
-            self.key, "release-file", self.plan.identity(stage), asked.corpus, parameters, asked.question
+            self.key, "release-file", self.plan.stage(stage).name, asked.corpus, parameters, asked.question
         )
 
     def _charged(self, event: DpEvent) -> None:

@@ -121,7 +121,6 @@ def _write(folder: Path, certificate: dict[str, Any], trials: Trials, trial: Pat
 
 
 RENEW_SECONDS = 60.0
-_FORMAT = "selection-2:"  # outputs of version 0.1 are bare names
 _TRIED = 64  # draws of the space whose events are compared before anything runs, beside every value of every list
 
 
@@ -148,8 +147,8 @@ def run_selection(trials: Trials, console: Console) -> Path | None:
             # Trials take longer than the term of a lease. If another process takes it over, committing says so.
             with console.status("searching"), repeating(RENEW_SECONDS, partial(ledger.renew, charge)):
                 winner = _winner(trials, recipe, selection.event, key)
-            ledger.commit_output(charge, f"{_FORMAT}{winner}".encode())
-        winner = (ledger.output(charge) or b"").decode().removeprefix(_FORMAT)
+            ledger.commit_output(charge, winner.encode())
+        winner = (ledger.output(charge) or b"").decode()
         if winner and not (trials.root / PUBLISHED).exists():
             publish(trials, _kept(trials, winner), ledger, selection.release_id, key)
         shutil.rmtree(_folder(trials), ignore_errors=True)

@@ -62,7 +62,7 @@ class Trials:
             base = _public_side(base, space.public, root)
         elif space.budget is not None:
             base = merged(base, {"privacy": {"account": space.budget.account}})
-        kept = decisions(base, root / DECIDED, older=(root / SPACE).exists())
+        kept = decisions(base, root / DECIDED)
         trials = Trials(space, root, merged(base, kept), private)
         trials._check_composition()
         return trials
