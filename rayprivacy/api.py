@@ -25,7 +25,7 @@ from rayprivacy.runs.recipe import Recipe, require_public
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from rayprivacy.runs.directory import Cleaned
+    from rayprivacy.runs.clean import Cleaned
     from rayprivacy.runs.outline import Outline
     from rayprivacy.tuning.outcome import Outcome
 
@@ -151,7 +151,7 @@ def plan(
         ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
     from rayprivacy.runs.advice import advice_for
-    from rayprivacy.runs.drive import check_comparison
+    from rayprivacy.runs.checks import check_comparison
     from rayprivacy.runs.estimate import estimated, this_machine
     from rayprivacy.runs.outline import Outline
 
@@ -367,7 +367,7 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
         ConfigError: this is no run directory, or a folder in it is a link.
     """
     from rayprivacy.core.files import private_directory
-    from rayprivacy.runs.directory import clean_run
+    from rayprivacy.runs.clean import clean_run
 
     mirror = mirror_of(str(directory), work)
     if mirror is None:

@@ -61,7 +61,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from rayprivacy.auditing.bounds import Profile
-from rayprivacy.auditing.scoring import Population
+from rayprivacy.auditing.population import Population
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import private_directory, read_json, write_json

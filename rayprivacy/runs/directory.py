@@ -32,10 +32,9 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
-from rayprivacy.models.store import FeatureStore, delete_chunks
 from rayprivacy.runs.decide import with_engine
 from rayprivacy.runs.files import dump_recipe, read_mapping
-from rayprivacy.runs.progress import Meter
+from rayprivacy.runs.meter import Meter
 from rayprivacy.runs.recipe import Recipe
 
 LEDGER_HEAD = "ledger_head"
@@ -243,81 +242,6 @@ def _require_key(run: Run[R]) -> None:
             f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or choose"
             " another --out for a new release."
         )
-
-
-STORES = "features_store"
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """What `clean_run` did.
-
-    Attributes:
-        deleted: folders, and single files, that are gone.
-        freed: bytes of their files.
-        left: what else lies among the private files; the run did not make it.
-        at_uri: how many private files were deleted at the URI of the run, if it has one.
-    """
-
-    deleted: tuple[Path, ...]
-    freed: int
-    left: tuple[Path, ...]
-    at_uri: int = 0
-
-
-def remember_store(root: Path, store: FeatureStore) -> None:
-    """Note where a run keeps cached features outside of itself, for `clean_run`.
-
-    Args:
-        root: the run directory.
-        store: where its features are; earlier ones stay noted. Those in the run itself are deleted with it, and the
-            path that they have today is another run's when this one has moved.
-    """
-    private = root / "private"
-    if store.folder.is_relative_to(private):
-        return
-    noted = dict.fromkeys([*_noted(private), store.folder])
-    write_atomic(private / STORES, "".join(f"{folder}\n" for folder in noted).encode())
-
-
-def clean_run(root: Path) -> Cleaned:
-    """Delete what a run computed from private text, also where it keeps features elsewhere.
-
-    Interrupted, it can be repeated. A run whose features others share takes them from the others too: they compute
-    them anew.
-
-    Raises:
-        ConfigError: this is no run directory, or a folder in it is a link.
-        ShardError: a store's folder holds other files; nothing in the run was deleted.
-    """
-    private = root.absolute() / "private"
-    if not ((root / RECIPE).is_file() and private.is_dir()):
-        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
-    made = dict.fromkeys(noted_private(root.absolute()))
-    inside = [private / name for name in made if (private / name).exists()]
-    for folder in inside:
-        if folder.is_symlink():
-            raise ConfigError(f"{folder} is a link: delete what it leads to yourself, then the link.")
-    outside = [store for store in _noted(private) if store.is_dir() and not store.is_relative_to(private)]
-    freed = sum(delete_chunks(store) for store in outside) + sum(_delete(folder) for folder in inside)
-    (private / STORES).unlink(missing_ok=True)  # last, so that a second try still knows what there is to delete
-    forget_private(root.absolute())
-    return Cleaned((*outside, *inside), freed, tuple(sorted(private.iterdir())))
-
-
-def _noted(private: Path) -> list[Path]:
-    path = private / STORES
-    return [Path(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _delete(path: Path) -> int:
-    if path.is_file():
-        freed = path.lstat().st_size
-        path.unlink()
-        return freed
-    freed = sum(inner.lstat().st_size for inner in path.rglob("*") if not inner.is_dir())
-    shutil.rmtree(path)
-    return freed
 
 
 MEASURED = ("metrics.json", "audit.json", "evaluation.json", "evaluation.md", "report.html", "report-public.html")

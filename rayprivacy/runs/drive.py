@@ -23,11 +23,9 @@ from rayprivacy.core.files import SHARED, write_atomic, write_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.storage import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
-from rayprivacy.evaluation.settings import require_extra
-from rayprivacy.evaluation.texts import LEAST_TEXTS
 from rayprivacy.ledger.certificate import build_certificate, to_markdown
-from rayprivacy.models.sources import sentence_weights
 from rayprivacy.runs.account import open_account
+from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, stored_recipe
@@ -37,7 +35,6 @@ from rayprivacy.runs.measure import compare_with_private, drawn_rows
 from rayprivacy.runs.method import Method, Output, exhibits_json
 from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
-from rayprivacy.runs.recipe import Recipe
 from rayprivacy.runs.session import ray_session
 from rayprivacy.runs.source import write_dataset
 
@@ -81,44 +78,6 @@ def _stages(context: RunContext[Any]) -> list[dict[str, Any]]:
     _, rule = context.ledger.terms(context.recipe.privacy.account)
     lines = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
     return [*lines, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}]
-
-
-def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
-    """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
-    method.check_inputs(recipe)
-    plan.check(recipe)
-    if recipe.audit and not method.card.has_model:
-        raise ConfigError(
-            f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
-        )
-    if recipe.audit and not method.card.has_language_model:
-        raise ConfigError(
-            f"'audit' is set and method '{recipe.method}' releases a tagger, in whose losses no secret could be looked"
-            " for: remove it, and attack the finished run with `rayprivacy audit`."
-        )
-    if recipe.evaluation.compare and not method.card.texts:
-        raise ConfigError(
-            f"evaluation.compare is {recipe.evaluation.compare} and method '{recipe.method}' releases no text: set it"
-            " to 0."
-        )
-    if measured and recipe.evaluation.compare:
-        check_comparison(recipe)
-
-
-def tags_alone(method: str) -> str:
-    """Why a method with a tagger cannot be searched, to stand in a sentence."""
-    return f"method '{method}' releases a tagger, whose losses searches cannot read yet"
-
-
-def check_comparison(recipe: Recipe) -> None:
-    """Refuse a comparison that cannot be made."""
-    require_extra("evaluation.compare")
-    sentence_weights()
-    if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:
-        raise ConfigError(
-            f"generation.texts is {recipe.generation.texts}, and evaluation.compare needs at least {LEAST_TEXTS}: raise"
-            " it, or set evaluation.compare to 0."
-        )
 
 
 MEASURED = 100_000  # texts that are in memory for their figures; public, whatever was written

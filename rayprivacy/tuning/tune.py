@@ -10,8 +10,8 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import private_directory, read_json, write_atomic, write_json
 from rayprivacy.methods.registry import method_of
+from rayprivacy.runs.checks import tags_alone
 from rayprivacy.runs.decide import decisions
-from rayprivacy.runs.drive import tags_alone
 from rayprivacy.runs.files import Overrides
 from rayprivacy.tuning.outcome import Outcome
 from rayprivacy.tuning.search import run_search

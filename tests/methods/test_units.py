@@ -27,7 +27,7 @@ from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.heldout import phrase_metrics
 from rayprivacy.methods.seqpate.plan import plan_run
 from rayprivacy.methods.seqpate.recipe import METHOD, SeqPateRecipe
-from rayprivacy.runs.drive import check_recipe
+from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.files import dump_recipe
 
 RECORD = {"privacy": {"unit": "record"}, "corpus": {"max_records_per_user": None}}

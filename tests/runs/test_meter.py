@@ -15,7 +15,7 @@ from toy_method import CHUNKS
 import rayprivacy as rp
 from rayprivacy.runs import progress
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.progress import EVERY_SECONDS, FIRST_SECONDS, Meter
+from rayprivacy.runs.meter import EVERY_SECONDS, FIRST_SECONDS, Meter
 
 
 class _Said:
