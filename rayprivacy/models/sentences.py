@@ -24,12 +24,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class SentenceModel:
-    """A sentence encoder with its tokenizer.
-
-    Attributes:
-        model: a Hugging Face encoder, in eval mode.
-        tokenizer: its tokenizer.
-    """
+    """A Hugging Face encoder of sentences, in eval mode, with its tokenizer."""
 
     model: Any
     tokenizer: Any

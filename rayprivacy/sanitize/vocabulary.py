@@ -25,7 +25,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_array, digest_json
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig
-from rayprivacy.models.word_vectors import glove
+from rayprivacy.models.sources import glove
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 

@@ -10,9 +10,7 @@ from torch import Tensor
 from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
 from rayprivacy.models.norms import terms
 from rayprivacy.models.norms.parameter import ParameterGradient, Term
-from rayprivacy.models.norms.rows import Rows
-from rayprivacy.models.norms.terms import Dense, Outer
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
 UNITS, VOCABULARY, WIDTH = 5, 23, 7
 

@@ -12,9 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.rows import Rows
-from rayprivacy.models.norms.terms import Dense, Outer
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
 MARGIN = 2 * torch.finfo(torch.float32).eps  # steps of rounding that are added to squared norms, see `terms`
 
