@@ -4,10 +4,11 @@ A group (a user, or a shard) is named by a keyed digest of its texts, so its sta
 changed user costs that user's group. The folder is private: files of mode 0600 in a folder of mode 0700. The store
 travels to Ray actors as paths; the key and the list of chunks are read there, once per process.
 
-A chunk is one file of tensors for some groups, and a line in the journal that comes last. It is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
-the last bit, leave two whole chunks and never one chunk with the other's line. The line is authenticated with the run's
-key: rows of one group are never taken for those of another. Unreadable lines are ignored, and a damaged chunk
-is deleted when it is found, so that the next run computes its groups anew.
+A chunk is one file of tensors for some groups, and a line in the journal that comes last. It is named by its group
+names and its bytes, so that two writers of the same groups, on machines that differ in the last bit, leave two whole
+chunks and never one chunk with the other's line. The line is authenticated with the run's key: rows of one group are
+never taken for those of another. Unreadable lines are ignored, and a damaged chunk is deleted when it is found, so that
+the next run computes its groups anew.
 
 Up to version 0.5 every chunk had a marker file of its own in place of a line; `tidy` turns such markers into lines.
 """
@@ -70,9 +71,10 @@ class Chunks:
         for line in lines:
             body = {name: value for name, value in line.items() if name not in ("file", "seal")}
             if line.get("seal") == self._seal(line["file"], body):
-                self._learn(line["file"], line)
+                self._learn(line)
 
-    def _learn(self, chunk: str, line: Line) -> None:
+    def _learn(self, line: Line) -> None:
+        chunk = line["file"]
         self._digests[chunk] = line["sha256"]
         for name, first, end in line["groups"]:
             place = Place(chunk, first, end)

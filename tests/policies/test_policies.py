@@ -13,7 +13,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import PolicyConfig, make_policy
-from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy, read_keywords
+from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy, read_lists
 from rayprivacy.sanitize.settings import KINDS
 
 KEPT = ("USR:",)
@@ -176,4 +176,4 @@ def test_files_without_phrases_are_refused(content, tmp_path):
     path = tmp_path / "words.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"policy.file "):
-        KeywordPolicy(read_keywords(str(path)))
+        read_lists(str(path))
