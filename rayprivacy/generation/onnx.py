@@ -182,21 +182,13 @@ def draw(logits: torch.Tensor, config: SamplingConfig, generator: torch.Generato
 
 @dataclass
 class _Texts:
-    """Texts of one batch that have not ended.
+    """Texts of one batch that have not ended."""
 
-    Attributes:
-        numbers: of the texts within their batch.
-        tokens: what the model reads next, int64 [texts, width]; behind a shorter text stands anything.
-        lengths: tokens of each text, with those.
-        places: of the last token of each text, among `tokens` row by row.
-        cache: keys and values of tokens that were read.
-    """
-
-    numbers: Array
-    tokens: Array
-    lengths: Array
-    places: Array
-    cache: dict[str, Array]
+    numbers: Array  # of the texts within their batch
+    tokens: Array  # what the model reads next, int64 [texts, width]; behind a shorter text stands anything
+    lengths: Array  # tokens of each text, with those
+    places: Array  # of the last token of each text, among `tokens` row by row
+    cache: dict[str, Array]  # keys and values of tokens that were read
 
     def further(self, drawn: torch.Tensor, going: torch.Tensor) -> "_Texts":
         """The texts that go on, each with its new token."""

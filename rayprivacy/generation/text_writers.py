@@ -95,17 +95,11 @@ def holds_structure(text: str, names: Collection[str]) -> bool:
 
 @dataclass(frozen=True)
 class Structure:
-    """What is asked of texts; public, and goes to the workers.
+    """What is asked of texts; public, and goes to the workers."""
 
-    Attributes:
-        grammar: the rules; None keeps every text.
-        free_draws: how often a text is sampled freely.
-        constrained: whether texts that do not follow the grammar are drawn under masks, or kept as they are.
-    """
-
-    grammar: Grammar | None
+    grammar: Grammar | None  # None keeps every text
     free_draws: int = 1
-    constrained: bool = True
+    constrained: bool = True  # whether texts that do not follow the grammar are drawn under masks, or kept
 
 
 @dataclass
@@ -174,27 +168,16 @@ def _again(config: SamplingConfig, draw: int) -> SamplingConfig:
 
 @dataclass(frozen=True)
 class WritingTask:
-    """How texts are written, as every actor is told it.
+    """How texts are written, as every actor is told it."""
 
-    Attributes:
-        model_dir: a model as `save_model` leaves it.
-        config: filters, seed and length.
-        engine: what samples.
-        threads: of an actor.
-        ready: the folder that the engine reads: `model_dir`, or what the engine made of it.
-        begun: whether each text begins with its prompt.
-        structure: what is asked of the texts in place of not being degenerate.
-        names: of a structure that the prompts are written in.
-    """
-
-    model_dir: Path
+    model_dir: Path  # as `save_model` leaves it
     config: SamplingConfig
     engine: EngineName
-    threads: int
-    ready: Path
-    begun: bool = False
-    structure: Structure | None = None
-    names: frozenset[str] = frozenset()
+    threads: int  # of an actor
+    ready: Path  # the folder that the engine reads: `model_dir`, or what the engine made of it
+    begun: bool = False  # whether each text begins with its prompt
+    structure: Structure | None = None  # what is asked of the texts in place of not being degenerate
+    names: frozenset[str] = frozenset()  # of a structure that the prompts are written in
 
     @property
     def identity(self) -> list[Any]:

@@ -185,19 +185,12 @@ class Labels(Protocol):
 
 @dataclass(frozen=True)
 class Written:
-    """What came of the prompts.
+    """What came of the prompts; reasons and kinds are those of `text_writers`."""
 
-    Attributes:
-        texts: rows of the file.
-        degenerate: texts that were dropped, by reason (see `text_writers`).
-        source: the caller's name of the model and the prompts.
-        draws: of structured texts, by kind (see `text_writers`).
-    """
-
-    texts: int
-    degenerate: dict[str, int]
-    source: str = ""
-    draws: dict[str, int] = field(default_factory=dict)
+    texts: int  # rows of the file
+    degenerate: dict[str, int]  # texts that were dropped, by reason
+    source: str = ""  # the caller's name of the model and the prompts
+    draws: dict[str, int] = field(default_factory=dict)  # of structured texts, by kind
 
 
 def write_samples(
@@ -219,23 +212,19 @@ def write_samples(
 ) -> Written:
     """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
 
-    Ray must be started, and `model_dir` be on a file system that all nodes see. Rows are in the order of the prompts;
-    the counts are in the file's metadata as well.
+    Ray must be started, and all nodes see the folder of the model, which `save_model` left. Rows are in the order of
+    the prompts; the counts are in the file's metadata as well.
 
     Args:
-        model_dir: a model as `save_model` leaves it.
         prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
             it has `begun` with it.
         config: filters, seed and length; `texts` and `prompt_words` are not used.
         codes: control codes, or other labels: names the columns and the labels of each cell.
-        out: the Parquet file.
         actors: processes that sample, each with a model of its own.
         threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
-        engine: what samples.
         workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
         source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
             of a killed run are taken over. Without a name they are not.
-        begun: whether each text begins with its prompt.
         structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
         names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
             goes on with the structure.

@@ -33,17 +33,11 @@ PIECES = 4
 
 @dataclass(frozen=True)
 class Basis:
-    """The public bases of adapters, and a shortlist of tokens.
+    """The public bases of adapters, and a shortlist of tokens."""
 
-    Attributes:
-        inward: P, float32 [width, rank]; columns whiten public hidden states, strongest first.
-        outward: S, float32 [rank, width]; orthonormal rows, strongest first.
-        shortlist: the tokens the public model predicts most, int64 [shortlist], with the end token.
-    """
-
-    inward: torch.Tensor
-    outward: torch.Tensor
-    shortlist: torch.Tensor
+    inward: torch.Tensor  # P, float32 [width, rank]; columns whiten public hidden states, strongest first
+    outward: torch.Tensor  # S, float32 [rank, width]; orthonormal rows, strongest first
+    shortlist: torch.Tensor  # the tokens the public model predicts most, int64 [shortlist], with the end token
 
     @staticmethod
     def load(path: Path, device: str = "cpu") -> "Basis":

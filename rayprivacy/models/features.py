@@ -34,12 +34,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Row:
-    """One packed row.
-
-    Attributes:
-        ids: token ids, int64 [row_tokens].
-        segment: which document a position belongs to, int64 [row_tokens]; PAD where the row is empty.
-    """
+    """One packed row: token ids, int64 [row_tokens], and the document of each position, PAD where the row is empty."""
 
     ids: torch.Tensor
     segment: torch.Tensor
@@ -111,16 +106,12 @@ class Features:
 class Encoded:
     """Packed rows of documents and the trunk's state at every position.
 
-    Attributes:
-        ids: token ids, int64 [rows, row_tokens].
-        segment: which document of its row a position belongs to, int64 [rows, row_tokens]; PAD where it is empty.
-        hidden: the states, bfloat16 [rows, row_tokens, width]: final ones, or those at the cut of a teacher kind; zero
-            where all rows of a call are empty.
+    States are final ones, or those at the cut of a teacher kind; they are zero where all rows of a call are empty.
     """
 
-    ids: torch.Tensor
-    segment: torch.Tensor
-    hidden: torch.Tensor
+    ids: torch.Tensor  # token ids, int64 [rows, row_tokens]
+    segment: torch.Tensor  # which document of its row a position belongs to; PAD where it is empty
+    hidden: torch.Tensor  # bfloat16 [rows, row_tokens, width]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -230,20 +221,14 @@ def layout(
 class Queries:
     """What teachers are asked: public contexts, and the candidate tokens they spread their votes over.
 
-    Attributes:
-        hidden: final trunk states of the contexts, float32 [queries, width].
-        candidates: token ids, int64 [queries, k].
-        allowed: which candidates count, bool [queries, k] (top-p keeps fewer than k); at least one each.
-        centre: the student's distribution over the allowed candidates, float32 [queries, k]; what centred votes are
-            measured from, and what a vote is mixed with.
-        context: row and position of the context in the round's encoded pseudo-sentences, int64 [queries, 2].
+    Votes are mixed with the centre, the student's distribution over what is allowed, and centred ones measured from it.
     """
 
-    hidden: torch.Tensor
-    candidates: torch.Tensor
-    allowed: torch.Tensor
-    centre: torch.Tensor
-    context: torch.Tensor
+    hidden: torch.Tensor  # final trunk states of the contexts, float32 [queries, width]
+    candidates: torch.Tensor  # token ids, int64 [queries, k]
+    allowed: torch.Tensor  # which candidates count, bool [queries, k] (top-p keeps fewer than k); at least one each
+    centre: torch.Tensor  # float32 [queries, k]
+    context: torch.Tensor  # row and position in the round's encoded pseudo-sentences, int64 [queries, 2]
 
     def __len__(self) -> int:
         return len(self.candidates)

@@ -52,9 +52,8 @@ def descend(
         for part in parts:
             part.backward()
         if largest_norm is not None:
-            torch.nn.utils.clip_grad_norm_(
-                [each for group in optimizer.param_groups for each in group["params"]], largest_norm
-            )
+            trained = [each for group in optimizer.param_groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(trained, largest_norm)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * (1 - step / falling_over) if falling_over else rate
         optimizer.step()
@@ -63,17 +62,11 @@ def descend(
 
 @dataclass(frozen=True)
 class Objective(Generic[E]):
-    """What a model learns from examples; a caller decides what an example is, and what is predicted in it.
+    """What a model learns from examples; a caller decides what an example is, and what is predicted in it."""
 
-    Attributes:
-        loss: of a model on a few examples, summed over what is predicted in them, in nats.
-        predicted: how many predictions a few examples ask for.
-        at_once: examples in one call of the model; it bounds memory, and leaves gradients as they are.
-    """
-
-    loss: Callable[[Any, Sequence[E]], torch.Tensor]
-    predicted: Callable[[Sequence[E]], int]
-    at_once: int
+    loss: Callable[[Any, Sequence[E]], torch.Tensor]  # on a few examples, summed over what is predicted, in nats
+    predicted: Callable[[Sequence[E]], int]  # how many predictions a few examples ask for
+    at_once: int  # examples in one call of the model; it bounds memory, and leaves gradients as they are
 
     def summed(self, model: Any, examples: Sequence[E]) -> Iterator[torch.Tensor]:
         """The losses of the examples, call after call of the model."""

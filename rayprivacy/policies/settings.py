@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
@@ -78,8 +78,8 @@ class PolicyConfig(Config):
         return self
 
     @model_serializer(mode="wrap")
-    def _keys_of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
+    def _keys_of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        written = handler(self)
         return {name: written[name] for name in ("kind", *_OF_KIND[self.kind], "digest")}
 
 

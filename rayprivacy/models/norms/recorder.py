@@ -17,16 +17,15 @@ the batch, say, would make one row's gradient depend on another's.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms.gradient_tap import Use, tap
 from rayprivacy.models.norms.parameter import ParameterGradient, Term
-from rayprivacy.models.norms.rules import rules_of
+from rayprivacy.models.norms.rules import Use, rules_of
 from rayprivacy.models.norms.terms import Outer, Weights
 
 
@@ -122,7 +121,7 @@ class Recorder:
             if not output.requires_grad:
                 return None
             edges.append(get_gradient_edge(output))
-            return tap(module, inputs[0], output, self._note)
+            return cast(Tensor, _Tap.apply(output, inputs[0].detach(), module, self._note))  # type: ignore[no-untyped-call]
 
         handles = [module.register_forward_hook(hook, with_kwargs=True) for module in self._rules]
         try:
@@ -130,6 +129,27 @@ class Recorder:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+class _Tap(torch.autograd.Function):
+    """Passes a module's output and its gradient through, and reports the gradient with the module's input.
+
+    Why an autograd node rather than two lists kept by forward hooks: what a node saves is packed, dropped and
+    recomputed like everything else in the graph, so activation checkpointing keeps its saving of memory, and the input
+    arrives in the backward pass together with the gradient that belongs to it, of which not all need be kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, input: Tensor, module: nn.Module, report: Callable[[Use], None]) -> Tensor:
+        ctx.save_for_backward(input)
+        ctx.module = module
+        ctx.report = report
+        return output.detach()  # not a view for autograd, so a model may go on to change it in place
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.report(Use(ctx.module, ctx.saved_tensors[0], gradients[0]))
+        return gradients[0], None, None, None
 
 
 def _sum(parameter: nn.Parameter, held: list[ParameterGradient | None], weights: Weights) -> Tensor:

@@ -10,6 +10,7 @@ output, say, would need another rule, and the wrong one gives wrong norms withou
 
 import copy
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,12 +19,22 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms.gradient_tap import Use
 from rayprivacy.models.norms.parameter import Term
 from rayprivacy.models.norms.terms import Dense, Outer, Rows
 
 SCALES = (1e-4, 1e-2, 1.0, 1e2)  # of a probe's rows: the small ones show another eps
 TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, repr=False)
+class Use:
+    """One call of a module: its input and the gradient of the losses' sum by its output, both [rows, ...]."""
+
+    module: nn.Module
+    input: Tensor
+    gradient: Tensor
+
+
 Terms = Iterator[tuple[nn.Parameter, Term]]
 Rule = Callable[[Use], Terms]
 
