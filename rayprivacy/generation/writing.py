@@ -48,6 +48,84 @@ Prompts = Sequence[tuple[int, str]]
 _SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
 
 
+class Labels(Protocol):
+    """The labels of synthetic texts, by the numbers of their prompts' cells; `Codes` are such."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the file behind the text."""
+
+    def labels(self, cell: int) -> dict[str, str]:
+        """The values of a cell, by column."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of the prompts; reasons and kinds are those of `text_writers`."""
+
+    texts: int  # rows of the file
+    degenerate: dict[str, int]  # texts that were dropped, by reason
+    source: str = ""  # the caller's name of the model and the prompts
+    draws: dict[str, int] = field(default_factory=dict)  # of structured texts, by kind
+
+
+def write_samples(
+    model_dir: Path,
+    prompts: Prompts,
+    config: SamplingConfig,
+    codes: Labels,
+    out: Path,
+    actors: int,
+    *,
+    threads: int = 1,
+    engine: EngineName = "transformers",
+    workspace: Path | None = None,
+    source: str = "",
+    begun: bool = False,
+    structure: Structure | None = None,
+    names: frozenset[str] = frozenset(),
+    progress: Told = nobody,
+) -> Written:
+    """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
+
+    Ray must be started, and all nodes see the folder of the model, which `save_model` left. Rows are in the order of
+    the prompts; the counts are in the file's metadata as well.
+
+    Args:
+        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
+            it has `begun` with it.
+        config: filters, seed and length; `texts` and `prompt_words` are not used.
+        codes: control codes, or other labels: names the columns and the labels of each cell.
+        actors: processes that sample, each with a model of its own.
+        threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
+        workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
+        source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
+            of a killed run are taken over. Without a name they are not.
+        structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
+        names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
+            goes on with the structure.
+        progress: has how many texts were sampled, with those that were dropped.
+    """
+    if not (model_dir / "config.json").is_file():
+        raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
+    require_engine("generation.engine", engine)
+    tally = _Tally(source)
+    with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
+        task = WritingTask(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
+        parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
+        for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, progress)):
+            writer.write_table(_labelled(group, codes))
+        written = tally.total()
+        writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
+    parts.remove()
+    return written
+
+
+def read_written(path: Path) -> Written:
+    """The counts that a finished file carries."""
+    return Written(**json.loads(pq.read_metadata(path).metadata[METADATA]))
+
+
 class Parts:
     """The `count` parts of one file `out`: a run that is killed goes on behind the last part it finished.
 
@@ -91,6 +169,35 @@ class Parts:
 
     def _path(self, part: int) -> Path:
         return self._folder / f"{part:06d}.parquet"
+
+
+def _all_parts(task: WritingTask, prompts: Prompts, actors: int, parts: Parts, progress: Told) -> Iterator[pa.Table]:
+    """Tables of cell, text and reason, part after part: those that are there are read, the others sampled."""
+    there, done = parts.finished, 0
+    blocks = [block for part in range(parts.count) if part not in there for block in parts.blocks(part)]
+    progress(done)
+    fresh = sampled(task, prompts, actors, blocks)
+    for part in range(parts.count):
+        if part in there:
+            table = parts.read(part)
+        else:
+            written = []
+            for block in islice(fresh, len(parts.blocks(part))):
+                written.append(block)
+                progress(done + sum(map(len, written)))
+            table = _joined(written)
+            parts.write(part, table)
+        done += len(table)
+        progress(done)
+        yield table
+
+
+def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
+    """The rows of blocks, and the sums of their counts of draws."""
+    draws: Counter[str] = Counter()
+    for block in blocks:
+        draws.update(json.loads(block.schema.metadata[METADATA]))
+    return pa.concat_tables(blocks).replace_schema_metadata({METADATA: json.dumps(draws).encode()})
 
 
 class SamplingActor:
@@ -170,113 +277,6 @@ def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
         while following in held:
             yield held.pop(following)
             following += 1
-
-
-class Labels(Protocol):
-    """The labels of synthetic texts, by the numbers of their prompts' cells; `Codes` are such."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the file behind the text."""
-
-    def labels(self, cell: int) -> dict[str, str]:
-        """The values of a cell, by column."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """What came of the prompts; reasons and kinds are those of `text_writers`."""
-
-    texts: int  # rows of the file
-    degenerate: dict[str, int]  # texts that were dropped, by reason
-    source: str = ""  # the caller's name of the model and the prompts
-    draws: dict[str, int] = field(default_factory=dict)  # of structured texts, by kind
-
-
-def write_samples(
-    model_dir: Path,
-    prompts: Prompts,
-    config: SamplingConfig,
-    codes: Labels,
-    out: Path,
-    actors: int,
-    *,
-    threads: int = 1,
-    engine: EngineName = "transformers",
-    workspace: Path | None = None,
-    source: str = "",
-    begun: bool = False,
-    structure: Structure | None = None,
-    names: frozenset[str] = frozenset(),
-    progress: Told = nobody,
-) -> Written:
-    """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
-
-    Ray must be started, and all nodes see the folder of the model, which `save_model` left. Rows are in the order of
-    the prompts; the counts are in the file's metadata as well.
-
-    Args:
-        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
-            it has `begun` with it.
-        config: filters, seed and length; `texts` and `prompt_words` are not used.
-        codes: control codes, or other labels: names the columns and the labels of each cell.
-        actors: processes that sample, each with a model of its own.
-        threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
-        workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
-        source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
-            of a killed run are taken over. Without a name they are not.
-        structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
-        names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
-            goes on with the structure.
-        progress: has how many texts were sampled, with those that were dropped.
-    """
-    if not (model_dir / "config.json").is_file():
-        raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
-    require_engine("generation.engine", engine)
-    tally = _Tally(source)
-    with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
-        task = WritingTask(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
-        parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
-        for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, progress)):
-            writer.write_table(_labelled(group, codes))
-        written = tally.total()
-        writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
-    parts.remove()
-    return written
-
-
-def read_written(path: Path) -> Written:
-    """The counts that a finished file carries."""
-    return Written(**json.loads(pq.read_metadata(path).metadata[METADATA]))
-
-
-def _all_parts(task: WritingTask, prompts: Prompts, actors: int, parts: Parts, progress: Told) -> Iterator[pa.Table]:
-    """Tables of cell, text and reason, part after part: those that are there are read, the others sampled."""
-    there, done = parts.finished, 0
-    blocks = [block for part in range(parts.count) if part not in there for block in parts.blocks(part)]
-    progress(done)
-    fresh = sampled(task, prompts, actors, blocks)
-    for part in range(parts.count):
-        if part in there:
-            table = parts.read(part)
-        else:
-            written = []
-            for block in islice(fresh, len(parts.blocks(part))):
-                written.append(block)
-                progress(done + sum(map(len, written)))
-            table = _joined(written)
-            parts.write(part, table)
-        done += len(table)
-        progress(done)
-        yield table
-
-
-def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
-    """The rows of blocks, and the sums of their counts of draws."""
-    draws: Counter[str] = Counter()
-    for block in blocks:
-        draws.update(json.loads(block.schema.metadata[METADATA]))
-    return pa.concat_tables(blocks).replace_schema_metadata({METADATA: json.dumps(draws).encode()})
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from transformers.generation.logits_process import (
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.generation import fast
-from rayprivacy.generation.decode import sample
 from rayprivacy.generation.fast import convert, sampler_of
 from rayprivacy.generation.onnx import OnnxDecoder
 from rayprivacy.generation.settings import ONNX, SamplingConfig, best_engine, require_engine
@@ -185,25 +184,6 @@ def test_every_token_of_a_long_text_is_one_that_the_filters_leave(
     assert 0 < ended < 60
 
 
-@ONCE
-def test_documents_are_those_of_transformers_in_shape(
-    model: Any, decoder: OnnxDecoder, tiny_backbone: Documents
-) -> None:
-    config, asked = SamplingConfig(max_tokens=60, seed=4), PROMPTS * 100
-    ended = []
-    for documents in (decoder.sample(asked, config), sample(model, tiny_backbone, asked, config)):
-        for prompt, document in zip(asked, documents, strict=True):
-            prefix = tiny_backbone.prefix(prompt)
-            new = document[len(prefix) :]
-            assert document[: len(prefix)] == prefix
-            assert 0 < len(new) <= 60
-            assert not {tiny_backbone.start, tiny_backbone.end} & set(new[:-1])
-            assert len(new) == 60 or new[-1] == tiny_backbone.end
-            assert new[-1] != tiny_backbone.start
-        ended.append(sum(document[-1] == tiny_backbone.end for document in documents))
-    assert abs(ended[0] - ended[1]) < 5 * (sum(ended) / 2) ** 0.5 + 5
-
-
 def test_a_model_is_converted_once_and_stays_as_it_is(
     tiny_backbone: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,10 +273,3 @@ def test_auto_takes_the_quickest_engine_that_is_here_and_takes_the_model(
         require_engine("generation.engine", ONNX)
     assert best_engine(llama) == "transformers"
     require_engine("generation.engine", "transformers")
-
-
-def test_damage_to_a_converted_model_is_no_text(tiny_backbone: Any, tmp_path: Path) -> None:
-    folder = convert(tiny_backbone.model, tiny_backbone, tmp_path)
-    (folder / "model.onnx").write_bytes(b"{}")
-    with pytest.raises(Exception, match="Protobuf parsing failed"):
-        OnnxDecoder(folder, tiny_backbone).sample(PROMPTS, CONFIG)
