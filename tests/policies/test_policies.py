@@ -13,7 +13,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import PolicyConfig, make_policy
-from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy, read_lists
+from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy
 from rayprivacy.sanitize.settings import KINDS
 
 KEPT = ("USR:",)
@@ -167,4 +167,4 @@ def test_files_without_phrases_are_refused(content, tmp_path):
     path = tmp_path / "words.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"policy.file "):
-        read_lists(str(path))
+        PolicyConfig.parse({"kind": "keywords", "file": str(path)})
