@@ -190,10 +190,10 @@ def tiny_backbone(tiny_base: Path) -> "Backbone":
 @pytest.fixture(scope="session")
 def tiny_features(tiny_backbone: "Backbone") -> "Features":
     """Next-token examples of the public sentences."""
-    from rayprivacy.models.features import encode_documents
+    from rayprivacy.models.features import encode
 
     documents = [tiny_backbone.document(text, 30) for text in PUBLIC_SENTENCES]
-    return encode_documents(tiny_backbone, documents, 64, len(documents))
+    return encode(tiny_backbone, documents, 64, len(documents)).examples
 
 
 @pytest.fixture(scope="session")

@@ -44,5 +44,5 @@ def written_once(
         names=names,
         source=source,
         begun=begun,
-        told=context.counter(what),
+        progress=context.counter(what),
     )

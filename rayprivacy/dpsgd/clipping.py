@@ -58,8 +58,7 @@ from torch import Tensor, nn
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch, Document, packed
 from rayprivacy.models.norms import Recorder
-from rayprivacy.models.norms.terms import Dense
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.terms import Dense, Weights
 
 ClippingKind = Literal["flat", "per_layer", "automatic"]
 

@@ -1,6 +1,6 @@
 """Embeddings of texts, made offline in ways that fail differently; no figure should hang on one of them.
 
-- `minilm-l6`: a model that was trained to put sentences of like meaning near each other (see `models.sentence_model`).
+- `minilm-l6`: a model that was trained to put sentences of like meaning near each other (see `models.sentences`).
 - `tfidf`: words and pairs of words, weighted by TF-IDF and reduced by a truncated SVD: latent semantic analysis
   (Deerwester et al., 1990). It knows words, not what they mean, and cannot be fooled by a model's blind spots.
 - A base model: each text is the mean state of its first `TOKENS` tokens after the first `LAYERS` decoder layers. Lower

@@ -16,7 +16,6 @@ nowhere. The shares of the codes are private; they are released as a noisy histo
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,11 +63,7 @@ class CodesConfig(Config):
 
 
 class Codes:
-    """Every combination of label values, numbered: cell 0 has each label's first value, the last label runs fastest.
-
-    Raises:
-        ConfigError: a label has no list of values, a list belongs to no label, or there are too many combinations.
-    """
+    """Every combination of label values, numbered: cell 0 has each label's first value, the last label runs fastest."""
 
     def __init__(self, config: CodesConfig, labels: Sequence[str]) -> None:
         for label in labels:
@@ -81,12 +76,9 @@ class Codes:
                 )
         self.columns = tuple(labels)
         self._values = [tuple(dict.fromkeys((*config.values[label], OTHER))) for label in labels]
+        self._places = [{value: place for place, value in enumerate(values)} for values in self._values]
         self.cells = math.prod(map(len, self._values))
         check_cells(self.cells)
-
-    @cached_property
-    def _places(self) -> list[dict[str, int]]:
-        return [{value: place for place, value in enumerate(values)} for values in self._values]
 
     @property
     def digest(self) -> str:
@@ -130,9 +122,6 @@ class Codes:
         How many texts a cell gets is decided by largest remainders, not by chance: n times its share, rounded down,
         and one more for those that lost most by rounding (the first of equals). So no further chance is added to the
         noise of the release; a cell with much less than 1/n may get none.
-
-        Raises:
-            ReleaseError: there is not one share for each cell.
         """
         if shares.shape != (self.cells,):
             raise ReleaseError(f"there are {len(shares)} shares for {self.cells} codes: release the histogram anew.")
@@ -146,12 +135,7 @@ class Codes:
 
 
 class CodedPrompts(Sequence[tuple[int, str]]):
-    """The prompts of cells, (cell, its control code), made when they are asked for.
-
-    Args:
-        cells: of each prompt, as `Codes.draw` gives them.
-        codes: whose texts the prompts are.
-    """
+    """The prompts of cells, (cell, its control code), made when they are asked for."""
 
     def __init__(self, cells: Sequence[int], codes: Codes) -> None:
         self._cells = cells

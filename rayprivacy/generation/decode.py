@@ -1,7 +1,7 @@
 """Continue public prompts with a causal language model (Hugging Face `generate`), in batches, reproducibly."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from rayprivacy.generation.settings import BATCH, SamplingConfig
 from rayprivacy.models.backbone import Documents
 
 Sampler = Callable[[list[str], SamplingConfig], list[list[int]]]
+Masks = Callable[[], Any]  # makes a processor of logits
 
 
 def cut_prompts(prompts: list[str], config: SamplingConfig) -> list[str]:
@@ -32,53 +33,45 @@ def sample(
     prompts: list[str],
     config: SamplingConfig,
     batch: int = BATCH,
-    told: Told = nobody,
-    masks: Callable[[], Any] | None = None,
+    progress: Told = nobody,
+    masks: Masks | None = None,
 ) -> list[list[int]]:
-    """Sample one continuation of every prompt; `told` how many are written, in part while a batch is.
+    """Sample one continuation of every prompt; `progress` has how many are written, in part while a batch is.
 
-    `masks` makes a processor of logits for each batch, which may rule tokens out before the filters look at them.
-
-    Returns:
-        Documents: `start, prompt, continuation`, and `end` where the model ended the text by itself.
+    `masks` makes a processor of logits for each batch, which may rule tokens out before the filters look at them. What
+    comes is documents: `start, prompt, continuation`, and `end` where the model ended the text by itself.
     """
     filters = {"do_sample": True, "temperature": config.temperature, "top_k": config.top_k, "top_p": config.top_p}
-    prefixes = [documents.prefix(prompt) for prompt in prompts]
-    return _continue(model, documents, prefixes, config.max_tokens, config.seed, filters, batch, told, masks)
+    return _continue(model, documents, prompts, config.max_tokens, config.seed, filters, batch, progress, masks)
 
 
 def greedy(
-    model: Any,
-    documents: Documents,
-    prompts: list[str],
-    max_tokens: int,
-    masks: Callable[[], Any] | None = None,
+    model: Any, documents: Documents, prompts: list[str], max_tokens: int, masks: Masks | None = None
 ) -> list[list[int]]:
     """The most likely continuation of every prompt, token by token; documents as `sample` returns them."""
-    prefixes = [documents.prefix(prompt) for prompt in prompts]
-    return _continue(model, documents, prefixes, max_tokens, 0, {"do_sample": False}, BATCH, masks=masks)
+    return _continue(model, documents, prompts, max_tokens, 0, {"do_sample": False}, BATCH, masks=masks)
 
 
 @torch.no_grad()
 def _continue(
     model: Any,
     documents: Documents,
-    begun: list[list[int]],
+    prompts: list[str],
     max_tokens: int,
     seed: int,
-    filters: dict[str, Any],
+    filters: Mapping[str, object],
     batch: int,
-    told: Told = nobody,
-    masks: Callable[[], Any] | None = None,
+    progress: Told = nobody,
+    masks: Masks | None = None,
 ) -> list[list[int]]:
+    begun, stops = [documents.prefix(prompt) for prompt in prompts], sorted({documents.start, documents.end})
     found: list[list[int]] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for at in range(0, len(begun), batch):
             prefixes = begun[at : at + batch]
             ids, seen = _left_padded(prefixes, documents.end)
-            stops = sorted({documents.start, documents.end})
-            watch = _Watch(at, len(prefixes), ids.shape[1], max_tokens, told)
+            watch = _Watch(at, len(prefixes), ids.shape[1], max_tokens, progress)
             out = model.generate(
                 ids,
                 attention_mask=seen,
@@ -93,20 +86,21 @@ def _continue(
             found += [
                 prefix + _ended(new, stops, documents.end) for prefix, new in zip(prefixes, continuations, strict=True)
             ]
-            told(at + len(prefixes))
+            progress(at + len(prefixes))
     return found
 
 
 class _Watch(StoppingCriteria):
-    """Stops nothing: told of each new token of a batch, it counts the batch's texts in part."""
+    """Stops nothing: called for each new token of a batch, it counts the batch's texts in part."""
 
-    def __init__(self, before: int, texts: int, width: int, most: int, told: Told) -> None:
-        self._before, self._texts, self._width, self._most, self._told = before, texts, width, most, told
+    def __init__(self, before: int, texts: int, width: int, most: int, progress: Told) -> None:
+        self._before, self._texts, self._width, self._most = before, texts, width, most
+        self._progress = progress
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **more: Any) -> torch.Tensor:
         """Whether to stop, bool [texts]."""
         share = (input_ids.shape[1] - self._width) / self._most
-        self._told(self._before + int(self._texts * min(share, 1.0)))
+        self._progress(self._before + int(self._texts * min(share, 1.0)))
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 

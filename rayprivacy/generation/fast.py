@@ -32,27 +32,21 @@ _PROBE = "The weather was"
 
 @contextmanager
 def sampler_of(
-    engine: str, model: Any, documents: Documents, workspace: Path, told: Told = nobody
+    engine: str, model: Any, documents: Documents, workspace: Path, progress: Told = nobody
 ) -> Iterator[Sampler]:
-    """A sampler from a model by an engine; `told` is called with the number of texts written."""
+    """A sampler from a model by an engine; `progress` is called with the number of texts written."""
     if engine != ONNX:
-        yield partial(sample, model, documents, told=told)
+        yield partial(sample, model, documents, progress=progress)
         return
     folder = convert(model, documents, workspace)
-    yield OnnxDecoder(folder, documents, driver_threads(), told).sample
+    yield OnnxDecoder(folder, documents, driver_threads(), progress).sample
     shutil.rmtree(folder)
 
 
 def convert(model: Any, documents: Documents, workspace: Path) -> Path:
     """The folder of a converted model, for the caller to delete when nothing fails; a killed run finds it again.
 
-    Args:
-        model: a Hugging Face model; it is not changed.
-        documents: its tokenizer.
-        workspace: the folder in which the converted model appears, whole.
-
-    Raises:
-        ConfigError: the model cannot be converted, or comes out another one.
+    It appears whole in the workspace. Refused is a model that cannot be converted, or comes out another one.
     """
     name = digest_json([model_digest(model), ONNX, version("onnxruntime")])[:16]
     folder = workspace / f"decoding-{name}"

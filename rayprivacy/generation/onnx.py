@@ -1,4 +1,10 @@
-"""Sample with ONNX Runtime in float32, from a graph that `onnx_graph` wrote.
+"""A Llama model as one ONNX graph that reads and writes a cache, and sampling from it with ONNX Runtime in float32.
+
+    tokens -> embedding -> layers: norm, attention over the cache, norm, gated product -> norm -> places -> logits
+
+The weights lie in a file beside the graph. A text stands at the beginning of its row of the cache and its next token
+behind it, so that rows of one batch may have other lengths: no token before a text has to be hidden. Attention is ONNX
+Runtime's `GroupQueryAttention`, which writes the cache in place.
 
     prompts of a batch -> logits of the last tokens -> top k -> temperature -> top p -> draw -> finished texts leave -+
                                  ^                                                                                  |
@@ -9,14 +15,6 @@ of the batch, with the filters of transformers. All batches share one copy of th
 
 A small product gains nothing from a second core, and two batches do. So a batch is sampled by one thread, with a seed
 of its own: its texts do not depend on what is sampled beside it, nor on how many threads there are.
-
-A Llama model as one ONNX graph that reads and writes a cache, with weights in float32 beside it.
-
-    tokens -> embedding -> layers: norm, attention over the cache, norm, gated product -> norm -> places -> logits
-
-A text stands at the beginning of its row of the cache and its next token behind it, so that rows of one batch may have
-other lengths: no token before a text has to be hidden. Attention is ONNX Runtime's `GroupQueryAttention`, which writes
-the cache in place.
 """
 
 from collections.abc import Sequence
@@ -38,34 +36,21 @@ WEIGHTS = "weights"
 MICROSOFT = "com.microsoft"
 TOKENS, LENGTHS, LONGEST, PLACES, LOGITS = "tokens", "lengths", "longest", "places", "logits"
 _ALIGNED = 4096
+Array = npt.NDArray[Any]
 
 
-def cache_names(layers: int) -> list[str]:
-    """The tensors of the cache, float32 [texts, key heads, room, width of a head]."""
-    return [f"{kind}.{layer}" for layer in range(layers) for kind in ("key", "value")]
-
-
-def past(name: str) -> str:
+def _past(name: str) -> str:
     """A tensor of the cache as an input; by its own name it is an output."""
     return f"past.{name}"
 
 
 @torch.no_grad()
 def write_graph(model: Any, folder: Path) -> Path:
-    """Write the graph of a model, `GRAPH`, which refers to `WEIGHTS`.
+    """Write the graph of a Llama model, `GRAPH`, which refers to `WEIGHTS`, into a new folder, which is returned.
 
     Its inputs are `tokens` int64 [texts, width], `lengths` int32 [texts] (the last place of each text), `longest` int32
-    [1], `places` int64 [places] (of the tokens, row by row, whose successors are wanted), and the cache.
-
-    Args:
-        model: a Llama model of transformers.
-        folder: does not exist.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ValueError: the model is another one, or has more to it.
+    [1], `places` int64 [places] (of the tokens, row by row, whose successors are wanted), and the cache, float32
+    [texts, key heads, room, width of a head]. Another model, or one that has more to it, is a ValueError.
     """
     import onnx  # an optional package
     from onnx import TensorProto, helper
@@ -75,22 +60,19 @@ def write_graph(model: Any, folder: Path) -> Path:
         raise ValueError("no plain Llama")
     folder.mkdir(parents=True)
     cache = ["texts", config.num_key_value_heads, "room", config.head_dim]
-    names = cache_names(config.num_hidden_layers)
+    names = [f"{kind}.{layer}" for layer in range(config.num_hidden_layers) for kind in ("key", "value")]
     inputs: dict[str, list[Any]] = {TOKENS: ["texts", "width"], LENGTHS: ["texts"], LONGEST: [1], PLACES: ["places"]}
     types = {LENGTHS: TensorProto.INT32, LONGEST: TensorProto.INT32}
+    value, numbers = helper.make_tensor_value_info, TensorProto.FLOAT
     with (folder / WEIGHTS).open("wb") as file:
         made = _Graph(file)
         made.add_model(model)
     graph = helper.make_graph(
         made.nodes,
         "decoder",
-        [
-            helper.make_tensor_value_info(name, types.get(name, TensorProto.INT64), shape)
-            for name, shape in inputs.items()
-        ]
-        + [helper.make_tensor_value_info(past(name), TensorProto.FLOAT, cache) for name in names],
-        [helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["places", config.vocab_size])]
-        + [helper.make_tensor_value_info(name, TensorProto.FLOAT, cache) for name in names],
+        [value(name, types.get(name, TensorProto.INT64), shape) for name, shape in inputs.items()]
+        + [value(_past(name), numbers, cache) for name in names],
+        [value(LOGITS, numbers, ["places", config.vocab_size])] + [value(name, numbers, cache) for name in names],
         made.tensors,
     )
     versions = [helper.make_opsetid("", 20), helper.make_opsetid(MICROSOFT, 1)]
@@ -108,6 +90,8 @@ class _Graph:
 
     def add_model(self, model: Any) -> None:
         """All nodes of a model, from `TOKENS` to `LOGITS`."""
+        from onnx import numpy_helper
+
         inner, width = model.model, model.config.hidden_size
         epsilon = model.config.rms_norm_eps
         # Cosines and sines of every place, as the model computes them, in float32.
@@ -116,20 +100,16 @@ class _Graph:
         half = cosines.shape[-1] // 2
         turned = [self._weight("cosines", cosines[0, :, :half]), self._weight("sines", sines[0, :, :half])]
         states = self._node("Gather", [self._weight("embedding", inner.embed_tokens.weight), TOKENS], "embedded")
-        normed = self._node(
-            "SimplifiedLayerNormalization",
-            [states, self._weight("norm", inner.layers[0].input_layernorm.weight)],
-            "normed",
-            axis=-1,
-            epsilon=epsilon,
-        )
+        first = [states, self._weight("norm", inner.layers[0].input_layernorm.weight)]
+        normed = self._node("SimplifiedLayerNormalization", first, "normed", axis=-1, epsilon=epsilon)
         norms = [layer.input_layernorm for layer in inner.layers[1:]] + [inner.norm]
         for number, (layer, following) in enumerate(zip(inner.layers, norms, strict=True)):
             at = f"{number}."
             moved = self._attended(at, layer.self_attn, normed, number, turned)
             states, normed = self._added(f"{at}inner", states, moved, layer.post_attention_layernorm, epsilon)
             states, normed = self._added(f"{at}outer", states, self._gated(at, layer.mlp, normed), following, epsilon)
-        flat = self._node("Reshape", [normed, self._constant("flat", np.array([-1, width], np.int64))], "flat_states")
+        self.tensors.append(numpy_helper.from_array(np.array([-1, width], np.int64), "flat"))
+        flat = self._node("Reshape", [normed, "flat"], "flat_states")
         chosen = self._node("Gather", [flat, PLACES], "chosen")
         self._node("MatMul", [chosen, self._weight("head", model.lm_head.weight.T)], LOGITS)
 
@@ -140,7 +120,7 @@ class _Graph:
         seen = f"{at}seen"
         self._add(
             "GroupQueryAttention",
-            [asked, "", "", *map(past, names), LENGTHS, LONGEST, *turned],
+            [asked, "", "", *map(_past, names), LENGTHS, LONGEST, *turned],
             [seen, *names],
             MICROSOFT,
             num_heads=config.num_attention_heads,
@@ -182,21 +162,12 @@ class _Graph:
         self._file.write(bytes(-self._file.tell() % _ALIGNED))
         place = {"location": WEIGHTS, "offset": self._file.tell(), "length": weight.numel() * 4}
         self._file.write(weight.float().contiguous().numpy().tobytes())
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=weight.shape)
-        tensor.data_location = TensorProto.EXTERNAL
+        external, kind = TensorProto.EXTERNAL, TensorProto.FLOAT
+        tensor = TensorProto(name=name, data_type=kind, dims=weight.shape, data_location=external)
         for key, value in place.items():
             tensor.external_data.add(key=key, value=str(value))
         self.tensors.append(tensor)
         return name
-
-    def _constant(self, name: str, value: npt.NDArray[Any]) -> str:
-        from onnx import numpy_helper
-
-        self.tensors.append(numpy_helper.from_array(value, name))
-        return name
-
-
-Array = npt.NDArray[Any]
 
 
 def draw(logits: torch.Tensor, config: SamplingConfig, generator: torch.Generator) -> torch.Tensor:
@@ -211,21 +182,13 @@ def draw(logits: torch.Tensor, config: SamplingConfig, generator: torch.Generato
 
 @dataclass
 class _Texts:
-    """Texts of one batch that have not ended.
+    """Texts of one batch that have not ended."""
 
-    Attributes:
-        numbers: of the texts within their batch.
-        tokens: what the model reads next, int64 [texts, width]; behind a shorter text stands anything.
-        lengths: tokens of each text, with those.
-        places: of the last token of each text, among `tokens` row by row.
-        cache: keys and values of tokens that were read.
-    """
-
-    numbers: Array
-    tokens: Array
-    lengths: Array
-    places: Array
-    cache: dict[str, Array]
+    numbers: Array  # of the texts within their batch
+    tokens: Array  # what the model reads next, int64 [texts, width]; behind a shorter text stands anything
+    lengths: Array  # tokens of each text, with those
+    places: Array  # of the last token of each text, among `tokens` row by row
+    cache: dict[str, Array]  # keys and values of tokens that were read
 
     def further(self, drawn: torch.Tensor, going: torch.Tensor) -> "_Texts":
         """The texts that go on, each with its new token."""
@@ -236,17 +199,13 @@ class _Texts:
 
 
 class OnnxDecoder:
-    """A model as an ONNX graph, which samples.
+    """A model as a folder of `write_graph`, which samples some batches at once, one on each thread.
 
-    Args:
-        folder: as `write_graph` leaves it.
-        documents: the tokenizer.
-        threads: batches that are sampled at once.
-        told: told how many texts of a call are written.
+    `progress` has how many texts of a call are written.
     """
 
-    def __init__(self, folder: Path, documents: Documents, threads: int = 1, told: Told = nobody) -> None:
-        self._threads, self._told = threads, told
+    def __init__(self, folder: Path, documents: Documents, threads: int = 1, progress: Told = nobody) -> None:
+        self._threads, self._progress = threads, progress
         self._prefix, self._end = documents.prefix, documents.end
         self._stops = torch.tensor(sorted({documents.start, documents.end}))
         self._session = _session(folder / GRAPH)
@@ -260,13 +219,13 @@ class OnnxDecoder:
         batches = [prefixes[at : at + batch] for at in range(0, len(prefixes), batch)]
         configs = [config.model_copy(update={"seed": config.seed + number}) for number in range(len(batches))]
         found: list[list[int]] = []
-        self._told(0)
+        self._progress(0)
         with ThreadPoolExecutor(self._threads) as threads:
             for prefixes, drawn in zip(batches, threads.map(self.continued, batches, configs), strict=True):
                 for prefix, new in zip(prefixes, drawn, strict=True):
                     ended = len(new) < config.max_tokens  # by itself
                     found.append([*prefix, *new, *([self._end] if ended else [])])
-                self._told(len(found))
+                self._progress(len(found))
         return found
 
     def continued(self, prefixes: list[list[int]], config: SamplingConfig) -> list[list[int]]:
@@ -312,7 +271,7 @@ class OnnxDecoder:
             PLACES: texts.places,
         }
         binding = self._session.io_binding()
-        for name, array in (read | {past(name): array for name, array in texts.cache.items()}).items():
+        for name, array in (read | {_past(name): array for name, array in texts.cache.items()}).items():
             binding.bind_input(*_bound(name, array))
         for name, array in ({LOGITS: logits} | texts.cache).items():
             binding.bind_output(*_bound(name, array))

@@ -1,7 +1,5 @@
 """The `generation` block of a recipe: how text is sampled from a model, and by which engine.
 
-Engines that sample text: whether one is installed, whether it takes a model, and what `auto` means.
-
 Sampling is post-processing of a released model, so that any engine may do it that draws from the model's distribution.
 This file imports neither torch nor an engine.
 """
@@ -16,6 +14,7 @@ from rayprivacy.core.errors import ConfigError
 
 EngineName = Literal["transformers", "onnxruntime_float32"]
 TRANSFORMERS: Literal["transformers"] = "transformers"
+ONNX: EngineName = "onnxruntime_float32"
 BATCH = 64  # texts that are sampled at once: more are little faster, and leave the last actor more to do alone
 
 
@@ -82,11 +81,6 @@ class PseudoConfig(SamplingConfig):
     engine: EngineName = TRANSFORMERS
 
 
-ONNX: EngineName = "onnxruntime_float32"
-ROPES = ("default", "linear", "llama3")  # whose angles do not depend on how long a text is
-_PACKAGES = ("onnxruntime", "onnx")
-
-
 def best_engine(config: Any) -> EngineName:
     """The engine that `auto` stands for, given the transformers configuration of the base model."""
     return ONNX if has_onnx() and has_graph(config) else TRANSFORMERS
@@ -94,19 +88,11 @@ def best_engine(config: Any) -> EngineName:
 
 def has_onnx() -> bool:
     """Whether the packages of ONNX Runtime are here."""
-    return all(importlib.util.find_spec(name) is not None for name in _PACKAGES)
+    return all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnx"))
 
 
 def require_engine(key: str, engine: str) -> None:
-    """Refuse an engine that is not installed.
-
-    Args:
-        key: of the recipe, such as `generation.engine`.
-        engine: its value.
-
-    Raises:
-        ConfigError: its package is missing.
-    """
+    """Refuse the engine of a recipe's key, such as `generation.engine`, that is not installed."""
     if engine not in ("auto", TRANSFORMERS) and not (engine == ONNX and has_onnx()):
         raise ConfigError(
             f"{key} is '{engine}', which is not installed: run pip install 'rayprivacy[fast]', or use '{TRANSFORMERS}'."
@@ -114,14 +100,14 @@ def require_engine(key: str, engine: str) -> None:
 
 
 def has_graph(config: Any) -> bool:
-    """Whether `onnx_graph` writes models of a transformers configuration; its attention takes heads of whole sixteens.
+    """Whether ONNX Runtime samples from models of a transformers configuration: Llama without biases.
 
-    Llama models without biases have one; others, such as GPT-2, are sampled by transformers.
+    Its attention takes heads of whole sixteens, and angles that do not depend on how long a text is.
     """
     return bool(
         config.model_type == "llama"
         and not (config.attention_bias or config.mlp_bias)
         and config.hidden_act == "silu"
         and config.head_dim % 16 == 0
-        and config.rope_parameters["rope_type"] in ROPES
+        and config.rope_parameters["rope_type"] in ("default", "linear", "llama3")
     )

@@ -1,27 +1,10 @@
 """Writers of a block of texts: an engine continues the prompts, and a rule says which texts are dropped.
 
 An engine is a function of the model, the prompts and the settings, so that a block that is sampled again is the same.
-
-Texts that are no texts: nothing, no letters, or the same thing over and over.
-
-A model trained with much noise now and then gets stuck. The rules look at one synthetic text at a time and at
-nothing else, with public constants: what they drop is post-processing of the model, and no private text is read.
-
-- `empty`: not a single word;
-- `no letters`: digits, punctuation or symbols alone;
-- `loop`: a word 8 times in a row, or inside one word up to 8 characters 20 times in a row;
-- `repeats`: of at least 16 runs of four words (4-grams), fewer than half are distinct.
-
-What is asked of texts that are written from a structure, a parse tree say, is in `holds_structure`.
-
-Words are what stands between spaces, in lower case. Stretched words ("soooo") and "ha ha ha" are how people write, and
-pass.
-
->>> is_degenerate("no no no, I mean it")
->>> is_degenerate("so " * 8)
-'loop'
-
-Texts that follow a public grammar: sampled freely, taken if they follow it, and sampled under its masks if not.
+The rules look at the released model's texts, one at a time, and at public rules: they are post-processing, and no
+private text is read. Texts without a structure are dropped where they are no texts (`is_degenerate`), or go on with the
+structure of their prompt (`holds_structure`). Texts that follow a public grammar are sampled freely, taken if they
+follow it, and sampled under its masks (`structures.masks`) if not:
 
     prompts -> the model, freely -> follows the grammar? -- yes -> kept: exactly the model's own distribution
                   ^                      | no, a few times         given that the grammar is followed
@@ -33,11 +16,8 @@ Texts that follow a public grammar: sampled freely, taken if they follow it, and
 Masks decide token by token, and so change the distribution; free draws do not. But a long text follows the grammar
 less often than a short one, so that kept free draws are shorter than what the model writes: without free draws, all
 texts are sampled under masks. Both kinds are counted. A text that reaches its bound of tokens before it is complete is
-drawn again, a few times, and then left out.
-
-All of this looks at the released model and at public rules: it is post-processing. How a grammar is checked, and how
-masks are made, is in `grammars`. Without a grammar every text is kept, and those that are parse trees, or JSON, are
-counted as accepted.
+drawn again, a few times, and then left out. Without a grammar every text is kept, and those that are parse trees, or
+JSON, are counted as accepted.
 """
 
 import re
@@ -65,17 +45,33 @@ from rayprivacy.structures.trees import names
 LONGEST_RUN = 7
 FEWEST_GRAMS = 16
 LEAST_DISTINCT = 0.5
+MASKED_DRAWS = 4
+INCOMPLETE, STRUCTURE = "incomplete", "structure"
+FREE, ACCEPTED, MASKED, LEFT_OUT = "free_draws", "free_draws_accepted", "masked_draws", "left_out"
 _GRAM = 4
 _LETTER = re.compile(r"[^\W\d_]")
 _STUCK = re.compile(r"(\w.{0,7}?)\1{19}")  # the whole text, in scripts that put no spaces between words
 _SHORTEST_STUCK = 20
 _OPENED = re.compile(r"[(\[{]\s*\"?([^\s()\[\]{}\"]+)")  # what follows an opening bracket
 
-Reason = Literal["empty", "no letters", "loop", "repeats"]
+Continue = Callable[[list[str], SamplingConfig], list[str]]
 
 
-def is_degenerate(text: str) -> Reason | None:
-    """Why a text is not worth keeping, or None if it is."""
+def is_degenerate(text: str) -> str | None:
+    """Why a text is no text, by public constants, or None if it is one: a model of much noise gets stuck now and then.
+
+    - `empty`: not a single word;
+    - `no letters`: digits, punctuation or symbols alone;
+    - `loop`: a word 8 times in a row, or inside one word up to 8 characters 20 times in a row;
+    - `repeats`: of at least 16 runs of four words (4-grams), fewer than half are distinct.
+
+    Words are what stands between spaces, in lower case. Stretched words ("soooo") and "ha ha ha" are how people write,
+    and pass.
+
+    >>> is_degenerate("no no no, I mean it")
+    >>> is_degenerate("so " * 8)
+    'loop'
+    """
     words = text.lower().split()
     if not words:
         return "empty"
@@ -84,7 +80,8 @@ def is_degenerate(text: str) -> Reason | None:
     longest = max(sum(1 for _ in run) for _, run in groupby(words))
     if longest > LONGEST_RUN or any(len(word) >= _SHORTEST_STUCK and _STUCK.search(word) for word in words):
         return "loop"
-    return "repeats" if _repeats(words) else None
+    grams = list(zip(*(words[at:] for at in range(_GRAM)), strict=False))
+    return "repeats" if len(grams) >= FEWEST_GRAMS and len(set(grams)) < LEAST_DISTINCT * len(grams) else None
 
 
 def holds_structure(text: str, names: Collection[str]) -> bool:
@@ -96,45 +93,21 @@ def holds_structure(text: str, names: Collection[str]) -> bool:
     return bool(names) and any(found in names for found in _OPENED.findall(text))
 
 
-def _repeats(words: list[str]) -> bool:
-    grams = len(words) - _GRAM + 1
-    if grams < FEWEST_GRAMS:
-        return False
-    return len(set(zip(*(words[at:] for at in range(_GRAM)), strict=False))) < LEAST_DISTINCT * grams
-
-
-MASKED_DRAWS = 4
-INCOMPLETE = "incomplete"
-FREE, ACCEPTED, MASKED, LEFT_OUT = "free_draws", "free_draws_accepted", "masked_draws", "left_out"
-Continue = Callable[[list[str], SamplingConfig], list[str]]
-
-
 @dataclass(frozen=True)
 class Structure:
-    """What is asked of texts; public, and goes to the workers.
+    """What is asked of texts; public, and goes to the workers."""
 
-    Attributes:
-        grammar: the rules; None keeps every text.
-        free_draws: how often a text is sampled freely.
-        constrained: whether texts that do not follow the grammar are drawn under masks, or kept as they are.
-    """
-
-    grammar: Grammar | None
+    grammar: Grammar | None  # None keeps every text
     free_draws: int = 1
-    constrained: bool = True
+    constrained: bool = True  # whether texts that do not follow the grammar are drawn under masks, or kept
 
 
 @dataclass
 class StructuredWriter:
-    """Writes texts of a structure.
+    """Writes texts of a structure, and counts its draws by kind.
 
-    Attributes:
-        structure: what is asked of them.
-        documents: of the model.
-        vocabulary: how many tokens the model scores.
-        freely: what comes after each prompt, by any engine.
-        under_masks: the same, given a maker of masks; loads what it needs when it is first called.
-        counts: draws so far, by kind.
+    `freely` is what comes after each prompt, by any engine; `under_masks` the same under a grammar's masks, and loads
+    what it needs when it is first called. The model scores `vocabulary` tokens.
     """
 
     structure: Structure
@@ -151,17 +124,18 @@ class StructuredWriter:
 
     def __call__(self, prompts: list[str], config: SamplingConfig) -> list[tuple[str, str | None]]:
         """A text for each prompt, and why it is left out, or None."""
-        texts = [""] * len(prompts)
+        texts, free = [""] * len(prompts), self.structure.free_draws
         open_places = list(range(len(prompts)))
-        for draw in range(self.structure.free_draws):
-            open_places = self._drawn(self.freely, prompts, texts, open_places, _again(config, draw), (FREE, ACCEPTED))
+        for draw in range(free):
+            drawn = len(open_places)
+            open_places = self._drawn(self.freely, prompts, texts, open_places, _again(config, draw), FREE)
+            self.counts[ACCEPTED] += drawn - len(open_places)
         if not self.structure.constrained:
             return [(text, None) for text in texts]
         if open_places and self._matcher is not None:
             masked = self.under_masks(self._matcher)
             for draw in range(MASKED_DRAWS):
-                again = _again(config, self.structure.free_draws + draw)
-                open_places = self._drawn(masked, prompts, texts, open_places, again, (MASKED, ""))
+                open_places = self._drawn(masked, prompts, texts, open_places, _again(config, free + draw), MASKED)
         self.counts[LEFT_OUT] += len(open_places)
         return [(text, INCOMPLETE if place in open_places else None) for place, text in enumerate(texts)]
 
@@ -172,19 +146,15 @@ class StructuredWriter:
         texts: list[str],
         places: list[int],
         config: SamplingConfig,
-        kinds: tuple[str, str],
+        kind: str,
     ) -> list[int]:
         """Draw the texts of some places; the places whose text does not follow the grammar."""
         if not places:
             return []
+        self.counts[kind] += len(places)
         for place, text in zip(places, draw([prompts[place] for place in places], config), strict=True):
             texts[place] = text
-        failed = [place for place in places if not self._accepts(texts[place])]
-        drawn, accepted = kinds
-        self.counts[drawn] += len(places)
-        if accepted:
-            self.counts[accepted] += len(places) - len(failed)
-        return failed
+        return [place for place in places if not self._accepts(texts[place])]
 
     def _accepts(self, text: str) -> bool:
         return self._matcher.accepts(text) if self._matcher else names(text) is not None
@@ -196,32 +166,18 @@ def _again(config: SamplingConfig, draw: int) -> SamplingConfig:
     return config.model_copy(update={"seed": seed})
 
 
-STRUCTURE = "structure"
-
-
 @dataclass(frozen=True)
 class WritingTask:
-    """How texts are written, as every actor is told it.
+    """How texts are written, as every actor is told it."""
 
-    Attributes:
-        model_dir: a model as `save_model` leaves it.
-        config: filters, seed and length.
-        engine: what samples.
-        threads: of an actor.
-        ready: the folder that the engine reads: `model_dir`, or what the engine made of it.
-        begun: whether each text begins with its prompt.
-        structure: what is asked of the texts in place of not being degenerate.
-        names: of a structure that the prompts are written in.
-    """
-
-    model_dir: Path
+    model_dir: Path  # as `save_model` leaves it
     config: SamplingConfig
     engine: EngineName
-    threads: int
-    ready: Path
-    begun: bool = False
-    structure: Structure | None = None
-    names: frozenset[str] = frozenset()
+    threads: int  # of an actor
+    ready: Path  # the folder that the engine reads: `model_dir`, or what the engine made of it
+    begun: bool = False  # whether each text begins with its prompt
+    structure: Structure | None = None  # what is asked of the texts in place of not being degenerate
+    names: frozenset[str] = frozenset()  # of a structure that the prompts are written in
 
     @property
     def identity(self) -> list[Any]:
@@ -253,15 +209,14 @@ class UnstructuredWriter:
 
 def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
     """What writes the texts of the task's blocks."""
+    documents = load_documents(task.model_dir)
     if task.engine == ONNX:
-        documents = load_documents(task.model_dir)
         freely = _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task.begun)
     else:
         freely = _by_transformers(task)
     if task.structure is None:
         return UnstructuredWriter(freely, task.names)
     vocabulary = int(AutoConfig.from_pretrained(task.model_dir).vocab_size)
-    documents = load_documents(task.model_dir)
     return StructuredWriter(task.structure, documents, vocabulary, freely, partial(_by_transformers, task))
 
 
@@ -281,9 +236,8 @@ def _texts(documents: Documents, sampler: Sampler, begun: bool) -> Continue:
     return continued
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # an actor may sample from its model both freely and under masks
 def _loaded(model_dir: Path) -> Backbone:
-    """The model of an actor, which may sample from it both freely and under masks."""
     return load_saved(model_dir)
 
 

@@ -8,21 +8,9 @@ that is sampled again after a crash changes a byte. Threads would: with two of t
 differ in its last bits, and a coin of the sampler with it. Hence each actor has one thread unless told otherwise; use
 more actors.
 
-The driver holds a part of texts (see `parts`), a row group, and the blocks that wait for an earlier one: an actor that
-is far ahead of the slowest one waits. The file appears whole or not at all. Parts that a killed run has finished are
-read again, and not sampled again.
-
-Parts of synthetic text on their way to one file: a run that is killed goes on behind the last part it finished.
-
-A part is a Parquet file of the texts of PART_BLOCKS blocks of prompts, the dropped ones included, with their counts.
-Parts lie in a hidden folder beside the file they are for, which is named by what decides the texts; folders of other
-texts for the same file are removed. All of it is public.
-
-Ray actors that sample blocks of prompts from a saved model.
-
-Ray starts an actor that died again and repeats its block. What an actor is started with is a small value, never a
-reference to an object: Ray cannot restart an actor whose arguments were lost with a node, and says so on the console.
-The actors of Ray Data are started with references, hence these are actors of our own.
+The driver holds a part of texts, a row group, and the blocks that wait for an earlier one: an actor that is far ahead
+of the slowest one waits. The file appears whole or not at all. Parts that a killed run has finished are read again, and
+not sampled again.
 """
 
 import json
@@ -53,15 +41,97 @@ from rayprivacy.generation.settings import BATCH, ONNX, EngineName, SamplingConf
 from rayprivacy.generation.text_writers import Structure, WritingTask, load_saved, writer_of
 
 PART_BLOCKS = 64
+AHEAD = 4  # blocks for each actor that may be finished before an earlier one is
+ROW_GROUP = 8192
+METADATA = b"rayprivacy.writing"
+Prompts = Sequence[tuple[int, str]]
+_SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
+
+
+class Labels(Protocol):
+    """The labels of synthetic texts, by the numbers of their prompts' cells; `Codes` are such."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the file behind the text."""
+
+    def labels(self, cell: int) -> dict[str, str]:
+        """The values of a cell, by column."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What came of the prompts; reasons and kinds are those of `text_writers`."""
+
+    texts: int  # rows of the file
+    degenerate: dict[str, int]  # texts that were dropped, by reason
+    source: str = ""  # the caller's name of the model and the prompts
+    draws: dict[str, int] = field(default_factory=dict)  # of structured texts, by kind
+
+
+def write_samples(
+    model_dir: Path,
+    prompts: Prompts,
+    config: SamplingConfig,
+    codes: Labels,
+    out: Path,
+    actors: int,
+    *,
+    threads: int = 1,
+    engine: EngineName = "transformers",
+    workspace: Path | None = None,
+    source: str = "",
+    begun: bool = False,
+    structure: Structure | None = None,
+    names: frozenset[str] = frozenset(),
+    progress: Told = nobody,
+) -> Written:
+    """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
+
+    Ray must be started, and all nodes see the folder of the model, which `save_model` left. Rows are in the order of
+    the prompts; the counts are in the file's metadata as well.
+
+    Args:
+        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
+            it has `begun` with it.
+        config: filters, seed and length; `texts` and `prompt_words` are not used.
+        codes: control codes, or other labels: names the columns and the labels of each cell.
+        actors: processes that sample, each with a model of its own.
+        threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
+        workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
+        source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
+            of a killed run are taken over. Without a name they are not.
+        structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
+        names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
+            goes on with the structure.
+        progress: has how many texts were sampled, with those that were dropped.
+    """
+    if not (model_dir / "config.json").is_file():
+        raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
+    require_engine("generation.engine", engine)
+    tally = _Tally(source)
+    with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
+        task = WritingTask(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
+        parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
+        for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, progress)):
+            writer.write_table(_labelled(group, codes))
+        written = tally.total()
+        writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
+    parts.remove()
+    return written
+
+
+def read_written(path: Path) -> Written:
+    """The counts that a finished file carries."""
+    return Written(**json.loads(pq.read_metadata(path).metadata[METADATA]))
 
 
 class Parts:
-    """The parts of one file `out`, which has a text for each prompt.
+    """The `count` parts of one file `out`: a run that is killed goes on behind the last part it finished.
 
-    `source` is the digest of what decides its texts; without one no part outlives its run.
-
-    Attributes:
-        count: how many parts there are.
+    A part is a Parquet file of the texts of PART_BLOCKS blocks of prompts, the dropped ones included, with counts.
+    Parts lie in a hidden folder beside the file, which is named by `source`, the digest of what decides the texts;
+    folders of other texts for the same file are removed. Without a source no part outlives its run.
     """
 
     def __init__(self, out: Path, source: str, prompts: int) -> None:
@@ -101,15 +171,42 @@ class Parts:
         return self._folder / f"{part:06d}.parquet"
 
 
-AHEAD = 4  # blocks for each actor that may be finished before an earlier one is
-METADATA = b"rayprivacy.writing"
-Prompts = Sequence[tuple[int, str]]
-_SEAL = Seal(RayPrivacyError, "no file was written, run again with --resume")
-_STEP = "writing synthetic text"
+def _all_parts(task: WritingTask, prompts: Prompts, actors: int, parts: Parts, progress: Told) -> Iterator[pa.Table]:
+    """Tables of cell, text and reason, part after part: those that are there are read, the others sampled."""
+    there, done = parts.finished, 0
+    blocks = [block for part in range(parts.count) if part not in there for block in parts.blocks(part)]
+    progress(done)
+    fresh = sampled(task, prompts, actors, blocks)
+    for part in range(parts.count):
+        if part in there:
+            table = parts.read(part)
+        else:
+            written = []
+            for block in islice(fresh, len(parts.blocks(part))):
+                written.append(block)
+                progress(done + sum(map(len, written)))
+            table = _joined(written)
+            parts.write(part, table)
+        done += len(table)
+        progress(done)
+        yield table
+
+
+def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
+    """The rows of blocks, and the sums of their counts of draws."""
+    draws: Counter[str] = Counter()
+    for block in blocks:
+        draws.update(json.loads(block.schema.metadata[METADATA]))
+    return pa.concat_tables(blocks).replace_schema_metadata({METADATA: json.dumps(draws).encode()})
 
 
 class SamplingActor:
-    """An actor that samples blocks of prompts."""
+    """An actor that samples blocks of prompts from a saved model.
+
+    Ray starts an actor that died again and repeats its block. What it is started with is a small value, never a
+    reference to an object: Ray cannot restart an actor whose arguments were lost with a node. The actors of Ray Data
+    are started with references, hence these are actors of our own.
+    """
 
     def __init__(self, task: WritingTask) -> None:
         torch.set_num_threads(task.threads)
@@ -140,7 +237,7 @@ def sampled(task: WritingTask, prompts: Prompts, actors: int, blocks: Sequence[i
     try:
         yield from _in_order(_finished(samplers, prompts, blocks))
     except RayError as error:
-        raise _SEAL.unwrap(_STEP, error) from error  # the cause may be told: nothing here is private
+        raise _SEAL.unwrap("writing synthetic text", error) from error  # the cause may be told: nothing here is private
     finally:
         for sampler in samplers:
             ray.kill(sampler)
@@ -182,145 +279,17 @@ def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
             following += 1
 
 
-ROW_GROUP = 8192
-
-
-class Labels(Protocol):
-    """The labels of synthetic texts, by the numbers of their prompts' cells; `Codes` are such."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of the file behind the text."""
-
-    def labels(self, cell: int) -> dict[str, str]:
-        """The values of a cell, by column."""
-
-
-@dataclass(frozen=True)
-class Written:
-    """What came of the prompts.
-
-    Attributes:
-        texts: rows of the file.
-        degenerate: texts that were dropped, by reason (see `degenerate`, `structured`).
-        source: the caller's name of the model and the prompts.
-        draws: of structured texts, by kind (see `structured`).
-    """
-
-    texts: int
-    degenerate: dict[str, int]
-    source: str = ""
-    draws: dict[str, int] = field(default_factory=dict)
-
-
-def write_samples(
-    model_dir: Path,
-    prompts: Prompts,
-    config: SamplingConfig,
-    codes: Labels,
-    out: Path,
-    actors: int,
-    *,
-    threads: int = 1,
-    engine: EngineName = "transformers",
-    workspace: Path | None = None,
-    source: str = "",
-    begun: bool = False,
-    structure: Structure | None = None,
-    names: frozenset[str] = frozenset(),
-    told: Told = nobody,
-) -> Written:
-    """Continue every prompt, and write what came after it as `out`: the column text, and one for each label.
-
-    Ray must be started, and `model_dir` be on a file system that all nodes see. Rows are in the order of the prompts;
-    the counts are in the file's metadata as well.
-
-    Args:
-        model_dir: a model as `save_model` leaves it.
-        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
-            it has `begun` with it.
-        config: filters, seed and length; `texts` and `prompt_words` are not used.
-        codes: control codes, or other labels: names the columns and the labels of each cell.
-        out: the Parquet file.
-        actors: processes that sample, each with a model of its own.
-        threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
-        engine: what samples.
-        workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
-        source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
-            of a killed run are taken over. Without a name they are not.
-        begun: whether each text begins with its prompt.
-        structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
-        names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
-            goes on with the structure.
-        told: told how many texts were sampled, with those that were dropped.
-
-    Raises:
-        ConfigError: there is no model in the folder, or the engine is not installed, or cannot convert the model.
-        RayPrivacyError: sampling stopped; no file was written.
-    """
-    if not (model_dir / "config.json").is_file():
-        raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
-    require_engine("generation.engine", engine)
-    tally = _Tally(source)
-    with _made_ready(engine, model_dir, workspace or out.parent) as ready, _whole_file(out, _schema(codes)) as writer:
-        task = WritingTask(model_dir.absolute(), config, engine, threads, ready.absolute(), begun, structure, names)
-        parts = Parts(out, source and digest_json([source, task.identity]), len(prompts))
-        for group in _row_groups(tally.sound(part) for part in _all_parts(task, prompts, actors, parts, told)):
-            writer.write_table(_labelled(group, codes))
-        written = tally.total()
-        writer.add_key_value_metadata({METADATA: json.dumps(vars(written), sort_keys=True).encode()})
-    parts.remove()
-    return written
-
-
-def read_written(path: Path) -> Written:
-    """The counts that a finished file carries."""
-    return Written(**json.loads(pq.read_metadata(path).metadata[METADATA]))
-
-
-def _all_parts(task: WritingTask, prompts: Prompts, actors: int, parts: Parts, told: Told) -> Iterator[pa.Table]:
-    """Tables of cell, text and reason, part after part: those that are there are read, the others sampled."""
-    there, done = parts.finished, 0
-    blocks = [block for part in range(parts.count) if part not in there for block in parts.blocks(part)]
-    told(done)
-    fresh = sampled(task, prompts, actors, blocks)
-    for part in range(parts.count):
-        if part in there:
-            table = parts.read(part)
-        else:
-            written = []
-            for block in islice(fresh, len(parts.blocks(part))):
-                written.append(block)
-                told(done + sum(map(len, written)))
-            table = _joined(written)
-            parts.write(part, table)
-        done += len(table)
-        told(done)
-        yield table
-
-
-def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
-    """The rows of blocks, and the sums of their counts of draws."""
-    draws: Counter[str] = Counter()
-    for block in blocks:
-        draws.update(json.loads(block.schema.metadata[METADATA]))
-    return pa.concat_tables(blocks).replace_schema_metadata({METADATA: json.dumps(draws).encode()})
-
-
 @contextmanager
 def _made_ready(engine: EngineName, model_dir: Path, workspace: Path) -> Iterator[Path]:
     """The folder that actors read, made once for all of them: the model's own, or a converted one."""
     if engine != ONNX:
         yield model_dir
         return
-    folder = _convert_saved(model_dir, workspace)
+    backbone = load_saved(model_dir)
+    folder = convert(backbone.model, backbone, workspace)
+    del backbone  # the driver keeps no model while actors sample
     yield folder
     shutil.rmtree(folder)
-
-
-def _convert_saved(model_dir: Path, workspace: Path) -> Path:
-    backbone = load_saved(model_dir)  # it goes when this returns: the driver keeps no model while actors sample
-    return convert(backbone.model, backbone, workspace)
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""Head adapters: a small trainable matrix between two fixed public bases, on top of the final hidden state.
+"""Head adapters, and the next-token loss under a frozen output head.
+
+A head adapter is a small trainable matrix between two fixed public bases, on top of the final hidden state:
 
     logits(h) = W (h + S^T R^T P^T h)          W [V, d], P [d, r_in], S [r_out, d], R [r_in, r_out] trained
 
@@ -7,11 +9,9 @@ directions in which the public model's output embeddings differ most, weighted b
 come from public text only. An adapter is a few thousand numbers, thousands of adapters share one cached trunk pass,
 and one adapter folds exactly into an ordinary output head: W' = W + (W S^T) R^T P^T.
 
-Next-token cross-entropy under the frozen output head, in memory that does not grow with the positions.
-
-A block's logits are vocabulary wide (256 positions of 49,152 tokens: 50 MB). Only what the backward pass needs of them
-is kept, the gradient by the states; so a block's logits are gone before those of the next one are made. The vocabulary
-is worked on in a fixed number of pieces, which threads may share: no bit depends on how many there are.
+The loss takes memory that does not grow with the positions. A block's logits are vocabulary wide (256 positions of
+49,152 tokens: 50 MB), so only the gradient by the states is kept of them, before those of the next block are made. The
+vocabulary is cut into a fixed number of pieces, which threads may share: no bit depends on how many threads there are.
 """
 
 import math
@@ -27,31 +27,27 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, Features, side_by_side
 
 HEAD_ROWS = 512
+BLOCK = 256
+PIECES = 4
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Public bases and shortlist.
+    """The public bases of adapters, and a shortlist of tokens."""
 
-    Attributes:
-        inward: P, float32 [width, rank]; columns whiten public hidden states, strongest first.
-        outward: S, float32 [rank, width]; orthonormal rows, strongest first.
-        shortlist: the tokens the public model predicts most, int64 [shortlist], with the end token.
-    """
-
-    inward: torch.Tensor
-    outward: torch.Tensor
-    shortlist: torch.Tensor
+    inward: torch.Tensor  # P, float32 [width, rank]; columns whiten public hidden states, strongest first
+    outward: torch.Tensor  # S, float32 [rank, width]; orthonormal rows, strongest first
+    shortlist: torch.Tensor  # the tokens the public model predicts most, int64 [shortlist], with the end token
 
     @staticmethod
     def load(path: Path, device: str = "cpu") -> "Basis":
-        """Read from a safetensors file."""
+        """The bases of a safetensors file."""
         return Basis(**load_file(path, device))
 
 
 @torch.no_grad()
 def public_basis(backbone: Backbone, public: Features, rank: int, shortlist: int) -> Basis:
-    """Compute the bases from public features."""
+    """The bases that public features span, of a rank, and a shortlist of a length."""
     hidden = public.hidden.float()
     head = backbone.head
     frequency = torch.zeros(len(head))
@@ -69,12 +65,7 @@ def public_basis(backbone: Backbone, public: Features, rank: int, shortlist: int
 
 @dataclass(frozen=True)
 class HeadAdapter:
-    """One adapter.
-
-    Attributes:
-        basis: the public bases.
-        matrix: R, float32 [r_in, r_out].
-    """
+    """One adapter: the public bases, and the matrix R, float32 [r_in, r_out]."""
 
     basis: Basis
     matrix: torch.Tensor
@@ -96,10 +87,6 @@ class HeadAdapter:
         rank_in, rank_out = self.matrix.shape
         change = self.matrix.T @ self.basis.inward[:, :rank_in].T
         return head + (head @ self.basis.outward[:rank_out].T) @ change
-
-
-BLOCK = 256
-PIECES = 4
 
 
 def next_token_loss(

@@ -2,20 +2,15 @@
 
 A document is `start, tokens..., end`. `start` is the token that separates documents in pre-training, so that the
 trunk sees a context it knows; `end` is what generation stops at.
-
-Which number format this machine computes fast in: a fact of the hardware, measured once and kept.
-
-Where the processor knows bfloat16 (AVX512-BF16, AMX, ARMv8.6) its products are two to six times faster than float32's;
-elsewhere it is emulated, and three to seven times slower. No list of processors is kept: both products are timed.
 """
 
 import hashlib
 import json
 import os
 import platform
-import time
+import timeit
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -32,14 +27,18 @@ from rayprivacy.models.sources import resolve_base
 
 NumberFormat = Literal["bfloat16", "float32"]
 FORMATS: tuple[NumberFormat, ...] = ("bfloat16", "float32")
-WORTH = 1.2  # bfloat16 is coarser: it has to be clearly faster
+_WORTH = 1.2  # bfloat16 is coarser: it has to be clearly faster
 _ROUNDS = 5
 _SHAPE = (512, 576, 1536)  # of a product in the packaged model
 _SETTINGS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")
 
 
 def fast_format() -> NumberFormat:
-    """The format to compute in on this machine: measured in about a second, then read from the user's cache."""
+    """The format to compute in on this machine: measured in about a second, then read from the user's cache.
+
+    Where the processor knows bfloat16 (AVX512-BF16, AMX, ARMv8.6) its products are two to six times faster than
+    float32's; elsewhere it is emulated, and three to seven times slower. No list of processors is kept.
+    """
     path = user_cache() / "number-format" / digest_json(_machine())[:32]
     try:
         if (found := path.read_text()) in FORMATS:
@@ -47,7 +46,7 @@ def fast_format() -> NumberFormat:
     except (OSError, ValueError):
         pass  # not there, or damaged: it is measured again
     speeds = {name: speed(name) for name in FORMATS}
-    fast: NumberFormat = "bfloat16" if speeds["bfloat16"] > WORTH * speeds["float32"] else "float32"
+    fast: NumberFormat = "bfloat16" if speeds["bfloat16"] > _WORTH * speeds["float32"] else "float32"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, fast.encode())
@@ -62,14 +61,8 @@ def speed(name: NumberFormat) -> float:
     left = torch.ones(rows, inner, dtype=getattr(torch, name))
     right = torch.ones(columns, inner, dtype=getattr(torch, name))
     torch.nn.functional.linear(left, right)  # the first one prepares the kernel
-    best = min(_seconds(left, right) for _ in range(_ROUNDS))
-    return 2 * rows * inner * columns / best
-
-
-def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-    began = time.perf_counter()
-    torch.nn.functional.linear(left, right)
-    return time.perf_counter() - began
+    seconds = timeit.repeat(partial(torch.nn.functional.linear, left, right), repeat=_ROUNDS, number=1)
+    return 2 * rows * inner * columns / min(seconds)
 
 
 def _machine() -> list[str]:
@@ -89,12 +82,7 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class Documents:
-    """Text as the token ids of documents, and back.
-
-    Attributes:
-        tokenizer: of a model.
-        start, end: token ids around a document.
-    """
+    """Text as the token ids of documents, and back, by a tokenizer and the token ids around a document."""
 
     tokenizer: Any
     start: int
@@ -116,7 +104,7 @@ class Documents:
         return [self.start, *self.tokenizer.encode(text, add_special_tokens=False, verbose=False)[:most]]
 
     def text(self, ids: list[int]) -> str:
-        """Decode without special tokens."""
+        """The text of token ids, without special tokens."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
 
     def text_after(self, prompt: str, document: list[int]) -> str:
@@ -126,11 +114,7 @@ class Documents:
 
 @dataclass(frozen=True, kw_only=True)
 class Backbone(Documents):
-    """A frozen causal language model with its tokenizer.
-
-    Attributes:
-        model: the Hugging Face model, in eval mode, with no gradients.
-    """
+    """A frozen causal language model with its tokenizer; `model` is of Hugging Face, in eval mode."""
 
     model: Any
 

@@ -1,27 +1,16 @@
-"""Trunk features: run the frozen trunk ONCE and keep its hidden states.
+"""Trunk features: documents packed into rows, and the frozen trunk run over them ONCE, its hidden states kept.
 
 Everything trained afterwards (teachers, student, baselines) starts from these states, so the cost of the trunk does not
 grow with the number of teachers. Features of private text are private.
 
-The documents of one group (a user, or a shard) are packed into rows of one length, and a call of the trunk takes 8, 4,
-2 or 1 rows of the SAME group, up to the last position that one of them fills. Other people's text can therefore not
-change a group's features, not even in the last bit, and a long group runs at nearly the full speed of the machine.
-
-Pack short documents into rows of a FIXED length, each document seeing only itself.
-
-A row holds several documents with a block-causal attention mask and positions that restart at 0. Two properties matter
-for privacy: a row is made from the documents of one shard only, and every row has the same shape, so that neither the
-presence nor the length of another user's text can change a shard's features, not even in the last bit.
-
-What teachers are asked: a public context, and the candidate tokens they spread their vote over.
-
-Use the cores of the driver for work in pieces, without changing a bit of what comes out.
-
-Ray gives a driver one thread for products of matrices, and small products would gain little from a second. So whole
-pieces run side by side instead, each on one thread, and come back in their order: the result is that of a plain loop.
+The documents of one group (a user, or a shard) are packed into rows of one FIXED length, each document seeing only
+itself: the attention mask is block-causal, and positions restart at 0. A call of the trunk takes 8, 4, 2 or 1 rows of
+the SAME group, up to the last position that one of them fills. So neither the presence nor the length of other people's
+text can change a group's features, not even in the last bit, and a long group runs at nearly the full speed of the
+machine.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import partial
@@ -36,16 +25,16 @@ from rayprivacy.core.private import digest_array, digest_json
 from rayprivacy.models.backbone import Backbone
 
 PAD = -1
+_CALLS = (8, 4, 2, 1)
+_STEP = 8  # the positions of a call are a multiple of it
+_MOST_THREADS = 4  # each may hold a model, or 200 MB of logits: memory must not grow with the machine
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One packed row.
-
-    Attributes:
-        ids: token ids, int64 [row_tokens].
-        segment: which document a position belongs to, int64 [row_tokens]; PAD where the row is empty.
-    """
+    """One packed row: token ids, int64 [row_tokens], and the document of each position, PAD where the row is empty."""
 
     ids: torch.Tensor
     segment: torch.Tensor
@@ -97,96 +86,14 @@ def _row(documents: list[list[int]], row_tokens: int) -> Row:
     return Row(ids, segment)
 
 
-@dataclass(frozen=True)
-class Queries:
-    """Queries; everything in them is public (pseudo-sentences and the student's own choices).
-
-    Attributes:
-        hidden: final trunk states of the contexts, float32 [queries, width].
-        candidates: token ids, int64 [queries, k].
-        allowed: which candidates count, bool [queries, k] (top-p keeps fewer than k); at least one each.
-        centre: the student's distribution over the allowed candidates, float32 [queries, k]; what centred votes are
-            measured from, and what a vote is mixed with.
-        context: row and position of the context in the round's encoded pseudo-sentences, int64 [queries, 2].
-    """
-
-    hidden: torch.Tensor
-    candidates: torch.Tensor
-    allowed: torch.Tensor
-    centre: torch.Tensor
-    context: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.candidates)
-
-    @property
-    def digest(self) -> str:
-        """Names the queries by all that they hold."""
-        return digest_json([digest_array(getattr(self, field.name).numpy()) for field in fields(self)])
-
-    def rows(self, start: int, stop: int) -> "Queries":
-        """A slice of the queries."""
-        return Queries(*(getattr(self, field.name)[start:stop] for field in fields(self)))
-
-    def by_context(self) -> "Queries":
-        """The same queries in the order of their contexts: kinds that run whole rows then meet a row once a block."""
-        order = sorted(range(len(self)), key=self.context.tolist().__getitem__)
-        return Queries(*(getattr(self, field.name)[order] for field in fields(self)))
-
-    @staticmethod
-    def join(parts: list["Queries"]) -> "Queries":
-        """All queries in order."""
-        return Queries(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Queries)))
-
-    def to(self, device: torch.device) -> "Queries":
-        """The same queries on a device."""
-        return Queries(*(getattr(self, field.name).to(device) for field in fields(self)))
-
-    @staticmethod
-    def load(path: Path) -> "Queries":
-        """Read from a safetensors file."""
-        return Queries(**load_file(path))
-
-
-MOST = 4  # each thread may hold a model, or 200 MB of logits: memory must not grow with the machine
-Piece = TypeVar("Piece")
-Result = TypeVar("Result")
-
-
-def driver_threads() -> int:
-    """How many pieces a stage of the driver works on at once."""
-    return min(cores(), MOST)
-
-
-def side_by_side(call: Callable[[Piece], Result], pieces: Iterable[Piece], threads: int) -> list[Result]:
-    """The result of `call` for each piece, in order, and to the bit the same for any number of threads.
-
-    `call` must not depend on what else runs, and should spend most of its time in torch. All pieces are held at once.
-    Torch has one thread for each piece, also where one follows the other: with two it would add up in another order.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads that begin now have it too
-    try:
-        if threads == 1:
-            return [call(piece) for piece in pieces]
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(call, pieces))
-    finally:
-        torch.set_num_threads(before)
-
-
-CALLS = (8, 4, 2, 1)
-_STEP = 8  # the positions of a call are a multiple of it
+def predicts(segment: torch.Tensor) -> torch.Tensor:
+    """Whether a position predicts the next one of the same document: bool [..., row_tokens - 1]."""
+    return (segment[..., 1:] == segment[..., :-1]) & (segment[..., 1:] != PAD)
 
 
 @dataclass(frozen=True)
 class Features:
-    """Next-token examples.
-
-    Attributes:
-        hidden: final hidden states, bfloat16 [examples, width].
-        targets: the token that followed, int64 [examples].
-    """
+    """Next-token examples: final hidden states, bfloat16 [examples, width], and the tokens that followed, int64."""
 
     hidden: torch.Tensor
     targets: torch.Tensor
@@ -194,26 +101,17 @@ class Features:
     def __len__(self) -> int:
         return len(self.targets)
 
-    @staticmethod
-    def empty(width: int) -> "Features":
-        """No examples."""
-        return Features(torch.zeros(0, width, dtype=torch.bfloat16), torch.zeros(0, dtype=torch.int64))
-
 
 @dataclass(frozen=True)
 class Encoded:
     """Packed rows of documents and the trunk's state at every position.
 
-    Attributes:
-        ids: token ids, int64 [rows, row_tokens].
-        segment: which document of its row a position belongs to, int64 [rows, row_tokens]; PAD where it is empty.
-        hidden: the states, bfloat16 [rows, row_tokens, width]: final ones, or those at the cut of a teacher kind; zero
-            where all rows of a call are empty.
+    States are final ones, or those at the cut of a teacher kind; they are zero where all rows of a call are empty.
     """
 
-    ids: torch.Tensor
-    segment: torch.Tensor
-    hidden: torch.Tensor
+    ids: torch.Tensor  # token ids, int64 [rows, row_tokens]
+    segment: torch.Tensor  # which document of its row a position belongs to; PAD where it is empty
+    hidden: torch.Tensor  # bfloat16 [rows, row_tokens, width]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -231,7 +129,7 @@ class Encoded:
     @property
     def predicts(self) -> torch.Tensor:
         """Whether a position predicts the next one of the same document: bool [rows, row_tokens - 1]."""
-        return (self.segment[:, 1:] == self.segment[:, :-1]) & (self.segment[:, 1:] != PAD)
+        return predicts(self.segment)
 
     @property
     def examples(self) -> Features:
@@ -246,13 +144,6 @@ def join(parts: list[Encoded], row_tokens: int, width: int) -> Encoded:
         return Encoded.empty(row_tokens, width)
     names = ("ids", "segment", "hidden")
     return Encoded(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
-
-
-def concatenate(parts: list[Features], width: int) -> Features:
-    """Join examples in order."""
-    if not parts:
-        return Features.empty(width)
-    return Features(torch.cat([p.hidden for p in parts]), torch.cat([p.targets for p in parts]))
 
 
 def encode(
@@ -286,14 +177,13 @@ def encode_rows(
     what is never released, like an evaluation, may do that to private text.
     """
     states = partial(_states, trunk or backbone.model.base_model)
-    parts = side_by_side(states, _calls(rows), threads)
-    return join(parts, row_tokens, backbone.width)
+    return join(side_by_side(states, _calls(rows), threads), row_tokens, backbone.width)
 
 
 def _calls(rows: list[Row]) -> Iterator[list[Row]]:
     at = 0
     while at < len(rows):
-        size = next(size for size in CALLS if size <= len(rows) - at)
+        size = next(size for size in _CALLS if size <= len(rows) - at)
         yield rows[at : at + size]
         at += size
 
@@ -301,31 +191,97 @@ def _calls(rows: list[Row]) -> Iterator[list[Row]]:
 @torch.no_grad()
 def _states(trunk: Any, rows: list[Row]) -> Encoded:
     ids, segment = torch.stack([row.ids for row in rows]), torch.stack([row.segment for row in rows])
-    end = _end(segment)
-    mask = torch.stack([row.mask for row in rows])
-    out = trunk(
-        input_ids=ids[:, :end].to(trunk.device),
-        attention_mask=attention_bias(mask[:, :end, :end].to(trunk.device), trunk.dtype),
-        position_ids=torch.stack([row.positions for row in rows])[:, :end].to(trunk.device),
-        use_cache=False,
-    )
+    # Rows are filled from their start: the states behind the last filled position are left zero.
+    filled = max(row.filled for row in rows)
+    end = min(segment.shape[1], -(-max(filled, 1) // _STEP) * _STEP)
+    tokens, read_apart = ids[:, :end].to(trunk.device), layout(rows, trunk.dtype, trunk.device, end)
+    out = trunk(input_ids=tokens, **read_apart, use_cache=False)
     hidden = torch.zeros(*ids.shape, out.last_hidden_state.shape[-1], dtype=torch.bfloat16)
     hidden[:, :end] = out.last_hidden_state
     return Encoded(ids, segment, hidden)
 
 
-def _end(segment: torch.Tensor) -> int:
-    """After which position all rows are empty, rounded up; the states there are left zero."""
-    filled = int((segment != PAD).any(0).sum())  # rows are filled from their start
-    return min(segment.shape[1], -(-max(filled, 1) // _STEP) * _STEP)
+def layout(
+    rows: Sequence[Row], dtype: torch.dtype, device: torch.device, end: int | None = None
+) -> dict[str, torch.Tensor]:
+    """The mask and the positions by which a model reads each document of packed rows, up to a position, by itself.
+
+    The mask is additive, [rows, 1, row_tokens, row_tokens].
+    """
+    mask = torch.stack([row.mask[:end, :end] for row in rows]).to(device)
+    bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(~mask, torch.finfo(dtype).min)
+    positions = torch.stack([row.positions[:end] for row in rows]).to(device)
+    return {"attention_mask": bias[:, None], "position_ids": positions}
 
 
-def attention_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Additive attention mask [rows, 1, row_tokens, row_tokens] of a boolean one [rows, row_tokens, row_tokens]."""
-    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
-    return bias[:, None]
+@dataclass(frozen=True)
+class Queries:
+    """What teachers are asked: public contexts, and the candidate tokens they spread their votes over.
+
+    Votes are mixed with the centre, the student's distribution over what is allowed, and centred ones measured from it.
+    """
+
+    hidden: torch.Tensor  # final trunk states of the contexts, float32 [queries, width]
+    candidates: torch.Tensor  # token ids, int64 [queries, k]
+    allowed: torch.Tensor  # which candidates count, bool [queries, k] (top-p keeps fewer than k); at least one each
+    centre: torch.Tensor  # float32 [queries, k]
+    context: torch.Tensor  # row and position in the round's encoded pseudo-sentences, int64 [queries, 2]
+
+    def __len__(self) -> int:
+        return len(self.candidates)
+
+    @property
+    def _tensors(self) -> list[torch.Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+    @property
+    def digest(self) -> str:
+        """Names the queries by all that they hold."""
+        return digest_json([digest_array(tensor.numpy()) for tensor in self._tensors])
+
+    def rows(self, start: int, stop: int) -> "Queries":
+        """A slice of the queries."""
+        return Queries(*(tensor[start:stop] for tensor in self._tensors))
+
+    def by_context(self) -> "Queries":
+        """The same queries in the order of their contexts: kinds that run whole rows then meet a row once a block."""
+        order = sorted(range(len(self)), key=self.context.tolist().__getitem__)
+        return Queries(*(tensor[order] for tensor in self._tensors))
+
+    @staticmethod
+    def join(parts: list["Queries"]) -> "Queries":
+        """All queries in order."""
+        return Queries(*map(torch.cat, zip(*(part._tensors for part in parts), strict=True)))
+
+    def to(self, device: torch.device) -> "Queries":
+        """The same queries on a device."""
+        return Queries(*(tensor.to(device) for tensor in self._tensors))
+
+    @staticmethod
+    def load(path: Path) -> "Queries":
+        """The queries of a safetensors file."""
+        return Queries(**load_file(path))
 
 
-def encode_documents(backbone: Backbone, documents: list[list[int]], row_tokens: int, max_rows: int) -> Features:
-    """Next-token examples of the documents of one group, or of public text."""
-    return encode(backbone, documents, row_tokens, max_rows).examples
+def driver_threads() -> int:
+    """How many pieces a stage of the driver works on at once."""
+    return min(cores(), _MOST_THREADS)
+
+
+def side_by_side(call: Callable[[Piece], Result], pieces: Iterable[Piece], threads: int) -> list[Result]:
+    """The result of `call` for each piece, in order, and to the bit the same for any number of threads.
+
+    Ray gives a driver one thread for products of matrices, and small products would gain little from a second: whole
+    pieces run side by side instead. `call` must not depend on what else runs, and should spend most of its time in
+    torch. All pieces are held at once. Torch has one thread for each piece, also where one follows the other: with two
+    it would add up in another order.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that begin now have it too
+    try:
+        if threads == 1:
+            return [call(piece) for piece in pieces]
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(call, pieces))
+    finally:
+        torch.set_num_threads(before)

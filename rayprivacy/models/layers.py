@@ -1,28 +1,27 @@
-"""The layers above the cut of a split model, made trainable by LoRA.
-
-The embedding below and the output head above (tied to it in small models) stay the base's own. So the states of a tuned
-model are scored with the base's head, and a cached pass through the lower part serves every tuned model.
-
-A decoder split between two layers: the lower part is run once and cached, the upper part is trained on its states.
+"""A decoder split between two layers: the lower part is run once and cached, the upper part is trained by LoRA.
 
 Both parts are copies of the trunk's STRUCTURE around the trunk's own weights: they cost no memory, and an adapter put
-into one of them does not show up in the base.
+into one of them does not show up in the base. The embedding below and the output head above (tied to it in small
+models) stay the base's own. So the states of a tuned model are scored with the base's head, and a cached pass through
+the lower part serves every tuned model.
 """
 
 import copy
-import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, get_peft_model_state_dict, set_peft_model_state_dict
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.models import features
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import Encoded, Row, attention_bias, join, side_by_side
+from rayprivacy.models.features import Encoded, Row
+from rayprivacy.models.trainable import adapted
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")  # embedding, layers, norm and nothing else; tests cut each
+ROWS = 8  # rows in one call of a part of the trunk
 
 
 def depth(backbone: Backbone) -> int:
@@ -88,10 +87,6 @@ def _part(backbone: Backbone, keep: slice) -> torch.nn.Module:
     return cast(torch.nn.Module, trunk)
 
 
-ROWS = 8  # rows in one call of a part of the trunk
-START_SEED = 0  # public: every adapter starts from the same matrices
-
-
 def select(rows: Encoded, index: torch.Tensor) -> Encoded:
     """Some rows, in the order of `index`, int64 [n]."""
     return Encoded(rows.ids[index], rows.segment[index], rows.hidden[index])
@@ -107,24 +102,20 @@ def at_cut(backbone: Backbone, cut: int, rows: Encoded, threads: int = 1) -> Enc
 
     No bit depends on the number of threads.
     """
-    parts = side_by_side(partial(_cut_states, lower_trunk(backbone, cut), rows), calls(rows), threads)
-    return join(parts, rows.ids.shape[1], backbone.width)
+    parts = features.side_by_side(partial(_cut_states, lower_trunk(backbone, cut), rows), calls(rows), threads)
+    return features.join(parts, rows.ids.shape[1], backbone.width)
 
 
 @torch.no_grad()
 def _cut_states(trunk: Any, rows: Encoded, index: torch.Tensor) -> Encoded:
     few = select(rows, index)
-    out = trunk(input_ids=few.ids, **_layout(few, trunk.dtype))
-    return Encoded(few.ids, few.segment, out.last_hidden_state.bfloat16())
+    return Encoded(few.ids, few.segment, _read(trunk, few, trunk.dtype, input_ids=few.ids).bfloat16())
 
 
-def _layout(rows: Encoded, dtype: torch.dtype) -> dict[str, Any]:
+def _read(module: Any, rows: Encoded, dtype: torch.dtype, **tokens: torch.Tensor) -> torch.Tensor:
     packed = [Row(ids, segment) for ids, segment in zip(rows.ids, rows.segment, strict=True)]
-    return {
-        "attention_mask": attention_bias(torch.stack([row.mask for row in packed]), dtype),
-        "position_ids": torch.stack([row.positions for row in packed]),
-        "use_cache": False,
-    }
+    out = module(**tokens, **features.layout(packed, dtype, rows.ids.device), use_cache=False)
+    return cast(torch.Tensor, out.last_hidden_state)
 
 
 class LoraLayers:
@@ -139,10 +130,7 @@ class LoraLayers:
 
     def __init__(self, backbone: Backbone, cut: int, rank: int) -> None:
         config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear")
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PEFT asks transformers by an old name
-            torch.manual_seed(START_SEED)
-            self._module: Any = get_peft_model(cast(Any, upper_trunk(backbone, cut)), config).eval()
+        self._module: Any = adapted(upper_trunk(backbone, cut), config).eval()
         self._dtype = backbone.model.dtype
         self._kept: tuple[Encoded, Encoded] | None = None
         self.cut = cut
@@ -156,9 +144,7 @@ class LoraLayers:
 
     def states(self, below: Encoded) -> torch.Tensor:
         """Final states [rows, row_tokens, width] of rows that hold the states at the cut."""
-        hidden = below.hidden.to(self._dtype)
-        layout = _layout(below, self._dtype)
-        return cast(torch.Tensor, self._module(inputs_embeds=hidden, **layout).last_hidden_state)
+        return _read(self._module, below, self._dtype, inputs_embeds=below.hidden.to(self._dtype))
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """What an optimizer moves, float32."""

@@ -1,14 +1,12 @@
-"""Pretraining of all weights of a base model on further public text, so that private steps begin nearer to their end.
+"""Training without privacy: a loop of steps, a fit to public examples, and the pretraining of a base model.
+
+Pretraining moves all weights on further public text, so that private steps begin nearer to their end:
 
     public texts, in an order that a public seed draws -> a tenth of them held out
     the others -> token ids, packed into rows of one length -> AdamW on next tokens -> the same model, other weights
 
 Weights are trained in float32, because a step is far smaller than the spacing of bfloat16 numbers, and rounded to the
 base's number format at the end; products are computed in that format. Equal inputs give equal bits on one machine.
-
-Training without privacy: one loop of steps, and a fit to public text that measures held-out loss before and after.
-
-The callers decide what an example is, and what is predicted in it.
 """
 
 import itertools
@@ -23,13 +21,16 @@ import torch
 from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import PAD, Row, attention_bias, pack
+from rayprivacy.models.features import Row, layout, pack, predicts
 from rayprivacy.models.settings import AdapterConfig, PretrainConfig
 from rayprivacy.models.trainable import merged, trainable
 
 E = TypeVar("E")
 LARGEST_NORM = 1.0  # of a gradient, where training is guarded
 HELD_OUT = 0.1  # of public texts: their loss is measured
+CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
+_GROUP = 64  # documents that are packed together: time grows with the number of rows that each is offered to
+PublicText = str | list[int]
 
 
 def descend(
@@ -51,9 +52,8 @@ def descend(
         for part in parts:
             part.backward()
         if largest_norm is not None:
-            torch.nn.utils.clip_grad_norm_(
-                [each for group in optimizer.param_groups for each in group["params"]], largest_norm
-            )
+            trained = [each for group in optimizer.param_groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(trained, largest_norm)
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * (1 - step / falling_over) if falling_over else rate
         optimizer.step()
@@ -62,17 +62,11 @@ def descend(
 
 @dataclass(frozen=True)
 class Objective(Generic[E]):
-    """What a model learns from examples.
+    """What a model learns from examples; a caller decides what an example is, and what is predicted in it."""
 
-    Attributes:
-        loss: of a model on a few examples, summed over what is predicted in them, in nats.
-        predicted: how many predictions a few examples ask for.
-        at_once: examples in one call of the model; it bounds memory, and leaves gradients as they are.
-    """
-
-    loss: Callable[[Any, Sequence[E]], torch.Tensor]
-    predicted: Callable[[Sequence[E]], int]
-    at_once: int
+    loss: Callable[[Any, Sequence[E]], torch.Tensor]  # on a few examples, summed over what is predicted, in nats
+    predicted: Callable[[Sequence[E]], int]  # how many predictions a few examples ask for
+    at_once: int  # examples in one call of the model; it bounds memory, and leaves gradients as they are
 
     def summed(self, model: Any, examples: Sequence[E]) -> Iterator[torch.Tensor]:
         """The losses of the examples, call after call of the model."""
@@ -129,11 +123,6 @@ def endlessly(examples: Sequence[E], dice: np.random.Generator) -> Iterator[E]:
         yield from (examples[place] for place in dice.permutation(len(examples)))
 
 
-CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
-PublicText = str | list[int]
-_GROUP = 64  # documents that are packed together: time grows with the number of rows that each is offered to
-
-
 def pretrained(
     backbone: Backbone, texts: Sequence[PublicText], config: PretrainConfig, held_rows: int, progress: Told
 ) -> tuple[Any, dict[str, float]]:
@@ -165,25 +154,17 @@ def _rows(backbone: Backbone, texts: Iterable[PublicText], row_tokens: int) -> I
         yield from pack(group, row_tokens, len(group))
 
 
-def _predicts(segment: torch.Tensor) -> torch.Tensor:
-    return (segment[..., 1:] == segment[..., :-1]) & (segment[..., 1:] != PAD)
-
-
 def _predicted(rows: Sequence[Row]) -> int:
-    return sum(int(_predicts(row.segment).sum()) for row in rows)
+    return sum(int(predicts(row.segment).sum()) for row in rows)
 
 
 def _loss_in(dtype: torch.dtype) -> Any:
     """The loss of a few rows, with the products of the model computed in a number format."""
 
     def loss(model: Any, rows: Sequence[Row]) -> torch.Tensor:
-        ids, keep = torch.stack([row.ids for row in rows]), _predicts(torch.stack([row.segment for row in rows]))
+        ids, keep = torch.stack([row.ids for row in rows]), predicts(torch.stack([row.segment for row in rows]))
         with torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32):
-            logits = model(
-                input_ids=ids,
-                attention_mask=attention_bias(torch.stack([row.mask for row in rows]), dtype),
-                position_ids=torch.stack([row.positions for row in rows]),
-            ).logits
+            logits = model(input_ids=ids, **layout(rows, dtype, ids.device)).logits
         return torch.nn.functional.cross_entropy(logits[:, :-1][keep].float(), ids[:, 1:][keep], reduction="sum")
 
     return loss

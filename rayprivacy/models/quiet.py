@@ -1,10 +1,4 @@
-"""No progress bars of transformers while one of our stages loads or saves a model.
-
-A stage reports on lines of its own, and a foreign bar would be written over them. Transformers has two kinds: most
-bars obey the switch of `transformers.utils.logging`, and the one that reads GGUF files is made by tqdm itself.
-
-Give memory that is free back to the machine, which the allocator of C keeps where threads came and went.
-"""
+"""What a process does around a model: no progress bars but its own, and freed memory handed back to the machine."""
 
 import ctypes
 import gc
@@ -21,7 +15,10 @@ _GGUF: Any = modeling_gguf_pytorch_utils  # its `tqdm` is an import of its own, 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Silence both kinds inside the block; afterwards other users of transformers have their bars as before."""
+    """Silence the bars of transformers inside the block, which would be written over the lines of our stages.
+
+    Most of them obey the switch of `transformers.utils.logging`; the one that reads GGUF files is made by tqdm itself.
+    """
     shown = logging.is_progress_bar_enabled()
     bar = _GGUF.tqdm
     logging.disable_progress_bar()
@@ -35,7 +32,7 @@ def no_progress_bars() -> Iterator[None]:
 
 
 def trim_memory(*, collect: bool = False) -> None:
-    """Hand freed pages back, where the C library has `malloc_trim` (it is one of Linux).
+    """Hand back the pages that the C library of Linux keeps where threads came and went.
 
     `collect` first frees what only cycles of objects hold, as models do.
     """

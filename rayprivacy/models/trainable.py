@@ -1,15 +1,8 @@
 """The base model made trainable for DP-SGD: LoRA matrices, or all weights; and back to an ordinary model.
 
-The heads of a tagger are new, and always trained.
-
-What is trained is kept in float32 and the rest in the base's number format. Dropout is off, whatever mode the model is
-in, and the model stays in evaluation mode: a gradient is a function of the weights and of one user's text alone.
-
-A GPU that gives the same bits again.
-
-Kernels that add with atomics add in another order each time. On an H200, in bfloat16 with all weights trained, the last
-bits of a user's clipped gradient changed from run to run. Here torch is held to repeatable kernels, and refuses an
-operation that has none. Bits differ between kinds of GPU, as they do between kinds of processor.
+The heads of a tagger are new, and always trained. What is trained is kept in float32 and the rest in the base's number
+format. Dropout is off, whatever mode the model is in, and the model stays in evaluation mode: a gradient is a function
+of the weights and of one user's text alone. A GPU is held to kernels that give the same bits again.
 """
 
 import copy
@@ -61,13 +54,18 @@ def _with_lora(model: Any, config: AdapterConfig) -> Any:
         target_modules=sorted(linear),
         layers_to_transform=chosen,
     )
+    found = adapted(model, lora)
+    for head in getattr(model, "heads", ()):  # of a tagger, whose heads are new
+        head.float().requires_grad_(True)
+    return found
+
+
+def adapted(model: Any, lora: LoraConfig) -> Any:
+    """The model with LoRA matrices, float32, which always start from the same numbers and change nothing yet."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PEFT asks transformers by an old name, and advises on Conv1D
         torch.manual_seed(START_SEED)
-        adapted = get_peft_model(model, lora)
-    for head in getattr(model, "heads", ()):  # of a tagger, whose heads are new
-        head.float().requires_grad_(True)
-    return adapted
+        return get_peft_model(model, lora)
 
 
 def _without_dropout(model: Any) -> None:
@@ -112,7 +110,12 @@ def merged(model: Any, backbone: Backbone) -> Any:
 
 
 def repeatable(device: torch.device) -> torch.device:
-    """Hold this process to repeatable kernels if the device is a GPU, before anything is computed there."""
+    """Hold this process to repeatable kernels if the device is a GPU, before anything is computed there.
+
+    Kernels that add with atomics add in another order each time: on an H200, in bfloat16 with all weights trained, the
+    last bits of a user's clipped gradient changed from run to run. Torch then refuses an operation that has no
+    repeatable kernel. Bits differ between kinds of GPU, as they do between kinds of processor.
+    """
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it torch refuses products
         torch.use_deterministic_algorithms(True)

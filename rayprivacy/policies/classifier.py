@@ -63,11 +63,11 @@ class ClassifierPolicy(Policy):
         self._scores, self._window, self._threshold = scores, window, threshold
 
     def hides(self, words: str) -> bool:
-        """See `Policy`."""
+        """Whether these words alone are surely of some domain."""
         return self._is_sure(words)
 
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
-        """See `Policy`."""
+        """The pieces of all windows that are surely of some domain."""
         found: set[int] = set()
         for window in self._windows(pieces):
             if self._is_sure(" ".join(pieces[at].word for at in window)):

@@ -29,32 +29,20 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class Piece:
-    """A word of a text, or a mark in place of some.
-
-    Attributes:
-        word: as it is read.
-        start, end: its characters in the text as it was.
-        place: how many words stood before it.
-        gap: the white space in front of it.
-    """
+    """A word of a text, or a mark in place of some."""
 
     word: str
-    start: int
+    start: int  # of its characters in the text as it was
     end: int
-    place: int
-    gap: str
+    place: int  # how many words stood before it
+    gap: str  # the white space in front of it
 
 
 class Policy(ABC):
     """A policy; picklable, and holds nothing private.
 
-    Args:
-        digest: names the policy, with all it was made from but the words that are kept.
-        kept: words that are never hidden, such as the name of a speaker in front of each turn.
-
-    Attributes:
-        digest: names the function, words that are kept included.
-        kept: these words.
+    Words that are `kept`, such as the name of a speaker in front of each turn, are never hidden. The `digest` names the
+    function: what it was made from, and these words.
     """
 
     def __init__(self, digest: str, kept: Iterable[str] = ()) -> None:
@@ -72,8 +60,7 @@ class Policy(ABC):
 
     def redact(self, row: Row) -> str:
         """The text of a row with each run of sensitive words in a line as one mark."""
-        pieces = self._redacted(row)
-        return "".join(piece.gap + piece.word for piece in pieces)
+        return "".join(piece.gap + piece.word for piece in self._redacted(row))
 
     def spans(self, row: Row) -> list[tuple[int, int]]:
         """Where the sensitive runs of a row's text start and end, in characters, from left to right."""

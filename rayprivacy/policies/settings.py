@@ -1,23 +1,19 @@
-"""What a recipe says about a policy, and the digest that names it.
-
-Make the policy that a recipe describes.
-"""
+"""What a recipe says about a policy, the digest that names it, and the policy that it describes."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_file, digest_json
+from rayprivacy.corpus.public import public_rows
+from rayprivacy.policies.classifier import INVERSE_REGULARISATION, ClassifierPolicy, WordScores, train_scores
 from rayprivacy.policies.policy import Policy
 from rayprivacy.sanitize.settings import KINDS
-
-if TYPE_CHECKING:
-    from rayprivacy.policies.classifier import WordScores
 
 _OF_KIND = {
     "patterns": ("detector", "kinds"),
@@ -82,34 +78,17 @@ class PolicyConfig(Config):
         return self
 
     @model_serializer(mode="wrap")
-    def _keys_of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
+    def _keys_of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
+        written = handler(self)
         return {name: written[name] for name in ("kind", *_OF_KIND[self.kind], "digest")}
 
 
 def digest_of(config: PolicyConfig) -> str:
     """The digest that names a policy, from the recipe and its public file as it is now; nothing is trained."""
     if config.kind == "classifier":
-        from rayprivacy.policies.classifier import INVERSE_REGULARISATION
-
         shape = [config.text, config.label, config.window, config.threshold, INVERSE_REGULARISATION]
         return digest_json(["classifier-file-1", _file_digest(str(config.train)), *shape])
-    return without_training(config).digest
-
-
-def without_training(config: PolicyConfig, kept: Sequence[str] = ()) -> "Policy":
-    """The policy of a recipe whose kind is none that is trained."""
-    if config.kind == "keywords":
-        from rayprivacy.policies.words import KeywordPolicy, read_keywords
-
-        return KeywordPolicy(read_keywords(str(config.file)), kept)
-    if config.kind == "slots":
-        from rayprivacy.policies.words import SlotPolicy
-
-        return SlotPolicy(str(config.column), kept)
-    from rayprivacy.policies.words import PatternPolicy
-
-    return PatternPolicy(config.detector, config.kinds, kept)
+    return _untrained(config).digest
 
 
 def _file_digest(path: str) -> str:
@@ -118,6 +97,17 @@ def _file_digest(path: str) -> str:
     except OSError as error:
         kind = type(error).__name__
     raise ConfigError(f"policy.train is '{path}', which cannot be read ({kind}): give a file of public text.")
+
+
+def _untrained(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
+    from rayprivacy.policies import words  # a detector imports torch
+
+    if config.kind == "keywords":
+        lists = words.read_lists(str(config.file))
+        return words.KeywordPolicy([phrase for listed in lists.values() for phrase in listed], kept)
+    if config.kind == "slots":
+        return words.SlotPolicy(str(config.column), kept)
+    return words.PatternPolicy(config.detector, config.kinds, kept)
 
 
 def make_policy(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
@@ -143,25 +133,15 @@ def _made(config: PolicyConfig, kept: Sequence[str]) -> Policy:
             " or the version of rayprivacy that made the digest, or remove the digest, which is another release."
         )
     if config.kind != "classifier":
-        return without_training(config, kept)
-    from rayprivacy.policies.classifier import ClassifierPolicy
-
+        return _untrained(config, kept)
     return ClassifierPolicy(_scores(config), config.window, config.threshold, kept)
 
 
 @lru_cache(maxsize=4)
-def _scores(config: PolicyConfig) -> "WordScores":
+def _scores(config: PolicyConfig) -> WordScores:
     """The trained scores of a policy, whose digest names the content of its file."""
-    from rayprivacy.policies.classifier import train_scores
-
-    return train_scores(_public_rows(config), config.window)
-
-
-def _public_rows(config: PolicyConfig) -> list[tuple[str, str]]:
-    from rayprivacy.corpus.public import public_rows  # reads files, which a plan of another kind does not
-
     try:
-        return public_rows(str(config.train), config.text, config.label, "policy", "policy.label")
+        rows = public_rows(str(config.train), config.text, config.label, "policy", "policy.label")
     except ConfigError as error:
-        message = str(error).replace(".source is", ".train is")
-    raise ConfigError(message)
+        raise ConfigError(str(error).replace(".source is", ".train is")) from None
+    return train_scores(rows, config.window)

@@ -1,19 +1,4 @@
-"""The slot policy: the words that the row's own labels put into a slot are sensitive.
-
-The labels are a column of the corpus, with one label for each word; they are part of the row, and as private as it is.
-A word whose label is missing is sensitive, and so are those of a turn whose labels do not fit its words.
-
-The keyword policy: words and phrases of a public list are sensitive, of whatever domain the text is.
-
-Source: Domain Private Transformers (2023), section on policies: hand-picked words and n-grams of each domain, the lists
-of all domains together applied to all of them. Words are compared whole, case-folded and whatever stands between them,
-as secret phrases are (`corpus.phrases`): "Zip-Code," is "zip code", and "card" is not in "discard".
-
-The pattern policy: typed values such as numbers, dates and addresses are sensitive, as a detector finds them.
-
-The detectors are those of sanitisers (`sanitize.entities`). Names of people are words like others to a pattern, and so
-they stay.
-"""
+"""Policies that are not trained: words of a public list, typed values that a detector finds, and labelled slots."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,13 +12,18 @@ from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.layout import OUTSIDE
 from rayprivacy.corpus.phrases import words_of, words_with_places
 from rayprivacy.policies.policy import MARK, Piece, Policy, Row, text_of, touched
-from rayprivacy.sanitize.entities import Detector, detector_of
+from rayprivacy.sanitize.entities import detector_of
 
 _MARKED = words_of(MARK)
 
 
 class KeywordPolicy(Policy):
-    """Hides the words and phrases of a list, which may not hold the word of the mark."""
+    """Hides the words and phrases of a public list, which may not hold the word of the mark, in texts of any domain.
+
+    Source: Domain Private Transformers (2023), section on policies: hand-picked words and n-grams of each domain, the
+    lists of all domains together applied to all of them. Words are compared whole, case-folded and whatever stands
+    between them, as secret phrases are (`corpus.phrases`): "Zip-Code," is "zip code", and "card" is not in "discard".
+    """
 
     def __init__(self, phrases: Iterable[str], kept: Iterable[str] = ()) -> None:
         found = sorted({words_of(phrase) for phrase in phrases})
@@ -48,11 +38,11 @@ class KeywordPolicy(Policy):
             self._by_head[words[0]].append(words)
 
     def hides(self, words: str) -> bool:
-        """See `Policy`; a part of a phrase counts, since the phrase would not be hidden whole."""
+        """Whether some word is of a phrase: a part counts, since the phrase would not be hidden whole."""
         return not self._words.isdisjoint(words_of(words))
 
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
-        """See `Policy`."""
+        """The pieces of phrases."""
         text, places = text_of(pieces)
         return touched(places, self._occurrences(text))
 
@@ -64,11 +54,6 @@ class KeywordPolicy(Policy):
                     yield start, words[at + len(phrase) - 1][2]
 
 
-def read_keywords(path: str) -> list[str]:
-    """The phrases of a YAML file, those of all domains together."""
-    return [phrase for listed in read_lists(path).values() for phrase in listed]
-
-
 def read_lists(path: str) -> dict[str, list[str]]:
     """The phrases of a YAML file by domain; a file that is one list has one domain without a name."""
     try:
@@ -77,34 +62,39 @@ def read_lists(path: str) -> dict[str, list[str]]:
         kind = type(error).__name__
         raise ConfigError(f"policy.file is '{path}', which cannot be read ({kind}): give a YAML file.") from None
     lists: Any = {"": found} if isinstance(found, list) else found
-    if not isinstance(lists, dict) or not all(map(_is_list_of_phrases, lists.values())):
+    good = isinstance(lists, dict) and all(listed and isinstance(listed, list) for listed in lists.values())
+    if not good or not all(isinstance(phrase, str) for listed in lists.values() for phrase in listed):
         raise ConfigError(f"policy.file is '{path}', which is no list of phrases, nor lists by domain: correct it.")
     return {str(domain): listed for domain, listed in lists.items()}
 
 
-def _is_list_of_phrases(listed: Any) -> bool:
-    return isinstance(listed, list) and bool(listed) and all(isinstance(phrase, str) for phrase in listed)
-
-
 class PatternPolicy(Policy):
-    """Hides the values of some kinds that a detector, `patterns` or `presidio`, finds."""
+    """Hides typed values, such as numbers, dates and addresses, that a detector of `sanitize.entities` finds.
+
+    Names of people are words like others to a pattern, and so they stay.
+    """
 
     def __init__(self, detector: str, kinds: Sequence[str], kept: Iterable[str] = ()) -> None:
-        self._detector: Detector = detector_of(detector, kinds)
+        self._detector = detector_of(detector, kinds)
         super().__init__(digest_json(["patterns-1", self._detector.name, sorted(kinds)]), kept)
 
     def hides(self, words: str) -> bool:
-        """See `Policy`."""
+        """Whether the detector finds a value in these words."""
         return bool(self._detector.find(words))
 
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
-        """See `Policy`."""
+        """The pieces of values."""
         text, places = text_of(pieces)
         return touched(places, [(span.start, span.end) for span in self._detector.find(text)])
 
 
 class SlotPolicy(Policy):
-    """Hides all words but those outside slots; the labels' column is one of `corpus.join.words`."""
+    """Hides all words but those that the row's own labels put outside slots.
+
+    The labels are a column of the corpus, one of `corpus.join.words`, with one label for each word; they are part of
+    the row, and as private as it is. A word whose label is missing is sensitive, and so are those of a turn whose
+    labels do not fit its words.
+    """
 
     def __init__(self, column: str, kept: Iterable[str] = ()) -> None:
         super().__init__(digest_json(["slots-1", column]), kept)
@@ -115,6 +105,6 @@ class SlotPolicy(Policy):
         return False
 
     def hits(self, pieces: Sequence[Piece], row: Row) -> set[int]:
-        """See `Policy`."""
+        """The pieces inside a slot, or without a label."""
         labels = (row[self._column] or "").split()
         return {at for at, piece in enumerate(pieces) if labels[piece.place : piece.place + 1] != [OUTSIDE]}

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_array, digest_json
-from rayprivacy.models.word_vectors import glove
+from rayprivacy.models.sources import glove
 
 Matrix = npt.NDArray[np.float64]
 

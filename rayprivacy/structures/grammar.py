@@ -1,4 +1,4 @@
-"""The public grammar of structures: hand-written rules of Lispress over a public list of functions, or the user's own.
+"""The public grammar of structures: rules of Lispress over a public list of functions, or the user's own.
 
 The user's own rules are a JSON Schema, or EBNF.
 
@@ -40,20 +40,14 @@ _NAME = re.compile(r'[^\s()^"\\]+')
 
 @dataclass(frozen=True)
 class Grammar:
-    """Rules that structures follow; public.
-
-    Attributes:
-        text: of the rules.
-        kind: what they are written in: the EBNF of xgrammar and llama.cpp, whose first rule is `root`; or a JSON
-            Schema.
-    """
+    """Public rules that structures follow: a JSON Schema, or the EBNF of xgrammar and llama.cpp from a rule `root`."""
 
     text: str
     kind: Literal["ebnf", "json"] = "ebnf"
 
     @property
     def constants(self) -> frozenset[str]:
-        """The strings that a JSON Schema lists, which count as names (see `structures`); none with EBNF."""
+        """The strings that a JSON Schema lists, which count as names (see `trees`); none with EBNF."""
         return constants_of(json.loads(self.text)) if self.kind == "json" else frozenset()
 
 
@@ -64,15 +58,7 @@ def lispress(functions: Sequence[str]) -> str:
 
 
 def read_functions(path: str, key: str) -> list[str]:
-    """The functions that a public UTF-8 file lists, one a line, in its order.
-
-    Args:
-        path: of the file.
-        key: of the recipe, for errors.
-
-    Raises:
-        ConfigError: it cannot be read, is empty, or a line is no name.
-    """
+    """The functions that a public UTF-8 file of a recipe's key lists, one a line, in its order."""
     lines = _read(path, key, "of public function names").splitlines()
     names = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     wrong = [number for number, name in enumerate(names, 1) if not _NAME.fullmatch(name)]
@@ -85,16 +71,7 @@ def read_functions(path: str, key: str) -> list[str]:
 
 
 def read_rules(path: str, kind: Literal["ebnf", "json"], key: str) -> Grammar:
-    """The rules that a public UTF-8 file holds.
-
-    Args:
-        path: of the file.
-        kind: what they are written in.
-        key: of the recipe, for errors.
-
-    Raises:
-        ConfigError: it cannot be read, or holds no JSON object where a JSON Schema is asked for.
-    """
+    """The rules, of a kind, that a public UTF-8 file of a recipe's key holds."""
     text = _read(path, key, "of public rules")
     if kind == "ebnf":
         return Grammar(text)

@@ -5,11 +5,11 @@ installed. Both read EBNF and JSON Schemas. JSON is written as Python's `json.du
 a space behind commas and colons, none elsewhere, and keys in the order of the schema.
 """
 
-import importlib
-import importlib.util
 import json
 import re
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +22,6 @@ from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.trees import names
 
 _SEPARATORS = (", ", ": ")
-_MASKED = float("-inf")
 _OWN_PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
 
 
@@ -103,18 +102,12 @@ class LlguidanceMatcher:
 
     @cached_property
     def _tokens(self) -> Any:
-        hugging_face = importlib.import_module("llguidance.hf")
-        return hugging_face.from_tokenizer(self._documents.tokenizer, n_vocab=self._vocabulary, eos_token=self.end)
-
-    @property
-    def end(self) -> int:
-        """The token that ends a text."""
-        return self._documents.end
+        made = import_module("llguidance.hf").from_tokenizer
+        return made(self._documents.tokenizer, n_vocab=self._vocabulary, eos_token=self._documents.end)
 
     def begun(self) -> Any:
         """A reader of tokens, at the beginning of a text."""
-        reader = importlib.import_module("llguidance").LLMatcher
-        return reader(self._tokens, _llguidance_grammar(self._grammar))
+        return import_module("llguidance").LLMatcher(self._tokens, _llguidance_grammar(self._grammar))
 
     def accepts(self, text: str) -> bool:
         """Whether a text follows the grammar from its first character to its last."""
@@ -125,14 +118,14 @@ class LlguidanceMatcher:
 
     def masks(self) -> Any:
         """A processor of logits for one call of `generate`."""
-        return _Masks(self)
+        return _Masks(self, self._documents.end)
 
 
 class _Masks(LogitsProcessor):
     """Rules out, in each text of a batch, the tokens with which the grammar cannot go on."""
 
-    def __init__(self, matcher: LlguidanceMatcher) -> None:
-        self._matcher, self._readers = matcher, list[Any]()
+    def __init__(self, matcher: LlguidanceMatcher, end: int) -> None:
+        self._matcher, self._end, self._readers = matcher, end, list[Any]()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The scores [texts, vocabulary], with minus infinity for what is ruled out."""
@@ -143,12 +136,12 @@ class _Masks(LogitsProcessor):
         else:
             self._readers = [self._matcher.begun() for _ in input_ids]
         allowed = torch.stack([self._allowed(reader, scores.shape[1]) for reader in self._readers])
-        return scores.masked_fill(~allowed.to(scores.device), _MASKED)
+        return scores.masked_fill(~allowed.to(scores.device), float("-inf"))
 
     def _allowed(self, reader: Any, tokens: int) -> torch.Tensor:
         """Which tokens may come next, bool [tokens]: behind a complete text the end alone."""
         if reader.is_stopped():
-            return torch.arange(tokens) == self._matcher.end
+            return torch.arange(tokens) == self._end
         bits = np.unpackbits(np.frombuffer(reader.compute_bitmask(), np.uint8), bitorder="little")
         return torch.from_numpy(bits[:tokens].astype(bool))
 
@@ -166,7 +159,7 @@ def _is_read(grammar: Grammar, text: str) -> bool:
 
 
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return find_spec(package) is not None
 
 
 def _xgrammar_grammar(grammar: Grammar) -> Any:
@@ -190,14 +183,14 @@ def _llguidance_fault(grammar: Grammar) -> str:
         checked = _llguidance_grammar(grammar)
     except Exception as error:  # noqa: BLE001 - it raises the base class for wrong rules, which are public
         return str(error)
-    return str(importlib.import_module("llguidance").LLMatcher.validate_grammar(checked))
+    return str(import_module("llguidance").LLMatcher.validate_grammar(checked))
 
 
 def _llguidance_grammar(grammar: Grammar) -> str:
-    package = importlib.import_module("llguidance")
+    matcher = import_module("llguidance").LLMatcher
     if grammar.kind == "json":
         item, key = _SEPARATORS
         written = {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
-        return str(package.LLMatcher.grammar_from_json_schema(json.loads(grammar.text), defaults=written))
-    lark = importlib.import_module("llguidance.gbnf_to_lark").gbnf_to_lark(grammar.text)
-    return str(package.LLMatcher.grammar_from_lark(lark))
+        return str(matcher.grammar_from_json_schema(json.loads(grammar.text), defaults=written))
+    lark = import_module("llguidance.gbnf_to_lark").gbnf_to_lark(grammar.text)
+    return str(matcher.grammar_from_lark(lark))

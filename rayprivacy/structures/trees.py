@@ -1,24 +1,18 @@
-"""The names that occur in a structure, whatever it is written in: the functions of a parse tree, or the keys of JSON.
+"""Structures as text, parse trees and JSON: the names that occur in them, and what is left without their literals.
 
-    (Yield (Find (Today)))                                       Lispress: its functions (see `trees`)
-    {"intent": "PlayMusic", "slots": {"artist": "westbam"}}      JSON: its keys, and the values that its schema lists
+    (Yield (Event.start (FindEvent (?= "lunch") (^(Event) EmptyConstraint) :limit 2L)))      Lispress
+    {"intent": "PlayMusic", "slots": {"artist": "westbam"}}                                  JSON
 
-The first character tells one from the other. Of JSON, a string that the public schema lists as a constant is a name as
-well, since it says what a request is about. What else is text or a number is a literal.
+The first character tells one from the other. The names of a parse tree are its functions: a list begins with its
+*function*, or with a type annotation `^Type` and then its function; what follows is lists, string and number literals,
+variables `x0`, `x1`, keywords `:limit` and bare names. The names of JSON are its keys, and the strings that its public
+schema lists as constants, since they say what a request is about; other text and numbers are literals.
+
+A tree is an atom (a string as it is written) or a tuple of trees; `^` is an atom of its own in front of the type. What
+is no tree is refused with one error, which quotes nothing: trees are as private as the text they stand for.
 
 >>> names('{"intent": "PlayMusic", "slots": {"artist": "westbam"}}', frozenset({"PlayMusic"}))
 ['intent', 'PlayMusic', 'slots', 'artist']
-
-Parse trees written as s-expressions (Lispress), read and printed, and what is counted of them.
-
-    (Yield (Event.start (FindEvent (?= "lunch") (^(Event) EmptyConstraint) :limit 2L)))
-
-A list begins with its *function*, or with a type annotation `^Type` and then its function; what follows is lists,
-string and number literals, variables `x0`, `x1`, keywords `:limit` and bare names. Here a tree is an atom (a string as
-it is written) or a tuple of trees; `^` is an atom of its own in front of the type.
-
-Whatever is no tree is refused with one error, which quotes nothing: trees are as private as the text they stand for.
-
 >>> tree = parse('(Yield (Event.start (?= "lunch")))')
 >>> functions(tree), depth(tree), written(anonymised(tree))
 (['Yield', 'Event.start', '?='], 3, '(Yield (Event.start (?= "_")))')
@@ -31,7 +25,7 @@ from typing import Any, TypeAlias, Union
 
 Tree: TypeAlias = Union[str, tuple["Tree", ...]]  # noqa: UP007 - it names itself
 MOST_LEVELS = 200  # of lists in lists: what is deeper is no tree that anybody wrote
-STRING, NUMBER = '"_"', "0"  # stand for literals
+LITERAL, STRING, NUMBER = "_", '"_"', "0"  # stand for literals of JSON, and of trees
 _TOKEN = re.compile(r'\s*(?:([()^])|("(?:[^"\\]|\\.)*")|([^\s()^"]+))', re.DOTALL)
 _LITERAL = re.compile(r"-?\d+(\.\d+)?L?")
 _VARIABLE = re.compile(r"x\d+")
@@ -41,12 +35,46 @@ class TreeError(ValueError):
     """Some text is no parse tree; the message quotes nothing of it."""
 
 
-def parse(text: str) -> Tree:
-    """The tree of a text that holds one list and nothing else.
+def names(text: str, constants: frozenset[str] = frozenset()) -> list[str] | None:
+    """The names of a structure in the order in which they are written; None where the text is none that can be read."""
+    if not _is_json(text):
+        tree = parsed(text)
+        return None if tree is None else functions(tree)
+    value = _loaded(text)
+    return None if value is None else list(_names(value, constants))
 
-    Raises:
-        TreeError: it is no such text.
+
+def without_literals(text: str, constants: frozenset[str] = frozenset()) -> str | None:
+    """The structure with a placeholder for each literal, in one way of writing; None where it cannot be read.
+
+    Two texts have the same one if they are the same structure but for literals, for names of variables in Lispress, and
+    for the order of keys in JSON.
+
+    >>> without_literals('{"b": "x", "a": [1, null]}')
+    '{"a": ["_", null], "b": "_"}'
     """
+    if not _is_json(text):
+        tree = parsed(text)
+        return None if tree is None else written(anonymised(tree))
+    value = _loaded(text)
+    return None if value is None else json.dumps(_without_literals(value, constants), sort_keys=True)
+
+
+def constants_of(schema: Any) -> frozenset[str]:
+    """The strings that a JSON Schema lists under `const` or `enum`, at any depth."""
+    if isinstance(schema, list):
+        return frozenset().union(*map(constants_of, schema))
+    if not isinstance(schema, dict):
+        return frozenset()
+    listed = [schema["const"]] if "const" in schema else []
+    enum = schema.get("enum")
+    listed += enum if isinstance(enum, list) else []
+    own = frozenset(value for value in listed if isinstance(value, str))
+    return own.union(*map(constants_of, schema.values()))
+
+
+def parse(text: str) -> Tree:
+    """The tree of a text that holds one list and nothing else; a TreeError otherwise."""
     levels: list[list[Tree]] = [[]]
     for token in _tokens(text):
         if token == "(":  # noqa: S105 - no password
@@ -133,47 +161,6 @@ def _anonymised(tree: Tree, names: dict[str, str]) -> Tree:
     if _VARIABLE.fullmatch(tree):
         return names.setdefault(tree, f"x{len(names)}")
     return tree
-
-
-LITERAL = "_"
-
-
-def names(text: str, constants: frozenset[str] = frozenset()) -> list[str] | None:
-    """The names of a structure in the order in which they are written; None where the text is none that can be read."""
-    if not _is_json(text):
-        tree = parsed(text)
-        return None if tree is None else functions(tree)
-    value = _loaded(text)
-    return None if value is None else list(_names(value, constants))
-
-
-def without_literals(text: str, constants: frozenset[str] = frozenset()) -> str | None:
-    """The structure with a placeholder for each literal, in one way of writing; None where it cannot be read.
-
-    Two texts have the same one if they are the same structure but for literals, for names of variables in Lispress, and
-    for the order of keys in JSON.
-
-    >>> without_literals('{"b": "x", "a": [1, null]}')
-    '{"a": ["_", null], "b": "_"}'
-    """
-    if not _is_json(text):
-        tree = parsed(text)
-        return None if tree is None else written(anonymised(tree))
-    value = _loaded(text)
-    return None if value is None else json.dumps(_without_literals(value, constants), sort_keys=True)
-
-
-def constants_of(schema: Any) -> frozenset[str]:
-    """The strings that a JSON Schema lists under `const` or `enum`, at any depth."""
-    if isinstance(schema, list):
-        return frozenset().union(*map(constants_of, schema))
-    if not isinstance(schema, dict):
-        return frozenset()
-    listed = [schema["const"]] if "const" in schema else []
-    enum = schema.get("enum")
-    listed += enum if isinstance(enum, list) else []
-    own = frozenset(value for value in listed if isinstance(value, str))
-    return own.union(*map(constants_of, schema.values()))
 
 
 def _is_json(text: str) -> bool:

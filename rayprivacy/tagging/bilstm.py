@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from rayprivacy.models.word_vectors import GLOVE_WIDTH
+from rayprivacy.models.sources import GLOVE_WIDTH
 from rayprivacy.tagging.crf import Crf
 
 BYTES, START, END, UNKNOWN, FIRST_WORD = 256, 256, 257, 258, 259

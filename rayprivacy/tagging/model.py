@@ -30,9 +30,8 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone, Documents, fast_format
 from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO
-from rayprivacy.models.sources import resolve_base
+from rayprivacy.models.sources import glove, resolve_base
 from rayprivacy.models.trainable import START_SEED
-from rayprivacy.models.word_vectors import glove
 from rayprivacy.tagging.bilstm import (
     BYTES,
     END,

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import Lazy
-from rayprivacy.models.norms.terms import Dense
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.terms import Dense, Weights
 
 
 class Watched:

@@ -23,16 +23,15 @@ def test_cells_and_labels_are_each_others_inverse() -> None:
     assert labels[0] == {"topic": "Mozart or Beethoven?", "stars": "1.0"}
     assert labels[1] == {"topic": "Mozart or Beethoven?", "stars": "5.0"}
     assert labels[-1] == {"topic": "other", "stars": "other"}
+    assert Codes(CodesConfig(values={"stars": ("other", "1")}), ("stars",)).cells == 2, "other is not doubled"
+    none = Codes(CodesConfig(), ())
+    assert (none.cells, none.index({}), none.text(0), none.labels(0)) == (1, 0, "", {})
+    assert none.draw(none.uniform, 3, 0) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("unlisted", [{"topic": "my own secret"}, {"topic": None}, {"topic": ""}, {}, {"mood": "sad"}])
 def test_what_is_not_on_the_public_list_is_other(unlisted: dict[str, str | None]) -> None:
     assert CODES.labels(CODES.index(unlisted | {"stars": "5.0"})) == {"topic": "other", "stars": "5.0"}
-
-
-def test_other_may_be_listed_and_is_not_doubled() -> None:
-    assert Codes(CodesConfig(values={"stars": ("other", "1")}), ("stars",)).cells == 2
-    assert Codes(CodesConfig(values={"stars": ("other",)}), ("stars",)).labels(0) == {"stars": "other"}
 
 
 def test_a_code_is_one_line_that_names_every_label() -> None:
@@ -42,38 +41,22 @@ def test_a_code_is_one_line_that_names_every_label() -> None:
     assert all(CODES.text(cell).count("\n") == 1 for cell in range(CODES.cells))
 
 
-def test_without_labels_there_is_one_empty_code() -> None:
-    codes = Codes(CodesConfig(), ())
-    assert (codes.cells, codes.index({}), codes.text(0), codes.labels(0)) == (1, 0, "", {})
-    assert codes.draw(codes.uniform, 3, 0) == [0, 0, 0]
-
-
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("keys", "message"),
     [
-        ({"stars": ()}, "'stars' has an empty list"),
-        ({"stars": ("1", "1")}, "'stars' has a value twice"),
-        ({"stars": ("1\n2",)}, "'stars' has a value of several lines"),
-        ({"stars": ("1\n",)}, "'stars' has a value of several lines"),
-        ({"stars": (1, 2)}, "valid string"),
+        ({"values": {"stars": ()}}, "'stars' has an empty list"),
+        ({"values": {"stars": ("1", "1")}}, "'stars' has a value twice"),
+        ({"values": {"stars": ("1\n2",)}}, "'stars' has a value of several lines"),
+        ({"values": {"stars": ("1\n",)}}, "'stars' has a value of several lines"),
+        ({"values": {"stars": (1, 2)}}, "valid string"),
+        *(({"noise_multiplier": sigma}, "noise_multiplier") for sigma in (0, -1, float("nan"), float("inf"))),
+        ({}, "no list for label 'stars': add its public values"),
+        ({"values": VALUES | {"stars": ("1",), "mood": ("sad",)}}, "a list for 'mood', which is none of corpus.labels"),
     ],
 )
-def test_lists_that_cannot_be_are_refused(values: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        CodesConfig.parse({"values": values})
-
-
-@pytest.mark.parametrize("sigma", [0, -1, float("nan"), float("inf")])
-def test_noise_must_be_positive(sigma: float) -> None:
-    with pytest.raises(ConfigError, match="noise_multiplier"):
-        CodesConfig.parse({"noise_multiplier": sigma})
-
-
-def test_labels_and_lists_must_match() -> None:
-    with pytest.raises(ConfigError, match="no list for label 'stars': add its public values"):
-        Codes(CodesConfig(values={"topic": ("a",)}), ("topic", "stars"))
-    with pytest.raises(ConfigError, match=r"a list for 'stars', which is none of corpus.labels"):
-        Codes(CodesConfig(values=VALUES), ("topic",))
+        Codes(CodesConfig.parse({"values": {"topic": ("a",)}} | keys), ("topic", "stars"))
 
 
 def test_too_many_combinations_are_refused_at_once() -> None:
@@ -127,9 +110,6 @@ def test_the_seed_decides_the_order_and_nothing_else() -> None:
     assert other != first
     assert sorted(other) == sorted(first) != first
     assert all(type(cell) is int for cell in first)
-
-
-def test_shares_of_other_codes_are_refused() -> None:
     with pytest.raises(ReleaseError, match="8 shares for 9 codes"):
         CODES.draw(np.ones(8), 3, 0)
 

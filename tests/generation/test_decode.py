@@ -20,6 +20,7 @@ def test_prompts_are_cut_within_their_bounds_and_taken_in_turn(public_sentences:
     assert {len(prompt.split()) for prompt in cut} == {2, 3, 4}
     for place, prompt in enumerate(cut):
         assert public_sentences[place % len(public_sentences)].startswith(prompt)
+    assert cut_prompts(["one  two"], SamplingConfig(texts=2, prompt_words=(5, 9))) == ["one two"] * 2
 
 
 def test_cutting_depends_on_the_seed_and_nothing_else(public_sentences: list[str]) -> None:
@@ -28,10 +29,6 @@ def test_cutting_depends_on_the_seed_and_nothing_else(public_sentences: list[str
     assert cut_prompts(public_sentences, config) == first
     assert cut_prompts(public_sentences, config.model_copy(update={"seed": 4})) != first
     assert cut_prompts(public_sentences, config.model_copy(update={"texts": 20})) == first[:20]
-
-
-def test_short_prompts_stay_whole() -> None:
-    assert cut_prompts(["one  two"], SamplingConfig(texts=2, prompt_words=(5, 9))) == ["one two"] * 2
 
 
 @pytest.mark.parametrize("words", [[4, 1], [-3, -1]])
@@ -43,18 +40,12 @@ def test_prompt_words_out_of_order_are_refused(words: list[int]) -> None:
 def test_sampling_repeats_with_its_seed(tiny_backbone: Backbone) -> None:
     config = SamplingConfig(max_tokens=12, seed=1)
     first = sample(tiny_backbone.model, tiny_backbone, PROMPTS, config)
+    state = torch.random.get_rng_state()
+    assert sample(tiny_backbone.model, tiny_backbone, PROMPTS, config) == first
+    assert torch.equal(torch.random.get_rng_state(), state)
     torch.rand(7)
     assert sample(tiny_backbone.model, tiny_backbone, PROMPTS, config) == first
     assert sample(tiny_backbone.model, tiny_backbone, PROMPTS, config.model_copy(update={"seed": 2})) != first
-
-
-def test_sampling_leaves_the_global_generator_alone(tiny_backbone: Backbone) -> None:
-    torch.manual_seed(11)
-    expected = torch.rand(5)
-    torch.manual_seed(11)
-    sample(tiny_backbone.model, tiny_backbone, PROMPTS, SamplingConfig(max_tokens=5))
-    greedy(tiny_backbone.model, tiny_backbone, PROMPTS, 5)
-    assert torch.equal(torch.rand(5), expected)
 
 
 def test_documents_start_with_their_prompt_and_are_bounded(tiny_backbone: Backbone) -> None:
@@ -73,17 +64,8 @@ def test_left_padding_does_not_change_a_continuation(tiny_backbone: Backbone) ->
     together = greedy(tiny_backbone.model, tiny_backbone, PROMPTS, 8)
     alone = [greedy(tiny_backbone.model, tiny_backbone, [prompt], 8)[0] for prompt in PROMPTS]
     assert together == alone
-
-
-def test_more_prompts_than_a_batch_all_get_an_answer(tiny_backbone: Backbone) -> None:
-    prompts = [PROMPTS[i % len(PROMPTS)] for i in range(131)]
-    documents = greedy(tiny_backbone.model, tiny_backbone, prompts, 2)
-    assert len(documents) == 131
-    assert documents[128:131] == documents[:3]
-
-
-def test_no_prompts_no_texts(tiny_backbone: Backbone) -> None:
-    assert sample(tiny_backbone.model, tiny_backbone, [], SamplingConfig()) == []
+    many = greedy(tiny_backbone.model, tiny_backbone, [PROMPTS[i % len(PROMPTS)] for i in range(131)], 2)
+    assert (len(many), many[128:]) == (131, many[:3]), "more prompts than a batch"
 
 
 def _says(continuations: list[list[int]], seen: dict[str, Any]) -> Any:
@@ -101,25 +83,19 @@ def test_a_text_stops_at_the_first_end_or_start_token(tiny_backbone: Backbone) -
     documents = sample(_says(new, seen), tiny_backbone, PROMPTS, SamplingConfig(max_tokens=4, top_k=7, top_p=0.5))
     tails = [doc[len(tiny_backbone.prefix(prompt)) :] for prompt, doc in zip(PROMPTS, documents, strict=True)]
     assert tails == [[50, 51, end], [50, end], [50, 51, 52, 53], [end]]
+    for prompt, ids, mask in zip(PROMPTS, seen["ids"].tolist(), seen["attention_mask"].tolist(), strict=True):
+        prefix = tiny_backbone.prefix(prompt)
+        assert (ids[-len(prefix) :], mask) == (prefix, [0] * (len(ids) - len(prefix)) + [1] * len(prefix))
     assert seen["eos_token_id"] == sorted({start, end})
     assert (seen["do_sample"], seen["top_k"], seen["top_p"], seen["max_new_tokens"]) == (True, 7, 0.5, 4)
 
 
-def test_padding_stands_left_and_is_masked(tiny_backbone: Backbone) -> None:
-    seen: dict[str, Any] = {}
-    greedy(_says([[50]] * 4, seen), tiny_backbone, PROMPTS, 1)
-    for prompt, ids, mask in zip(PROMPTS, seen["ids"].tolist(), seen["attention_mask"].tolist(), strict=True):
-        prefix = tiny_backbone.prefix(prompt)
-        assert ids[-len(prefix) :] == prefix
-        assert mask == [0] * (len(ids) - len(prefix)) + [1] * len(prefix)
-
-
 def test_texts_are_counted_while_they_are_written(tiny_backbone: Backbone) -> None:
-    told: list[int] = []
+    done: list[int] = []
     config = SamplingConfig(max_tokens=8)
-    documents = sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2, told=told.append)
-    assert told == sorted(told)
-    assert {1, 2, 3} <= set(told) <= {0, 1, 2, 3}
+    documents = sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2, progress=done.append)
+    assert done == sorted(done)
+    assert {1, 2, 3} <= set(done) <= {0, 1, 2, 3}
     assert documents == sample(tiny_backbone.model, tiny_backbone, PROMPTS[:3], config, batch=2), (
         "who watches changes nothing"
     )

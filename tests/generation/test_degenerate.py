@@ -1,6 +1,5 @@
 """Degenerate texts: each rule fires on its own kind and lets ordinary texts pass, fast."""
 
-import random
 import time
 
 import pytest
@@ -48,10 +47,6 @@ def test_each_kind_is_named_and_ordinary_texts_pass(text: str, reason: str | Non
     assert is_degenerate(text) == reason
 
 
-def test_public_sentences_pass(public_sentences: list[str]) -> None:
-    assert not any(map(is_degenerate, public_sentences))
-
-
 NAMES = {"Yield", "Event.start_?", "&", "slots"}
 
 
@@ -75,16 +70,6 @@ def test_a_name_behind_a_bracket_is_structure(text: str) -> None:
 def test_words_and_brackets_of_sentences_are_none(text: str) -> None:
     assert not holds_structure(text, NAMES)
     assert not holds_structure("(Yield", ())
-
-
-def test_a_hundred_thousand_texts_take_seconds() -> None:
-    chance = random.Random(0)
-    words = [f"word{n}" for n in range(2000)]
-    texts = [" ".join(chance.choices(words, k=20)) for _ in range(20_000)]
-    start = time.process_time()
-    for text in texts:
-        is_degenerate(text)
-    assert time.process_time() - start < 3  # about 0.2 s on the machine this was written on
 
 
 @pytest.mark.parametrize("text", ["ab" * 50_000 + "!", "abcdefgh1" * 20_000, "a " * 50_000, "x" * 19 + "y" * 19])

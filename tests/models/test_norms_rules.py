@@ -81,6 +81,7 @@ def test_norms_and_sums_are_those_of_rows_alone(name: str, padding: int | None) 
     with recorder.recording():
         losses = model(ids)
     recorder.differentiate(losses)
+    assert not any(module._forward_hooks for module in model.modules())
     squared = recorder.squared_norms(1)
     rows = [torch.autograd.grad(model(row[None]).sum(), recorder.parameters) for row in ids]
     expected = torch.stack([torch.stack([part.square().sum() for part in row]) for row in rows])
@@ -154,10 +155,8 @@ def test_what_has_no_rule_is_refused_by_kind(name: str) -> None:
     make, kind = REFUSED[name]
     with pytest.raises(ConfigError, match=kind):
         Recorder(nn.Sequential(nn.Linear(4, 4), make()))
-
-
-def test_frozen_modules_need_no_rule() -> None:
-    assert len(Recorder(nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 1).requires_grad_(False))).parameters) == 2
+    if kind != "batch normalisation":
+        assert len(Recorder(nn.Sequential(nn.Linear(4, 4), make().requires_grad_(False))).parameters) == 2
 
 
 def test_a_gate_is_refused_when_it_is_used() -> None:
@@ -174,12 +173,3 @@ def test_an_axis_that_is_no_longer_the_rows_is_refused() -> None:
         losses = model(torch.ones(ROWS, TOKENS, WIDTH)).sum((1, 2))
     with pytest.raises(ConfigError, match="shape \\[20, 1\\] for 4 rows"):
         recorder.differentiate(losses)
-
-
-def test_no_hooks_are_left_on_the_model() -> None:
-    model = _Reader(nn.LayerNorm(WIDTH))
-    recorder = Recorder(model)
-    with recorder.recording():
-        losses = model(torch.zeros(2, 3, dtype=torch.long))
-    recorder.differentiate(losses)
-    assert not any(module._forward_hooks for module in model.modules())

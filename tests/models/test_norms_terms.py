@@ -10,9 +10,7 @@ from torch import Tensor
 from rayprivacy.dpsgd.clipping import Clipping, ClippingKind
 from rayprivacy.models.norms import terms
 from rayprivacy.models.norms.parameter import ParameterGradient, Term
-from rayprivacy.models.norms.rows import Rows
-from rayprivacy.models.norms.terms import Dense, Outer
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
 UNITS, VOCABULARY, WIDTH = 5, 23, 7
 
@@ -50,28 +48,18 @@ MIXTURES = [
 ]
 
 
-@pytest.mark.parametrize("positions", [2, 40])  # few: Gram matrices; many: the gradients themselves
+# Few positions: Gram matrices; many: the gradients themselves; 12: only the rows of a unit together are long enough.
+@pytest.mark.parametrize(("positions", "rows_per_unit"), [(2, 1), (40, 1), (2, UNITS), (12, UNITS)])
 @pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
-def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int) -> None:
+def test_terms_of_one_parameter_add_up(mixture: tuple[str, ...], positions: int, rows_per_unit: int) -> None:
     pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
-    expected = torch.stack([gradient for _, gradient in pairs]).sum(0)
-    gradient = ParameterGradient.of([term for term, _ in pairs], 1)
+    expected = torch.stack([gradient for _, gradient in pairs]).sum(0).unflatten(0, (-1, rows_per_unit)).sum(1)
+    gradient = ParameterGradient.of([term for term, _ in pairs], rows_per_unit)
     torch.testing.assert_close(gradient.squared().double(), expected.square().sum((1, 2)), rtol=1e-5, atol=0)
-    coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])
+    coefficients = torch.tensor([0.5, 0.0, 2.0, 1e-3, 1.0])[: len(expected)]
     expected_sum = torch.einsum("u,unm->nm", coefficients.double(), expected)
     found = gradient.weighted_sum(Weights.of(coefficients))
     torch.testing.assert_close(found.double(), expected_sum, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("positions", [2, 12])  # 12: only the rows of a unit together are long enough
-@pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
-def test_rows_of_one_unit_add_up(mixture: tuple[str, ...], positions: int) -> None:
-    pairs = [MAKERS[kind](positions, seed) for seed, kind in enumerate(mixture, 10)]
-    expected = torch.stack([gradient for _, gradient in pairs]).sum(0).sum(0)
-    gradient = ParameterGradient.of([term for term, _ in pairs], UNITS)  # all rows are one unit's
-    torch.testing.assert_close(gradient.squared().double(), expected.square().sum()[None], rtol=1e-5, atol=0)
-    found = gradient.weighted_sum(Weights.of(torch.ones(1)))
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mixture", MIXTURES, ids="+".join)
@@ -142,6 +130,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "as on a GPU":
         monkeypatch.setattr(terms, "operand_dtype", low)
         monkeypatch.setattr(terms, "add_product", product)
+        monkeypatch.setattr(terms, "batched_product", lambda left, right: torch.bmm(left.float(), right.float()))
 
 
 @pytest.mark.usefixtures("device")

@@ -9,17 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import PAD, Encoded, Row, encode, encode_documents, pack
+from rayprivacy.models.features import PAD, Encoded, Row, encode, pack
 
 FIRST = "what do you like to eat for dinner"
 SECOND = "the way to the library"
 
 
 def _documents(row: Row) -> list[list[int]]:
-    found = []
-    for number in range(int(row.segment.max()) + 1):
-        found.append(row.ids[row.segment == number].tolist())
-    return found
+    return [row.ids[row.segment == number].tolist() for number in range(int(row.segment.max()) + 1)]
 
 
 @contextmanager
@@ -81,19 +78,6 @@ def test_positions_masks_and_predictions_stay_inside_a_document(docs: list[list[
             assert row.segment[i] == row.segment[i + 1] != PAD
 
 
-def test_rows_beyond_the_bound_are_left_out_but_small_documents_still_fill_gaps() -> None:
-    rows = pack([[1] * 7, [2] * 7, [3] * 7, [4] * 3], row_tokens=10, max_rows=2)
-    assert [_documents(row) for row in rows] == [[[1] * 7, [4] * 3], [[2] * 7]]
-
-
-def test_no_documents_make_no_rows(tiny_backbone: Backbone) -> None:
-    assert pack([], 16, 4) == []
-    features = encode_documents(tiny_backbone, [], 16, 4)
-    assert len(features) == 0
-    assert features.hidden.shape == (0, tiny_backbone.width)
-    assert features.hidden.dtype == torch.bfloat16
-
-
 def test_hidden_states_of_a_document_are_the_same_alone_and_packed_second(tiny_backbone: Backbone) -> None:
     first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
     (alone,) = pack([second], 64, 1)
@@ -126,7 +110,7 @@ def test_hidden_states_do_not_see_the_future(tiny_backbone: Backbone) -> None:
 
 def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone) -> None:
     first, second = (tiny_backbone.document(text, 40) for text in (FIRST, SECOND))
-    features = encode_documents(tiny_backbone, [first, second], 64, 1)
+    features = encode(tiny_backbone, [first, second], 64, 1).examples
     assert features.targets.tolist() == first[1:] + second[1:]
     assert features.hidden.dtype == torch.bfloat16
     hidden = _hidden(tiny_backbone, pack([first, second], 64, 1)[0])
@@ -137,8 +121,12 @@ def test_features_pair_each_state_with_the_next_token(tiny_backbone: Backbone) -
 @pytest.mark.parametrize("max_rows", [1, 2])
 def test_a_shard_has_at_most_the_public_number_of_examples(tiny_backbone: Backbone, max_rows: int) -> None:
     flood = [tiny_backbone.document("bread " * 200, 10_000)] * 30
-    features = encode_documents(tiny_backbone, flood, 32, max_rows)
+    features = encode(tiny_backbone, flood, 32, max_rows).examples
     assert len(features) == max_rows * 31
+    rows = pack([[1] * 7, [2] * 7, [3] * 7, [4] * 3], row_tokens=10, max_rows=2)
+    assert [_documents(row) for row in rows] == [[[1] * 7, [4] * 3], [[2] * 7]], "small ones still fill gaps"
+    none = encode(tiny_backbone, [], 16, 4).examples
+    assert (none.hidden.shape, none.hidden.dtype) == ((0, tiny_backbone.width), torch.bfloat16)
     assert features.hidden.isfinite().all()
 
 

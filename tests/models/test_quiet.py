@@ -104,10 +104,7 @@ def test_bars_are_back_after_an_error() -> None:
         raise OSError("gone")
     assert logging.is_progress_bar_enabled()
     assert modeling_gguf_pytorch_utils.tqdm is bar
-
-
-def test_bars_that_were_off_stay_off(bars: None) -> None:
     logging.disable_progress_bar()
     with no_progress_bars():
         pass
-    assert not logging.is_progress_bar_enabled()
+    assert not logging.is_progress_bar_enabled(), "bars that were off stay off"

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.features import attention_bias, encode, pack
+from rayprivacy.models.features import layout, pack
 from rayprivacy.models.layers import ARCHITECTURES, depth, lower_trunk, upper_trunk
 
 LAYERS = 4
@@ -34,11 +34,7 @@ def _random_base(architecture: str, dtype: torch.dtype, like: Backbone) -> Backb
 def _inputs(backbone: Backbone, sentences: list[str], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Packed rows, with more than one document in a row and an empty rest."""
     rows = pack([backbone.document(text, 30) for text in sentences], 64, 8)
-    return {
-        "input_ids": torch.stack([row.ids for row in rows]),
-        "attention_mask": attention_bias(torch.stack([row.mask for row in rows]), dtype),
-        "position_ids": torch.stack([row.positions for row in rows]),
-    }
+    return {"input_ids": torch.stack([row.ids for row in rows]), **layout(rows, dtype, torch.device("cpu"))}
 
 
 @torch.no_grad()
@@ -63,21 +59,6 @@ def test_the_parts_are_the_whole(
     assert torch.equal(_put_together(backbone, cut, inputs), whole)
 
 
-def test_no_layers_give_the_embeddings(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
-    inputs = _inputs(tiny_backbone, public_sentences, torch.float32)
-    below = lower_trunk(tiny_backbone, 0)(**inputs, use_cache=False).last_hidden_state
-    assert torch.equal(below, tiny_backbone.model.get_input_embeddings()(inputs["input_ids"]))
-
-
-def test_the_lower_part_encodes_documents(tiny_backbone: Backbone, public_sentences: list[str]) -> None:
-    documents = [tiny_backbone.document(text, 30) for text in public_sentences]
-    below = encode(tiny_backbone, documents, 64, 8, lower_trunk(tiny_backbone, 1))
-    final = encode(tiny_backbone, documents, 64, 8)
-    assert torch.equal(below.ids, final.ids)
-    assert below.hidden.shape == final.hidden.shape
-    assert not torch.equal(below.hidden, final.hidden)
-
-
 def test_the_parts_share_the_weights_and_not_the_structure(tiny_backbone: Backbone) -> None:
     whole = tiny_backbone.model.base_model
     before = tiny_backbone.model.config.to_json_string()
@@ -91,16 +72,12 @@ def test_the_parts_share_the_weights_and_not_the_structure(tiny_backbone: Backbo
     assert [layer.self_attn.layer_idx for layer in whole.layers] == [0, 1]
 
 
-def test_another_architecture_is_refused_with_a_remedy(tiny_backbone: Backbone) -> None:
-    config = AutoConfig.for_model("gpt2", vocab_size=50, n_embd=8, n_layer=1, n_head=1)
-    other = dataclasses.replace(tiny_backbone, model=AutoModelForCausalLM.from_config(config))
-    for part in (lower_trunk, upper_trunk):
-        with pytest.raises(ConfigError, match=r"model\.base is a 'gpt2' model.*teachers\.kind 'square'"):
-            part(other, 0)
-
-
 @pytest.mark.parametrize("cut", [-1, 3])
 def test_a_cut_outside_the_base_is_refused(cut: int, tiny_backbone: Backbone) -> None:
     assert depth(tiny_backbone) == 2
     with pytest.raises(ConfigError, match=f"after layer {cut} and model.base has 2 layers"):
         upper_trunk(tiny_backbone, cut)
+    config = AutoConfig.for_model("gpt2", vocab_size=50, n_embd=8, n_layer=1, n_head=1)
+    other = dataclasses.replace(tiny_backbone, model=AutoModelForCausalLM.from_config(config))
+    with pytest.raises(ConfigError, match=r"model\.base is a 'gpt2' model.*teachers\.kind 'square'"):
+        lower_trunk(other, 0)

@@ -51,15 +51,11 @@ def test_pieces_come_back_in_order_and_the_setting_of_threads_stays() -> None:
     before = torch.get_num_threads()
     for threads in (1, 2):
         assert side_by_side(lambda piece: piece * 2, range(20), threads) == [2 * piece for piece in range(20)]
+        assert side_by_side(lambda _: torch.get_num_threads(), range(4), threads) == [1] * 4
         assert torch.get_num_threads() == before
     with pytest.raises(ZeroDivisionError):
         side_by_side(lambda piece: 1 / piece, [1, 0], 2)
     assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_each_piece_has_one_thread_of_torch(threads: int) -> None:
-    assert side_by_side(lambda _: torch.get_num_threads(), range(4), threads) == [1] * 4
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,6 +1,8 @@
 """What of the base is trained, and that training never depends on chance or on how activations are kept."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,10 +10,11 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd import worker
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.trainable import checkpointed, merged, trainable
+from rayprivacy.models.trainable import checkpointed, merged, repeatable, trainable
 
 IDS = torch.randint(0, 300, (3, 12), generator=torch.Generator().manual_seed(1))
 
@@ -32,6 +35,8 @@ def test_lora_trains_matrices_of_the_chosen_layers_in_float32(tiny_backbone: Bac
     whole = trainable(tiny_backbone, AdapterConfig(rank=4))
     assert sum(each.requires_grad for each in whole.parameters()) == 2 * len(trained)
     assert not any("lm_head" in name for name in trained)
+    with pytest.raises(ConfigError, match=r"adapter\.layers is 3 and the base has 2"):
+        trainable(tiny_backbone, AdapterConfig(layers=3))
 
 
 def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone: Backbone) -> None:
@@ -41,11 +46,6 @@ def test_full_trains_every_weight_and_leaves_the_base_alone(tiny_backbone: Backb
     with torch.no_grad():
         next(model.parameters()).add_(1.0)
     assert not torch.equal(next(model.parameters()), next(tiny_backbone.model.parameters()))
-
-
-def test_too_many_layers_are_refused(tiny_backbone: Backbone) -> None:
-    with pytest.raises(ConfigError, match=r"adapter\.layers is 3 and the base has 2"):
-        trainable(tiny_backbone, AdapterConfig(layers=3))
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
@@ -128,8 +128,6 @@ def _logits(model: Any) -> torch.Tensor:
 def test_the_merged_model_is_an_ordinary_one_that_computes_the_same(
     kind: Any, tiny_backbone: Backbone, tmp_path: Path
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
     model = trainable(tiny_backbone, AdapterConfig(kind=kind, rank=4))
     with torch.no_grad():
         for each in model.parameters():
@@ -142,3 +140,36 @@ def test_the_merged_model_is_an_ordinary_one_that_computes_the_same(
         base = tiny_backbone.model(input_ids=IDS).logits
     torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-3)
     assert not torch.allclose(theirs, base, atol=1e-2)
+
+
+@pytest.fixture
+def no_gpu_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("no_gpu_yet")
+@pytest.mark.parametrize(("name", "held"), [("cpu", False), ("cuda", True)])
+def test_only_a_gpu_is_held(name: str, held: bool) -> None:
+    device = torch.device(name)
+    assert repeatable(device) == device
+    assert torch.are_deterministic_algorithms_enabled() is held
+
+
+class _ThereError(Exception):
+    """The model is moved to its device."""
+
+
+@pytest.mark.usefixtures("no_gpu_yet")
+def test_a_worker_of_dp_sgd_holds_its_gpu_before_the_model_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(_device: torch.device) -> None:
+        raise _ThereError
+
+    monkeypatch.setattr(worker, "get_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(worker, "trainable", lambda *_: SimpleNamespace(to=moved))
+    job: Any = SimpleNamespace(model=SimpleNamespace(dtype="float32"), adapter=None)
+    unused: Any = None
+    with pytest.raises(_ThereError):
+        worker._engine(job, unused, unused, unused)
+    assert torch.are_deterministic_algorithms_enabled()

@@ -13,7 +13,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import PolicyConfig, make_policy
-from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy, read_keywords
+from rayprivacy.policies.words import KeywordPolicy, PatternPolicy, SlotPolicy
 from rayprivacy.sanitize.settings import KINDS
 
 KEPT = ("USR:",)
@@ -43,10 +43,7 @@ def _redacted(policy, text, **more):
 def test_keywords_are_whole_words_in_any_case_and_punctuation():
     text = "USR: Seat, disseat, (zip -- CODE) seats\nUSR: the zip red-plan"
     assert _redacted(KEYWORDS, text) == f"USR: {MARK} disseat, {MARK} seats\nUSR: the zip {MARK}"
-
-
-def test_overlapping_phrases_are_hidden_together():
-    assert _redacted(KEYWORDS, "my zip code red now") == f"my {MARK} now"
+    assert _redacted(KEYWORDS, "my zip code red now") == f"my {MARK} now", "phrases may overlap"
 
 
 def test_a_run_is_one_mark_however_long_and_lines_stay():
@@ -120,20 +117,14 @@ def test_digests_name_the_content(tmp_path):
     path.write_text("- plan\n- ZIP CODE\n- seat\n")
     same = PolicyConfig(kind="keywords", file=str(path))
     assert first.digest == same.digest
+    resolved = first.model_dump(mode="json")
+    assert set(resolved) == {"kind", "file", "digest"}
     path.write_text("- plan\n")
+    assert PolicyConfig.parse(resolved).digest == first.digest, "the file is not read again"
     assert PolicyConfig(kind="keywords", file=str(path)).digest != first.digest
     with pytest.raises(ConfigError, match=r"policy.digest is '.*put its public file back"):
         make_policy(first)
     assert len({PolicyConfig(kinds=kinds).digest for kinds in (KINDS, KINDS[:2])}) == 2
-
-
-def test_a_resolved_policy_needs_no_file_to_be_read_again(tmp_path):
-    path = tmp_path / "words.yaml"
-    path.write_text("- seat\n")
-    written = PolicyConfig(kind="keywords", file=str(path)).model_dump(mode="json")
-    assert set(written) == {"kind", "file", "digest"}
-    path.unlink()
-    assert PolicyConfig.parse(written).digest == written["digest"]
 
 
 def test_a_classifier_is_trained_on_the_declared_file(tmp_path):
@@ -176,4 +167,4 @@ def test_files_without_phrases_are_refused(content, tmp_path):
     path = tmp_path / "words.yaml"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"policy.file "):
-        KeywordPolicy(read_keywords(str(path)))
+        PolicyConfig.parse({"kind": "keywords", "file": str(path)})

@@ -223,7 +223,7 @@ def test_a_writer_that_died_goes_on_behind_its_last_part(
     assert sampled == [0, 1, 2]
     sampled.clear()
     told: list[int] = []
-    counts = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=2, source=source, told=told.append)
+    counts = write_samples(tiny_base, prompts(CELLS), CONFIG, CODES, out, actors=2, source=source, progress=told.append)
     assert sampled == ([2] if named else [0, 1, 2])
     assert counts == replace(first[1], source=source)
     assert pq.read_table(out).equals(pq.read_table(first[0]))

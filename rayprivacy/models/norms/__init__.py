@@ -7,14 +7,10 @@ any weighted sum of them come without a second pass, and without ever holding on
 Source: Bu, Wang, Zha & Karypis 2023, "Differentially Private Optimization on Large Model at Small Cost" (book-keeping);
 the norm of a sum of outer products by Gram matrices is Goodfellow 2015 and Li et al. 2022 ("ghost clipping").
 
-    recorder      what a caller uses: records a forward pass, then norms, then weighted sums
-    gradient_tap  the piece of the autograd graph that hands over a module's input and output gradient
-    rules         module kinds whose gradients are known; everything else is refused
-    rms           which RMSNorm classes compute what the rule assumes
-    terms         gradients as data: outer products, or the gradients themselves; `rows` for embeddings
-    parameter     all terms of one parameter: tied and repeated weights
-    weights       the coefficients of a weighted sum
-    products      matrix products with float32 results
+    recorder   what a caller uses: records a forward pass, then norms, then weighted sums
+    rules      module kinds whose gradients are known; everything else is refused
+    terms      gradients as data, and the coefficients of a weighted sum
+    parameter  all terms of one parameter: tied and repeated weights
 """
 
 from rayprivacy.models.norms.recorder import Recorder

@@ -12,9 +12,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.rows import Rows
-from rayprivacy.models.norms.terms import Dense, Outer
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.terms import Dense, Outer, Rows, Weights
 
 MARGIN = 2 * torch.finfo(torch.float32).eps  # steps of rounding that are added to squared norms, see `terms`
 
@@ -23,17 +21,11 @@ Term = Dense | Outer | Rows
 
 @dataclass(frozen=True, repr=False)
 class ParameterGradient:
-    """Gradients of one parameter for every unit, summed over all of its uses in one forward pass.
+    """Gradients of one parameter for every unit, summed over all of its uses in one forward pass."""
 
-    Attributes:
-        dense: whole gradients; where they are there, they hold everything, and the other two are None.
-        outer: what linear layers contribute, all of their positions side by side.
-        rows: what embeddings contribute, all of their rows one after the other.
-    """
-
-    dense: Dense | None
-    outer: Outer | None
-    rows: Rows | None
+    dense: Dense | None  # whole gradients; where they are there, they hold everything, and the other two are None
+    outer: Outer | None  # what linear layers contribute, all of their positions side by side
+    rows: Rows | None  # what embeddings contribute, all of their rows one after the other
 
     @staticmethod
     def of(terms: list[Term], rows_per_unit: int) -> "ParameterGradient":

@@ -14,21 +14,19 @@ notice. The rows of one unit are consecutive. The losses of different rows must 
 the batch, say, would make one row's gradient depend on another's.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.models.norms.gradient_tap import Use, tap
 from rayprivacy.models.norms.parameter import ParameterGradient, Term
-from rayprivacy.models.norms.rules import rules_of
-from rayprivacy.models.norms.terms import Outer
-from rayprivacy.models.norms.weights import Weights
+from rayprivacy.models.norms.rules import Use, rules_of
+from rayprivacy.models.norms.terms import Outer, Weights
 
 
 class Recorder:
@@ -39,11 +37,7 @@ class Recorder:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Find the rules.
-
-        Raises:
-            ConfigError: a module with trainable parameters has no rule; the message names the kinds.
-        """
+        """Find the rules; a module with trainable parameters that has none is refused, by its kind."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._rules = rules_of(model)
         self._terms: dict[nn.Parameter, list[Term]] = {}
@@ -61,13 +55,9 @@ class Recorder:
             yield
 
     def differentiate(self, losses: Tensor) -> None:
-        """Compute the gradients of the recorded outputs; frees the graph.
+        """Compute the gradients of the recorded outputs by the losses of rows, [rows]; frees the graph.
 
-        Args:
-            losses: one per row, [rows]; rows must be the first axis of every recorded module's input.
-
-        Raises:
-            ConfigError: losses are no vector, nothing was recorded, or a module lost the axis of the rows.
+        Rows must be the first axis of every recorded module's input.
         """
         if losses.dim() != 1:
             raise ConfigError(f"the losses have shape {list(losses.shape)}: return one loss per row, unreduced.")
@@ -81,11 +71,7 @@ class Recorder:
 
     @torch.no_grad()
     def squared_norms(self, rows_per_unit: int) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters].
-
-        Raises:
-            ConfigError: the rows are not a multiple of `rows_per_unit`.
-        """
+        """Squared norm of each unit's gradient by each parameter, or a little more: float64 [units, parameters]."""
         if rows_per_unit < 1 or self._rows % rows_per_unit:
             raise ConfigError(f"rows_per_unit is {rows_per_unit} for {self._rows} rows: give a divisor of the rows.")
         columns = []
@@ -100,10 +86,8 @@ class Recorder:
     def weighted_sums(self, coefficients: Tensor) -> dict[nn.Parameter, Callable[[], Tensor]]:
         """Functions that return sum_u c_u g_u by each parameter, once, and free what they held.
 
-        A unit of coefficient 0 takes no part, be its gradient NaN or infinite. A parameter that was not used has zeros.
-
-        Args:
-            coefficients: float32 [units], or [units, parameters].
+        Coefficients are float32 [units], or [units, parameters]. A unit of coefficient 0 takes no part, be its gradient
+        NaN or infinite. A parameter that was not used has zeros.
         """
         gradients = self._gradients
         self._gradients = {}
@@ -117,7 +101,11 @@ class Recorder:
         }
 
     def _note(self, use: Use) -> None:
-        _check_rows(use, self._rows)
+        if {len(use.gradient), len(use.input)} != {self._rows}:
+            raise ConfigError(
+                f"{type(use.module).__name__} has an output of shape {list(use.gradient.shape)} for {self._rows} rows,"
+                " so the rows cannot be told apart: pass position_ids (and token_type_ids) of shape [rows, tokens]."
+            )
         for parameter, term in self._rules[use.module](use):
             kept = term.dense() if isinstance(term, Outer) and term.short else term
             self._terms.setdefault(parameter, []).append(kept)
@@ -126,14 +114,14 @@ class Recorder:
     def _hooks(self, edges: list[GradientEdge]) -> Iterator[None]:
         """Tap the outputs of the modules with rules, and note where they are in the graph."""
 
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor | None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> Tensor | None:
             inputs = [*args, *kwargs.values()]
             if len(inputs) != 1:
                 raise ConfigError(f"{type(module).__name__} was called with {len(inputs)} inputs: its rule knows one.")
             if not output.requires_grad:
                 return None
             edges.append(get_gradient_edge(output))
-            return tap(module, inputs[0], output, self._note)
+            return cast(Tensor, _Tap.apply(output, inputs[0].detach(), module, self._note))  # type: ignore[no-untyped-call]
 
         handles = [module.register_forward_hook(hook, with_kwargs=True) for module in self._rules]
         try:
@@ -143,13 +131,25 @@ class Recorder:
                 handle.remove()
 
 
-def _check_rows(use: Use, rows: int) -> None:
-    shape = list(use.gradient.shape)
-    if shape[0] != rows or use.input.shape[0] != rows:
-        raise ConfigError(
-            f"{type(use.module).__name__} has an output of shape {shape} for {rows} rows, so the rows cannot be told"
-            " apart: pass position_ids (and token_type_ids) of shape [rows, tokens]."
-        )
+class _Tap(torch.autograd.Function):
+    """Passes a module's output and its gradient through, and reports the gradient with the module's input.
+
+    Why an autograd node rather than two lists kept by forward hooks: what a node saves is packed, dropped and
+    recomputed like everything else in the graph, so activation checkpointing keeps its saving of memory, and the input
+    arrives in the backward pass together with the gradient that belongs to it, of which not all need be kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, input: Tensor, module: nn.Module, report: Callable[[Use], None]) -> Tensor:
+        ctx.save_for_backward(input)
+        ctx.module = module
+        ctx.report = report
+        return output.detach()  # not a view for autograd, so a model may go on to change it in place
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.report(Use(ctx.module, ctx.saved_tensors[0], gradients[0]))
+        return gradients[0], None, None, None
 
 
 def _sum(parameter: nn.Parameter, held: list[ParameterGradient | None], weights: Weights) -> Tensor:

@@ -2,8 +2,9 @@
 
     Outer   sum over positions s of left[u, s] right[u, s]^T    linear layers
     Dense   the gradient itself                                 biases, norms, layers that are small for their length
+    Rows    a few rows of a matrix, zero elsewhere              embeddings
 
-and, in `rows`, what embeddings have. The squared norm of a sum of outer products comes from two Gram matrices,
+The squared norm of a sum of outer products comes from two Gram matrices,
 
     || sum_s l_s r_s^T ||^2 = sum_{s,t} (l_s . l_t) (r_s . r_t),
 
@@ -18,13 +19,10 @@ Rounding. What is summed up must not be longer than the norm that it was clipped
   Norms were taken of round(l_s), and c round(l_s) and round(c l_s) are both within u c ||l_s|| of c l_s. So the sum is
   longer than c times its norm by at most 2 u c sum_s ||l_s|| ||r_s||, up to terms of order u^2, for which the bound
   uses 2 u (1 + 2 u): the norm that is handed out is the norm of the sum plus `rounding` = 2 u (1 + 2 u) times `length`.
-
-Matrix products with float32 sums, for operands of any precision.
-
-A sum over a batch that is rounded to bfloat16 on the way can exceed the clipping norm by far more than one example's
-rounding error: the running sum, not the example, sets the size of the error. So every sum over positions or units is
-accumulated and returned in float32. Operands in lower precision are multiplied as they are on a GPU (products of two
-bfloat16 numbers are exact in float32), and are copied to float32 elsewhere.
+- A sum over a batch that is rounded to bfloat16 on the way can exceed the clipping norm by far more than one example's
+  rounding error: the running sum, not the example, sets the size of the error. So every sum over positions or units is
+  accumulated and returned in float32. Operands in lower precision are multiplied as they are on a GPU (products of two
+  bfloat16 numbers are exact in float32), and are copied to float32 elsewhere.
 """
 
 from dataclasses import dataclass
@@ -32,7 +30,33 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rayprivacy.models.norms.weights import Weights
+
+@dataclass(frozen=True, repr=False)
+class Weights:
+    """Coefficients float32 [kept units]; `kept` are their indices, None if every unit takes part.
+
+    Units of coefficient 0 are left out, not multiplied: 0 times NaN is NaN, and would poison everybody's sum.
+    """
+
+    values: Tensor
+    kept: Tensor | None
+
+    @staticmethod
+    def of(coefficients: Tensor) -> "Weights":
+        """From float32 coefficients [units]."""
+        nonzero = coefficients != 0
+        if bool(nonzero.all()):
+            return Weights(coefficients, None)
+        kept = nonzero.nonzero().squeeze(1)
+        return Weights(coefficients[kept], kept)
+
+    def select(self, operand: Tensor) -> Tensor:
+        """The units of [units, ...] that take part."""
+        return operand if self.kept is None else operand[self.kept]
+
+    def scale(self, operand: Tensor) -> Tensor:
+        """The units of [units, positions, width] that take part, times their coefficients, float32."""
+        return self.select(operand).float() * self.values[:, None, None]
 
 
 def batched_product(left: Tensor, right: Tensor) -> Tensor:
@@ -123,8 +147,8 @@ class Outer:
         early = self._gram(slice(half), slice(half))
         every = self._gram(slice(None), slice(half, None))
         across, late = every[:, :half], every[:, half:]
-        squared = _total(early) + _total(late) + 2 * _total(across)
-        return squared, _lengths(early) + _lengths(late)
+        sums = [gram.sum((1, 2), dtype=torch.float64) for gram in (early, late, across)]
+        return sums[0] + sums[1] + 2 * sums[2], _lengths(early) + _lengths(late)
 
     def _gram(self, these: slice, those: slice) -> Tensor:
         """Inner products [units, these, those] of the outer products at these positions with those."""
@@ -140,10 +164,55 @@ class Outer:
         return add_product(total, left.flatten(0, 1).T, right.flatten(0, 1))
 
 
-def _total(gram: Tensor) -> Tensor:
-    return gram.sum((1, 2), dtype=torch.float64)
-
-
 def _lengths(gram: Tensor) -> Tensor:
     """Sums of the norms of a Gram matrix' vectors, float64 [units]."""
     return gram.diagonal(dim1=1, dim2=2).sqrt().sum(1, dtype=torch.float64)
+
+
+@dataclass(frozen=True, repr=False)
+class Rows:
+    """Float32 rows right[u, s] in row ids[u, s] of a matrix of `shape` [vocabulary, width] that is zero elsewhere.
+
+    A token that occurs twice is one row: in rows `by_unit`, those of the same unit and id have been added into the
+    first of them, and the others are zero.
+    """
+
+    ids: Tensor
+    right: Tensor
+    shape: torch.Size
+
+    def by_unit(self, rows: int) -> "Rows":
+        """Gradients of units of `rows` rows each; required before anything below."""
+        units = len(self.ids) // rows
+        ids = self.ids.reshape(units, -1)
+        numbers = torch.arange(units, device=ids.device)[:, None] * self.shape[0] + ids
+        found, which = numbers.flatten().unique(return_inverse=True)
+        order = torch.arange(which.numel(), device=ids.device)
+        first = torch.empty_like(found).scatter_reduce_(0, which, order, "amin", include_self=False)
+        flat = self.right.flatten(0, 1).float()
+        added = torch.zeros_like(flat).index_add_(0, first[which], flat)
+        return Rows(ids, added.view(*ids.shape, -1), self.shape)
+
+    def squared(self) -> tuple[Tensor, Tensor]:
+        """Squared norms, float64 [units], and the sum of the rows' norms [units]."""
+        lengths = torch.linalg.vector_norm(self.right, dim=2, dtype=torch.float64)
+        return torch.linalg.vecdot(lengths, lengths), lengths.sum(1)
+
+    def inner(self, outer: Outer) -> Tensor:
+        """Inner products [units] with outer products of a tied weight: sum_{s,t} left_s[id_t] (right_s . right_t)."""
+        positions = outer.left.shape[1]
+        picked = outer.left.gather(2, self.ids[:, None].expand(-1, positions, -1))
+        right = outer.right.to(torch.float32)
+        return batched_product(right, self.right.transpose(1, 2)).mul_(picked).sum((1, 2), dtype=torch.float64)
+
+    def add_to(self, dense: Dense) -> Dense:
+        """The sum with gradients [units, *shape], which are changed in place."""
+        for gradient, ids, right in zip(dense.values, self.ids, self.right, strict=True):
+            gradient.index_add_(0, ids, right)
+        return dense
+
+    def add_sum(self, total: Tensor | None, weights: Weights) -> Tensor:
+        """The weighted sum over units, float32 of `shape`, added to `total` in place if there is one."""
+        if total is None:
+            total = self.right.new_zeros(self.shape)
+        return total.index_add_(0, weights.select(self.ids).flatten(), weights.scale(self.right).flatten(0, 1))
