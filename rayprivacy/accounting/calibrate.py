@@ -86,10 +86,8 @@ class _Enough:
 
     def __call__(self, sigma: float) -> bool:
         if self.least < sigma < self.most:
-            if self.cost(sigma) <= self.epsilon:
-                self.most = sigma
-            else:
-                self.least = sigma
+            enough = self.cost(sigma) <= self.epsilon
+            self.least, self.most = (self.least, sigma) if enough else (sigma, self.most)
         return sigma >= self.most
 
 
@@ -206,10 +204,7 @@ def _bisect(enough: Callable[[float], bool], low: float, high: float) -> float:
     """The least sigma between two that is enough, to within a factor of 1 + 1e-4 and from above."""
     while high > low * (1 + _TOLERANCE):  # invariant: high is enough, and low is not or is out of range
         middle = math.sqrt(low * high)
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

@@ -84,11 +84,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def show(value: Any) -> str:
-    """A value for an error message, short whatever it is.
-
-    >>> show(10**5000)
-    'an integer of 16610 bits'
-    """
+    """A value for an error message, short whatever it is."""
     if isinstance(value, int) and value.bit_length() > 64:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, int | float | str | None):
@@ -167,13 +163,10 @@ def _is_number(value: Any) -> bool:
 class MetricLocalDpEvent(DpEvent):  # type: ignore[misc]
     """`tokens` tokens, each sanitised with metric local privacy `epsilon` per unit of distance.
 
-    Attributes:
-        epsilon: per token and unit of distance.
-        diameter: the largest distance between two tokens of the public vocabulary, or what takes its place where the
-            bound of a token was computed exactly: that bound divided by epsilon.
-        tokens: public bound on the tokens of a document, or of all documents of a user together.
-        keep_cost: ln(1/p) of SanText+, for each token; 0 where every token is protected.
-        sensitive: digest of the public list of words that are protected; empty where all are.
+    `diameter` is the largest distance between two tokens of the public vocabulary, or, where the bound of a token was
+    computed exactly, that bound divided by epsilon. `tokens` bounds those of a document, or of all documents of a user
+    together. `keep_cost` is ln(1/p) of SanText+, for each token, and `sensitive` the digest of the public list of words
+    that are protected: 0 and empty where all are.
     """
 
     epsilon: float

@@ -125,14 +125,10 @@ def _classic(lines: Sequence[tuple[DpEvent, int]], delta: float) -> float:
 
 @dataclass(frozen=True)
 class PhraseReport:
-    """What phrases cost by the number of shards they occur in.
+    """The epsilon of phrases: of one in the most shards that the public bound allows, of the worst, and on average.
 
-    Attributes:
-        at_bound: epsilon of a phrase in the most shards that the public bound allows; the only public figure.
-        worst: epsilon of the phrase that occurs in most shards.
-        average: mean epsilon over the phrases.
-        histogram: pairs (shards, number of phrases that occur in that number of shards).
-        releasable: False: all figures but `at_bound` are counted in private text and must not leave unless charged.
+    `at_bound` is the only public figure. All others are counted in private text and must not leave unless charged,
+    hence not `releasable`; `histogram` has pairs (shards, number of phrases that occur in that number of shards).
     """
 
     at_bound: float

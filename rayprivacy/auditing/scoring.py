@@ -1,19 +1,17 @@
-"""The loss of a causal language model on texts, in batches; what texts have in common is read once.
+"""Losses of models on the users of a run: the scorer, the members and non-members who are scored, and shadow models.
 
 Ten thousand candidates share a sentence and differ in its last words. The model reads the common tokens once, its keys
 and values are copied for each batch, and only the rest is computed anew. Rows are padded on the right, which a causal
 model never looks at from the left.
 
-Members and non-members of a run: users or records with their texts, drawn by key from its private shards.
+Users or records are drawn by key from the private shards. Held-out users were left out by a coin of their own, so they
+differ from training users by nothing else, which is what a membership test needs. Which units are drawn depends on the
+key alone; nothing here prints what it holds.
 
-Held-out users were left out by a coin of their own, so they differ from training users by nothing else, which is what a
-membership test needs. Which units are drawn depends on the key alone; nothing here prints what it holds.
-
-Shadow models: trained like the audited one, on halves of the users that are known; what stronger attacks learn from.
-
-Shadows come in pairs, and a pair splits the users between them by a keyed coin. So each user is in half of the shadows
-and out of the others. They differ from the audited model in one thing: it saw all training users, and each of them half
-of all users, held-out ones among them.
+Shadow models are trained like the audited one, on halves of the users that are known. They come in pairs, and a pair
+splits the users between them by a keyed coin. So each user is in half of the shadows and out of the others. They differ
+from the audited model in one thing: it saw all training users, and each of them half of all users, held-out ones among
+them.
 """
 
 import copy
@@ -39,7 +37,9 @@ from rayprivacy.corpus.manifest import MANIFEST, part_tables, read_manifest
 from rayprivacy.models.backbone import Backbone
 
 Array = npt.NDArray[np.float64]
-Row = Mapping[str, Any]
+AuditedRow = Mapping[str, Any]
+Mask = npt.NDArray[np.bool_]
+_OWN_VARIANCES_FROM = 64  # shadows; below it LiRA estimates one variance for all users
 _LEAST_SHARED = 4  # tokens; below it copying keys and values costs more than reading them again
 
 
@@ -134,10 +134,10 @@ class ScoredModel(Protocol):
     def folder(self) -> str:
         """Of the model in the run directory."""
 
-    def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
+    def totals(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> tuple[Array, Array]:
         """What the model loses on each row, in nats, and on how many tokens, or other parts, that is."""
 
-    def certainty(self, backbone: Backbone, rows: Sequence[Row]) -> Array:
+    def certainty(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> Array:
         """Figures of how sure the model is of what it says of each row, [rows, figures]; maybe none."""
 
 
@@ -148,22 +148,22 @@ class Scored:
     """
 
     folder: str
-    prefix: Callable[[Row], str]
-    text: Callable[[Row], str]
+    prefix: Callable[[AuditedRow], str]
+    text: Callable[[AuditedRow], str]
     max_tokens: int
     max_context: int | None = None
 
-    def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
+    def totals(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> tuple[Array, Array]:
         """What the model loses on each row, in nats, and on how many tokens."""
         scorer = ModelLoss(backbone, self.max_tokens, max_context=self.max_context)
         return scorer.totals([self.text(row) for row in rows], [self.prefix(row) for row in rows])
 
-    def certainty(self, backbone: Backbone, rows: Sequence[Row]) -> Array:
+    def certainty(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> Array:
         """None: a language model is attacked by its losses alone."""
         return np.empty((len(rows), 0))
 
 
-def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], rows: Sequence[Row]) -> Array:
+def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], rows: Sequence[AuditedRow]) -> Array:
     """What all models of a release together lose on each row, in nats per token."""
     parts = [model.totals(backbone, rows) for model, backbone in zip(models, backbones, strict=True)]
     loss, tokens = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
@@ -171,10 +171,10 @@ def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], r
 
 
 @dataclass(frozen=True, repr=False)
-class Drawn:
+class AuditedUnit:
     """One user or record that the audit looks at, by its first rows with text and labels; it does not print itself."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[AuditedRow, ...]
 
     @property
     def user(self) -> str:
@@ -206,11 +206,11 @@ class Population:
                 " users with: make a new run with a larger corpus.holdout, and audit that."
             )
 
-    def members(self, most: int, records: int) -> list[Drawn]:
+    def members(self, most: int, records: int) -> list[AuditedUnit]:
         """At most `most` training units, each with its first `records` rows."""
         return self._drawn(map(self._kept, self._training()), most, records)
 
-    def others(self, most: int, records: int) -> list[Drawn]:
+    def others(self, most: int, records: int) -> list[AuditedUnit]:
         """At most `most` held-out units, likewise."""
         return self._drawn(map(self._kept, part_tables(self.shards, HOLDOUT)), most, records)
 
@@ -236,24 +236,20 @@ class Population:
         for part in range(len(read_manifest(self.shards).parts)):
             yield from part_tables(self.shards, part)
 
-    def _kept(self, table: pa.Table) -> list[Row]:
+    def _kept(self, table: pa.Table) -> list[AuditedRow]:
         return [row for row in table.to_pylist() if row["user"] not in self.left_out]
 
-    def _drawn(self, parts: Iterable[list[Row]], most: int, records: int) -> list[Drawn]:
+    def _drawn(self, parts: Iterable[list[AuditedRow]], most: int, records: int) -> list[AuditedUnit]:
         units = (unit for rows in parts for unit in self._units(rows, records))
         return [drawn for _, drawn in heapq.nsmallest(most, units, key=lambda unit: unit[0])]
 
-    def _units(self, rows: list[Row], records: int) -> Iterator[tuple[int, Drawn]]:
+    def _units(self, rows: list[AuditedRow], records: int) -> Iterator[tuple[int, AuditedUnit]]:
         if self.unit is PrivacyUnit.RECORD:
             for row in rows:
-                yield self.key.integer("audit", row["user"], row["text"]), Drawn((row,))
+                yield self.key.integer("audit", row["user"], row["text"]), AuditedUnit((row,))
             return
         for user, own in groupby(rows, key=lambda row: str(row["user"])):
-            yield self.key.integer("audit", user), Drawn(tuple(own)[:records])
-
-
-Mask = npt.NDArray[np.bool_]
-_OWN_VARIANCES_FROM = 64  # shadows; below it LiRA estimates one variance for all users
+            yield self.key.integer("audit", user), AuditedUnit(tuple(own)[:records])
 
 
 @dataclass(frozen=True)

@@ -48,15 +48,11 @@ _drawing = threading.Lock()  # a lease tells processes apart, not threads of one
 
 @dataclass(frozen=True)
 class Asked:
-    """What a release reads and what it asks of it, each by its digest.
+    """What a release reads and what it asks of it: the keyed digest of the private rows, and that of the question.
 
     The same question is served the stored answer, whatever it comes to on another machine. So whatever can change the
     answer and is neither in the corpus, nor a parameter of the mechanism, nor in the release id, belongs to the
     question: what is asked of a row, the public models that read it, and how. All of that is public.
-
-    Attributes:
-        corpus: keyed digest of the private rows (`ShardManifest.corpus_digest`).
-        question: digest of the question.
     """
 
     corpus: str
@@ -100,8 +96,6 @@ class VoteManifest:
 
     A retried task can hand in a teacher's votes twice, a lost one not at all. Twice doubles one user's influence, and a
     missing one makes the number of votes depend on the data; the sensitivity covers neither.
-
-    >>> VoteManifest((2, 0, 1)).check(3)
     """
 
     teachers: tuple[int, ...]

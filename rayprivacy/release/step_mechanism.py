@@ -365,20 +365,12 @@ def prefix_strategy(bands: int, steps: int) -> tuple[float, ...]:
 
 
 def step_factors(strategy: tuple[float, ...], steps: int) -> list[float]:
-    """For each step the standard deviation of its noise, (C^-1 z)_t, for standard normal z: the rows' lengths.
-
-    >>> step_factors((1.0,), 3)
-    [1.0, 1.0, 1.0]
-    """
+    """For each step the standard deviation of its noise, (C^-1 z)_t, for standard normal z: the rows' lengths."""
     return [float(each) for each in np.sqrt(np.cumsum(np.square(_inverse(np.array(strategy), steps))))]
 
 
 def prefix_error(strategy: tuple[float, ...], steps: int) -> float:
-    """Root mean square, over all T prefix sums, of their noise for standard normal z.
-
-    >>> prefix_error(prefix_strategy(8, 200), 200) < 0.45 * prefix_error((1.0,), 200)
-    True
-    """
+    """Root mean square, over all T prefix sums, of their noise for standard normal z."""
     sums = np.cumsum(_inverse(np.array(strategy), steps))
     return math.sqrt(float((np.arange(steps, 0, -1) * sums**2).sum()) / steps)
 
