@@ -15,7 +15,7 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.private import Seal
 from rayprivacy.evaluation.embeddings import DIMENSIONS, LAYERS, TOKENS, Matrix, embed, open_base, open_embedding
 from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows, has_mauve
-from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, Row, paired
+from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, FigureRow, Measured, paired
 from rayprivacy.evaluation.language import BLEU_TEXTS
 from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
 from rayprivacy.evaluation.settings import SCORED, EvaluationConfig
@@ -45,7 +45,7 @@ def evaluate(
     progress: Callable[[str], None] = lambda stage: None,
     opened: Mapping[str, Backbone] | None = None,
     searched: Iterable[Sequence[str]] | None = None,
-) -> dict[str, Any]:
+) -> Measured:
     """Measure everything; the answer has sizes, settings, notes and a list of rows, marked `releasable: False`.
 
     Args:
@@ -93,7 +93,7 @@ def evaluate(
     return _answer(rows, sizes, drawn, (real, synthetic, holdout), config)
 
 
-def _fidelity_rows(drawn: DrawnTexts, features: Mapping[str, Features], config: EvaluationConfig) -> list[Row]:
+def _fidelity_rows(drawn: DrawnTexts, features: Mapping[str, Features], config: EvaluationConfig) -> list[FigureRow]:
     target = {name: each.real[drawn.target] for name, each in features.items()}
 
     def against(other: dict[str, Matrix], texts: Texts, places: Indexes) -> Any:
@@ -110,7 +110,7 @@ def _fidelity_rows(drawn: DrawnTexts, features: Mapping[str, Features], config: 
 
 def _downstream_rows(
     real: Texts, synthetic: Texts, holdout: Texts | None, config: EvaluationConfig
-) -> tuple[list[Row], dict[str, int]]:
+) -> tuple[list[FigureRow], dict[str, int]]:
     """Tested on the held-out texts, or without them on the second half of the real users."""
     train, test = real, holdout
     if test is None:
@@ -126,12 +126,12 @@ def _downstream_rows(
 
 
 def _answer(
-    rows: list[Row],
+    rows: list[FigureRow],
     sizes: dict[str, int],
     drawn: DrawnTexts,
     given: tuple[Texts, Texts, Texts | None],
     config: EvaluationConfig,
-) -> dict[str, Any]:
+) -> Measured:
     names = ("real", "synthetic", "holdout")
     return {
         "schema_version": _SCHEMA_VERSION,

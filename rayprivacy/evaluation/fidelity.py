@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure
 
 Matrix = npt.NDArray[np.floating]
 Shares = npt.ArrayLike
@@ -208,7 +208,7 @@ def _means(found: list[Balls], users: tuple[Users, Users], seed: int) -> dict[st
     }
 
 
-def fidelity_rows(synthetic: Fidelity, reference: Fidelity | None) -> list[Row]:
+def fidelity_rows(synthetic: Fidelity, reference: Fidelity | None) -> list[FigureRow]:
     """A row for each figure, with what each embedding says."""
     rows = []
     for name, better in BETTER.items():
@@ -220,5 +220,5 @@ def fidelity_rows(synthetic: Fidelity, reference: Fidelity | None) -> list[Row]:
             for each, figures in synthetic.by_embedding.items()
         }
         other = None if reference is None else reference.average[name]
-        rows.append(Row("fidelity", name, better, synthetic.average[name], other, embeddings))
+        rows.append(FigureRow("fidelity", name, better, synthetic.average[name], other, embeddings))
     return rows

@@ -24,6 +24,7 @@ REPLICATES = 1000
 LEVEL = 0.95
 _BLOCK = 100
 Better = Literal["higher", "lower", "near"]
+Measured = dict[str, Any]  # figures as JSON values
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _replicates(above: npt.NDArray[np.float64], below: npt.NDArray[np.float64], 
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """One figure of a group, such as fidelity, of synthetic text and of real text of other users.
 
     The latter is the best that can be hoped for, and is None without such users. `better` says whether a higher or
@@ -79,9 +80,9 @@ class Row:
     reference: Figure | None = None
     by_embedding: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Measured:
         """As JSON, without what it does not have."""
-        found: dict[str, Any] = {"group": self.group, "name": self.name, "better": self.better}
+        found: Measured = {"group": self.group, "name": self.name, "better": self.better}
         for side, figure in (("synthetic", self.synthetic), ("reference", self.reference)):
             found[side] = None if figure is None else figure.value
             if figure is not None and figure.low is not None:
@@ -96,10 +97,10 @@ def paired(
     better: Mapping[str, Better],
     synthetic: Mapping[str, Figure | float],
     reference: Mapping[str, Figure | float] | None,
-) -> list[Row]:
+) -> list[FigureRow]:
     """A row for each figure that `better` names, in its order."""
     return [
-        Row(group, name, wanted, _figure(synthetic.get(name)), _figure((reference or {}).get(name)))
+        FigureRow(group, name, wanted, _figure(synthetic.get(name)), _figure((reference or {}).get(name)))
         for name, wanted in better.items()
         if name in synthetic or name in (reference or {})
     ]

@@ -30,7 +30,7 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.figures import Figure, mean_figure
+from rayprivacy.evaluation.figures import Figure, Measured, mean_figure
 from rayprivacy.evaluation.settings import SCORED
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
@@ -132,7 +132,7 @@ def word_counts(texts: Sequence[str]) -> list[int]:
     return [len(text.split()) for text in texts]
 
 
-def length_summary(texts: Sequence[str]) -> dict[str, Any]:
+def length_summary(texts: Sequence[str]) -> Measured:
     """Mean, percentiles and histogram of the words per text; the last bin is open. No texts: all zero."""
     words = word_counts(texts)
     p5, p50, p95 = np.percentile(words or [0], [5, 50, 95])
@@ -221,13 +221,13 @@ def _nll(head: torch.Tensor, examples: tuple[torch.Tensor, torch.Tensor]) -> tor
 
 def perplexity_figures(
     nll: Mapping[str, _Numbers], tokens: _Numbers, users: npt.NDArray[np.int64], seed: int = 0
-) -> dict[str, Any]:
+) -> Measured:
     """Perplexity of each model, and of each over that of the base, with 95% intervals where there are two users.
 
     `nll` holds by model the negative log-likelihood of each piece of text in nats, summed over its `tokens`, [pieces].
     Both models of a ratio in `over_base` are resampled together.
     """
-    found: dict[str, Any] = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
+    found: Measured = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
     for name, sums in nll.items():
         found["perplexity"][name] = perplexity(float(sums.sum()), int(tokens.sum()))
         if interval := _interval(mean_figure(sums / tokens, users, seed, tokens)):

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.evaluation.fidelity import nearest_distances
-from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure, paired
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure, paired
 from rayprivacy.evaluation.language import normal_words
 from rayprivacy.evaluation.texts import Texts, sample
 
@@ -138,7 +138,7 @@ class Features:
     holdout: _Matrix | None
 
 
-def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[Row]:
+def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[FigureRow]:
     """Copied words of synthetic and of held-out texts (the control), in all real texts, given in blocks.
 
     Texts of fewer than `GRAM` words count in the longest runs only.
@@ -161,7 +161,7 @@ def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure]:
 
 def distance_rows(
     features: Mapping[str, Features], synthetic: Texts, holdout: Texts | None, seed: int = 0
-) -> list[Row]:
+) -> list[FigureRow]:
     """_Distances to the nearest real text: quantiles, their ratio to the held-out ones, and which side is nearer."""
     ours = {name: nearest_distances(each.synthetic, each.real) for name, each in features.items()}
     theirs = {
@@ -170,28 +170,28 @@ def distance_rows(
     rows = [row for quantile in _QUANTILES for row in _quantile_rows(quantile, ours, theirs)]
     mean = mean_figure(np.mean(list(ours.values()), axis=0), synthetic.users, seed)
     if holdout is None:
-        return [*rows, Row(_GROUP, "nearest_distance_mean", "near", mean)]
+        return [*rows, FigureRow(_GROUP, "nearest_distance_mean", "near", mean)]
     control = mean_figure(np.mean(list(theirs.values()), axis=0), holdout.users, seed)
     nearer = _nearer_rows(features, synthetic, seed)
-    return [*rows, Row(_GROUP, "nearest_distance_mean", "near", mean, control), *nearer]
+    return [*rows, FigureRow(_GROUP, "nearest_distance_mean", "near", mean, control), *nearer]
 
 
-def _quantile_rows(quantile: int, ours: Mapping[str, _Distances], theirs: Mapping[str, _Distances]) -> list[Row]:
+def _quantile_rows(quantile: int, ours: Mapping[str, _Distances], theirs: Mapping[str, _Distances]) -> list[FigureRow]:
     name = f"nearest_distance_p{quantile}"
     each = {key: {"synthetic": float(np.percentile(values, quantile))} for key, values in ours.items()}
     for key, values in theirs.items():
         each[key]["reference"] = float(np.percentile(values, quantile))
     mean = Figure(float(np.mean([values["synthetic"] for values in each.values()])))
     if not theirs:
-        return [Row(_GROUP, name, "near", mean, None, each)]
+        return [FigureRow(_GROUP, name, "near", mean, None, each)]
     other = float(np.mean([values["reference"] for values in each.values()]))
-    rows = [Row(_GROUP, name, "near", mean, Figure(other), each)]
+    rows = [FigureRow(_GROUP, name, "near", mean, Figure(other), each)]
     if other > 0:  # where held-out texts are themselves copies, a ratio says nothing
-        rows.append(Row(_GROUP, f"{name}_ratio", "near", Figure(mean.value / other), Figure(1.0)))
+        rows.append(FigureRow(_GROUP, f"{name}_ratio", "near", Figure(mean.value / other), Figure(1.0)))
     return rows
 
 
-def _nearer_rows(features: Mapping[str, Features], synthetic: Texts, seed: int) -> list[Row]:
+def _nearer_rows(features: Mapping[str, Features], synthetic: Texts, seed: int) -> list[FigureRow]:
     """Against equally many real and held-out texts; a tie counts for both."""
     votes = []
     for each in features.values():
@@ -201,4 +201,4 @@ def _nearer_rows(features: Mapping[str, Features], synthetic: Texts, seed: int) 
         gap = nearest_distances(each.synthetic, held) - nearest_distances(each.synthetic, real)
         votes.append((gap > 0) + 0.5 * (gap == 0))
     share = mean_figure(np.mean(votes, axis=0), synthetic.users, seed)
-    return [Row(_GROUP, "nearer_to_real", "near", share, Figure(0.5))]
+    return [FigureRow(_GROUP, "nearer_to_real", "near", share, Figure(0.5))]

@@ -18,7 +18,7 @@ All of them grow, or fall, with the number of texts: compare equal numbers, and 
 from collections import Counter
 from collections.abc import Sequence
 
-from rayprivacy.evaluation.figures import Better, Figure, Row, paired
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, paired
 from rayprivacy.evaluation.texts import DrawnTexts, Texts
 from rayprivacy.structures.trees import names
 
@@ -32,7 +32,7 @@ BETTER: dict[str, Better] = {
 }
 
 
-def tree_rows(drawn: DrawnTexts) -> list[Row]:
+def tree_rows(drawn: DrawnTexts) -> list[FigureRow]:
     """The figures of synthetic texts and of other real ones, each against the same real texts.
 
     There are none where a side has no trees. `tree_share` is the share of texts whose tree can be read.

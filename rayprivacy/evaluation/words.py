@@ -25,7 +25,7 @@ from sklearn.preprocessing import Normalizer
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.evaluation.embeddings import PATTERN, reducer
 from rayprivacy.evaluation.fidelity import jensen_shannon, total_variation
-from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure, paired
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure, paired
 from rayprivacy.evaluation.language import diversity, length_summary, public_perplexity, shared_words, word_counts
 from rayprivacy.evaluation.settings import EvaluationConfig
 from rayprivacy.evaluation.texts import DrawnTexts, Texts, sample
@@ -48,7 +48,7 @@ _TEXTS_PER_TOPIC = 5
 _STARTS = 4
 
 
-def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig) -> list[Row]:
+def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig) -> list[FigureRow]:
     """Compare words; perplexity is measured where there is a base model."""
     target = drawn.real.take(drawn.target).texts
     topics = Topics(target, config.seed)
