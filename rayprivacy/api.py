@@ -283,7 +283,7 @@ def evaluate(
             texts["--synthetic"],
             texts.get("--holdout"),
             config,
-            say=status.update,
+            progress=status.update,
             searched=text_blocks(real, "--real", config),
         )
     if out is not None:

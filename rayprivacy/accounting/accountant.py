@@ -1,32 +1,23 @@
-"""What a list of events costs at a given delta, by one of three accountants, always under add-or-remove-one.
+"""What events cost together at a delta, by one of three accountants; and plans, which are such lists of events.
 
 - `gdp`: exact, for Gaussian events only; a rule by which the ledger admits charges.
 - `rdp`: Renyi orders; takes every central event but mixtures; an upper bound.
 - `pld`: numerical privacy loss distributions; tight, but a claim only for a plan fixed in advance.
 
-Multipliers are normalised by the sensitivity before they get here, so the relation handed to dp-accounting is always
-ADD_OR_REMOVE_ONE (its RDP accountant forgets a factor 2 under REPLACE_ONE). Nothing is kept between calls: an exception
-inside an accountant can wipe what it had summed before. No accountant takes metric local privacy.
+All are under add-or-remove-one: multipliers are normalised by the sensitivity before they get here (and the RDP
+accountant of dp-accounting forgets a factor 2 under REPLACE_ONE). Nothing is kept between calls: an exception inside an
+accountant can wipe what it had summed before. No accountant takes metric local privacy.
 
 >>> from dp_accounting import SelfComposedDpEvent
 >>> round(epsilon([SelfComposedDpEvent(GaussianDpEvent(10.0), 100)], 1e-6), 3)
 4.887
-
-One plan, two accountants: the tight PLD figure where it can be computed and the Renyi figure beside it.
-
-Both are upper bounds for a plan fixed in advance, so the lesser is the plan's epsilon. Where an accountant has no
-figure, the note says why; when neither has one, that is an error.
-
 >>> figures([(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 1000)], 1e-5).rounded()
 {'pld': 1.83, 'rdp': 2.1}
 
-Plans: the list of mechanisms that a run will use, written down before it starts.
-
-A PLD figure is tight, and a claim only for mechanisms fixed in advance. So an account may be opened on a plan: it lists
-every mechanism with its count, its epsilon is computed once, and each charge must then be covered by a *line* of the
-plan, that is, cost no more than the line's mechanism whatever the corpus (`dominates`).
-
-A plan file is a YAML or JSON list of events as the ledger stores them:
+A *plan* lists the mechanisms that a run will use, before it starts, so that its PLD figure is a claim. An account may
+be opened on one: its epsilon is computed once, and each charge must then be covered by a *line* of the plan, that is,
+cost no more than the line's mechanism whatever the corpus (`dominates`). A plan file is a YAML or JSON list of events
+as the ledger stores them:
 
     - {kind: self-composed, count: 1000, event: {kind: gaussian, noise_multiplier: 40.0}}
     - {kind: poisson-sampled-gaussian, sampling_probability: 0.01, noise_multiplier: 1.0}
@@ -45,7 +36,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import yaml
 from dp_accounting.dp_event import (
     DpEvent,
@@ -57,31 +47,18 @@ from dp_accounting.dp_event import (
     SelfComposedDpEvent,
 )
 
-from rayprivacy.accounting.events import MetricLocalDpEvent, from_json, leaves, round_up, to_json, total
-from rayprivacy.accounting.gaussian import epsilon_of
+from rayprivacy.accounting.events import MetricLocalDpEvent, checked_leaves, from_json, round_up, to_json, total
+from rayprivacy.accounting.gaussian import check_delta, epsilon_of
 from rayprivacy.accounting.loss import pld_epsilon
-from rayprivacy.accounting.renyi import ORDERS, epsilon_at, rdp
+from rayprivacy.accounting.renyi import rdp_epsilon
 from rayprivacy.core.errors import ConfigError, EventError
 
 AccountantName = Literal["gdp", "rdp", "pld"]
 
 
 def gdp_cost(event: DpEvent) -> Fraction:
-    """The exact mu^2 of a composition of Gaussian events: the sum of count / sigma^2, sigma being the exact float.
-
-    Raises:
-        EventError: the event is invalid, or something in it is not plain Gaussian noise.
-    """
-    return total([_mu_squared(leaf) * times for leaf, times in leaves(from_json(to_json(event)))])
-
-
-def gdp_mu_squared(event: DpEvent) -> float:
-    """`gdp_cost` as a float, rounded up.
-
-    Raises:
-        EventError: as `gdp_cost`.
-    """
-    return round_up(gdp_cost(event))
+    """The exact mu^2 of a composition of Gaussian events: the sum of count / sigma^2, sigma being the exact float."""
+    return total([_mu_squared(leaf) * times for leaf, times in checked_leaves(event)])
 
 
 def total_mu_squared(events: Iterable[DpEvent]) -> float:
@@ -90,31 +67,18 @@ def total_mu_squared(events: Iterable[DpEvent]) -> float:
 
 
 def epsilon(events: Sequence[DpEvent], delta: float, accountant: AccountantName = "gdp") -> float:
-    """The epsilon that the events cost together at `delta`; infinite when one of them is non-private.
-
-    Raises:
-        EventError: an event is invalid, or the accountant cannot compose it.
-        ConfigError: delta is outside (0, 1), or the accountant is unknown.
-    """
+    """The epsilon of events together at `delta`; infinite with a non-private one, an error where there is none."""
     if accountant not in ("gdp", "rdp", "pld"):
         raise ConfigError(f"accountant is {accountant!r}: use 'gdp', 'rdp' or 'pld'.")
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
-    lines = [pair for event in events for pair in leaves(from_json(to_json(event)))]
+    check_delta(delta)
+    lines = [pair for event in events for pair in checked_leaves(event)]
     if any(type(leaf) is MetricLocalDpEvent for leaf, _ in lines):
         raise EventError("a metric-local event is no central guarantee: no accountant composes it.")
     if any(type(leaf) is NonPrivateDpEvent for leaf, _ in lines):
         return math.inf
     if accountant == "gdp":
         return epsilon_of(math.sqrt(total_mu_squared(events)), delta)
-    return pld_epsilon(lines, delta) if accountant == "pld" else _rdp_epsilon(events, delta)
-
-
-def _rdp_epsilon(events: Sequence[DpEvent], delta: float) -> float:
-    if not events:
-        return 0.0
-    costs = np.sum([rdp(event) for event in events], axis=0).tolist()
-    return min(epsilon_at(cost, order, delta) for order, cost in zip(ORDERS, costs, strict=True))
+    return pld_epsilon(lines, delta) if accountant == "pld" else rdp_epsilon(events, delta)
 
 
 def _mu_squared(leaf: DpEvent) -> Fraction:
@@ -125,7 +89,10 @@ def _mu_squared(leaf: DpEvent) -> Fraction:
 
 @dataclass(frozen=True)
 class Figures:
-    """Epsilon by each accountant that has one, and a note for each that has none."""
+    """Epsilon by each accountant that has one, and a note for each that has none.
+
+    All are upper bounds for a plan fixed in advance, so the lesser is the plan's epsilon.
+    """
 
     by: dict[str, float]
     notes: tuple[str, ...] = ()
@@ -141,7 +108,7 @@ class Figures:
 
 
 def figures(lines: Sequence[tuple[DpEvent, int]], delta: float) -> Figures:
-    """The epsilon of basic mechanisms with their counts, by PLD and by Renyi orders.
+    """The epsilon of basic mechanisms with their counts, by PLD and by Renyi orders; an error where both fail.
 
     For Renyi orders a mixture counts as its costlier stand-in `at_once`.
     """
@@ -190,7 +157,7 @@ def plan_lines(events: Sequence[DpEvent]) -> tuple[tuple[DpEvent, int], ...]:
     """The basic mechanisms of a plan with their counts, equal ones added up, in an order that depends on neither."""
     counts: dict[str, int] = {}
     for event in events:
-        for leaf, times in leaves(from_json(to_json(event))):
+        for leaf, times in checked_leaves(event):
             key = json.dumps(to_json(leaf), sort_keys=True)
             counts[key] = counts.get(key, 0) + times
     return tuple((from_json(json.loads(key)), counts[key]) for key in sorted(counts))
@@ -199,7 +166,7 @@ def plan_lines(events: Sequence[DpEvent]) -> tuple[tuple[DpEvent, int], ...]:
 def dominates(line: DpEvent, leaf: DpEvent) -> bool:
     """Whether a mechanism of a plan costs at least as much as another, at every delta and in any composition.
 
-    Less noise and more sampling cost more; not sampling costs as much as sampling always. Other kinds only cover
+    Less noise and more sampling cost more; not sampling costs as much as sampling always. Other kinds cover only
     themselves, and metric privacy covers nothing.
     """
     line, leaf = from_json(to_json(line)), from_json(to_json(leaf))

@@ -6,11 +6,10 @@
 >>> least_sigma(lambda sigma: 8 / sigma, 2.0)
 4.0
 
-A guess at the epsilon of sampled Gaussian steps, in no time: where a search for noise may look first.
-
-By a central limit theorem (Bu et al., 2020, "Deep Learning with Gaussian Differential Privacy") many sampled steps are
-about one Gaussian mechanism of mu^2 = sum of q^2 (exp(1 / sigma^2) - 1). **Never a claim**: it may be below the truth
-(1.618 where that is 1.828), which is why no accountant here uses it.
+A search may look first where a guess says. By a central limit theorem (Bu et al., 2020, "Deep Learning with Gaussian
+Differential Privacy") many sampled Gaussian steps are about one Gaussian mechanism of
+mu^2 = sum of q^2 (exp(1 / sigma^2) - 1). **Never a claim**: it may be below the truth (1.618 where that is 1.828),
+which is why no accountant here uses it.
 
 >>> round(guessed_epsilon([(0.01, 1.0, 1000)], 1e-5), 3)
 1.618
@@ -35,30 +34,24 @@ _MOST_SIGMA = 1e9
 _TOLERANCE = 1e-4
 _HARDLY = 1e-3  # how much further than a guess says, so that the other side is met
 _MOST_NARROWING = 8
+_MOST_SQUARE = 1e200
+_MOST = 600.0  # of 1 / sigma^2, whose exponential would not fit a float
 _FAR = 4.0  # how many times more or less than epsilon: beyond, it does not matter how far a cost is off
 
 
 def sigma_for(queries: int, budget: Budget) -> float:
-    """Smallest noise std / L2 sensitivity at which `queries` Gaussian events fit the budget together, rounded up.
-
-    Raises:
-        ConfigError: queries is not a positive whole number.
-    """
+    """Smallest noise std / L2 sensitivity at which `queries` Gaussian events fit the budget together, rounded up."""
     check_queries(queries)
     return math.sqrt(queries) / mu_of(budget) * _ROUND_UP
 
 
 def check_queries(queries: int) -> None:
-    """Require a number of queries that an event can hold.
-
-    Raises:
-        ConfigError: queries is not a positive whole number.
-    """
+    """Require a number of queries that an event can hold."""
     if type(queries) is not int or not 1 <= queries <= MAX_COUNT:
         raise ConfigError(f"queries is {queries!r}: give a whole number of at least 1.")
 
 
-Cost: TypeAlias = Callable[[float], float]
+Cost: TypeAlias = Callable[[float], float]  # an epsilon, from sigma
 _Error: TypeAlias = tuple[float, float]  # logarithms of noise, and of cost / guess there
 
 
@@ -66,17 +59,9 @@ def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | No
     """About the smallest noise at which a cost that falls with the noise is at most epsilon, rounded up to 5 digits.
 
     The cost of the answer itself has been computed and is at most epsilon; the answer is within 2e-4 of the least. It
-    is a search by halves, of some 18 costs. A guess leaves six to ten of them to compute, mostly; it does not decide
-    the answer, which is the same where costs fall without exception.
-
-    Args:
-        cost: epsilon from sigma.
-        epsilon: wanted.
-        start: where the search begins; from one that just meets epsilon it takes the fewest costs.
-        guess: about the cost, from sigma; falls with the noise, and takes no time.
-
-    Raises:
-        ConfigError: epsilon is not positive and finite, or no sigma from 1e-3 to 1e9 will do.
+    is a search by halves from `start`, of some 18 costs. A guess, which takes no time and falls with the noise, leaves
+    six to ten of them to compute, mostly; it does not decide the answer, which is the same where costs fall without
+    exception. No answer from 1e-3 to 1e9 is an error.
     """
     _check_epsilon(epsilon)
     enough = _Enough(cost, epsilon)
@@ -84,9 +69,7 @@ def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | No
         _narrow(enough, guess)
     high = _bracket(enough, min(max(start, _LEAST_SIGMA), _MOST_SIGMA))
     if not _LEAST_SIGMA <= high <= _MOST_SIGMA:
-        raise ConfigError(
-            f"epsilon is {epsilon:g}, which no noise multiplier from 1e-3 to 1e9 meets: check the options."
-        )
+        raise _no_noise_meets(epsilon)
     answer = _digits_up(_bisect(enough, high / 4, high))
     while enough.cost(answer) > epsilon:
         answer = _digits_up(answer * (1 + _TOLERANCE))
@@ -94,7 +77,7 @@ def least_sigma(cost: Cost, epsilon: float, start: float = 1.0, guess: Cost | No
 
 
 class _Enough:
-    """Whether a noise is enough; what costs have told already is not computed again."""
+    """Whether a noise is enough; a cost that is known is not computed again."""
 
     def __init__(self, cost: Cost, epsilon: float):
         self.cost = lru_cache(maxsize=None)(cost)
@@ -103,10 +86,8 @@ class _Enough:
 
     def __call__(self, sigma: float) -> bool:
         if self.least < sigma < self.most:
-            if self.cost(sigma) <= self.epsilon:
-                self.most = sigma
-            else:
-                self.least = sigma
+            enough = self.cost(sigma) <= self.epsilon
+            self.least, self.most = (self.least, sigma) if enough else (sigma, self.most)
         return sigma >= self.most
 
 
@@ -141,23 +122,15 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
     """As `least_sigma`, for costs that take seconds each: three of them or so, led by a guess that costs nothing.
 
     The costs so far say by what power of the noise the guess is wrong, hence where its correction meets epsilon next
-    (secants on a logarithmic scale). A candidate outside of what they leave open is replaced by the middle. The cost
-    of the answer is at most epsilon and at least epsilon * (1 - 1e-3).
+    (secants on a logarithmic scale). A candidate outside of what they leave open is replaced by the middle. A cost may
+    be infinite where there is none; a `rough` one is nearer to it than the guess, and quicker. The cost of the answer
+    is at most epsilon and at least epsilon * (1 - 1e-3).
 
     >>> asked = []
     >>> least_sigma_near(lambda sigma: asked.append(sigma) or 8.1 / sigma**1.1, 2.0, lambda sigma: 8 / sigma)
     3.5681
     >>> len(asked)
     3
-
-    Args:
-        cost: epsilon from sigma; infinite where there is none.
-        epsilon: wanted.
-        guess: about the cost, from sigma; falls with the noise.
-        rough: nearer to the cost than the guess, and quicker than the cost.
-
-    Raises:
-        ConfigError: as `least_sigma`.
     """
     _check_epsilon(epsilon)
     near = None
@@ -172,9 +145,7 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
         if sigma >= high:
             break
         if sigma > _MOST_SIGMA:
-            raise ConfigError(
-                f"epsilon is {epsilon:g}, which no noise multiplier from 1e-3 to 1e9 meets: check the options."
-            )
+            raise _no_noise_meets(epsilon)
         found, near = cost(sigma), sigma
         if epsilon * (1 - 10 * _TOLERANCE) <= found <= epsilon:
             return sigma
@@ -187,6 +158,10 @@ def least_sigma_near(cost: Cost, epsilon: float, guess: Cost, rough: Cost | None
 def _check_epsilon(epsilon: float) -> None:
     if not 0 < epsilon < math.inf:
         raise ConfigError(f"epsilon is {epsilon}: give a positive finite number.")
+
+
+def _no_noise_meets(epsilon: float) -> ConfigError:
+    return ConfigError(f"epsilon is {epsilon:g}, which no noise multiplier from 1e-3 to 1e9 meets: check the options.")
 
 
 def _error(cost: float, guess: Cost, sigma: float) -> _Error:
@@ -229,10 +204,7 @@ def _bisect(enough: Callable[[float], bool], low: float, high: float) -> float:
     """The least sigma between two that is enough, to within a factor of 1 + 1e-4 and from above."""
     while high > low * (1 + _TOLERANCE):  # invariant: high is enough, and low is not or is out of range
         middle = math.sqrt(low * high)
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 
@@ -240,10 +212,6 @@ def _digits_up(value: float) -> float:
     """The value rounded up to five significant digits."""
     unit = Decimal(1).scaleb(Decimal(value).adjusted() - 4)
     return float(Decimal(value).quantize(unit, rounding=ROUND_CEILING))
-
-
-_MOST_SQUARE = 1e200
-_MOST = 600.0  # of 1 / sigma^2, whose exponential would not fit a float
 
 
 def guessed_epsilon(lines: Sequence[tuple[float, float, int]], delta: float) -> float:

@@ -4,7 +4,9 @@ An *event* says what a mechanism did (Gaussian noise of multiplier sigma, sample
 not what it costs: costs depend on delta and on the accountant, events do not, so the ledger stores events. Three faults
 make a stored event cost too little, and each is refused here: a NaN multiplier (accountants answer epsilon = 0), an
 unknown class (its meaning may change) and code chosen by stored data (`DpEvent.from_named_tuple` imports whatever
-module a row names, and is therefore never used).
+module a row names, and is therefore never used). A JSON number may be anything: NaN, an infinity, a truth value (an
+`int` to Python), or an integer of ten thousand digits that no float holds and that cannot even be printed. None may
+reach an accountant, and none may end in another error than EventError.
 
 >>> event = SelfComposedDpEvent(GaussianDpEvent(2.0), 100)
 >>> to_json(event)
@@ -12,29 +14,10 @@ module a row names, and is therefore never used).
 >>> from_json(to_json(event)) == event
 True
 
-Costs as exact fractions: a float is a fraction, so sums of 1 / sigma^2 have no rounding and no order.
+Costs are added as exact fractions (`total`, `round_up`): an account that admits charges until its cap is reached must
+answer the same whatever the order of the charges and whatever code adds them up again, and a sum of floats does not.
 
-An account that admits charges until its cap is reached must answer the same whatever the order of the charges and
-whatever code adds them up again; a sum of floats does not.
-
->>> total([Fraction(0.1), Fraction(0.2)]) == Fraction(0.1) + Fraction(0.2)
-True
->>> round_up(Fraction(1, 3)) >= Fraction(1, 3)
-True
-
-Checks of the numbers inside an event: each returns the value as an accountant takes it, or names the field.
-
-A JSON number may be anything: NaN, an infinity, a truth value (an `int` to Python), or an integer of ten thousand
-digits that no float holds and that cannot even be printed. None may reach an accountant, and none may end in another
-error than EventError.
-
->>> number({"noise_multiplier": 2}, "noise_multiplier", 0, 10)
-2.0
->>> show(10**5000)
-'an integer of 16610 bits'
-
-Metric local privacy of single tokens (SanText, Yue et al. 2021): an event of its own, composed with no other.
-
+**Metric local privacy** of single tokens (SanText, Yue et al. 2021) is an event of its own, composed with no other.
 SanText replaces each token x by a token drawn from a public vocabulary, so that for any two tokens x, x' the chances of
 each outcome differ by a factor of at most exp(epsilon * d(x, x')), d a distance of public embeddings. It hides *which*
 token was there, better from near tokens than from far ones. Two things follow:
@@ -91,10 +74,11 @@ def round_up(value: Fraction) -> float:
     return near if near >= value else math.nextafter(near, math.inf)
 
 
+EventJson = dict[str, Any]  # an event as the ledger stores it
 MAX_COUNT = 2**53
 MAX_PARTS = 1000
 SIGMA_RANGE = (1e-100, 1e100)  # outside, 1 / sigma^2 would overflow or vanish, and a charge would cost nothing
-POISSON = "poisson"  # JSON has no infinity; repeat-and-select writes its Poisson case (shape = inf) as this word
+_POISSON = "poisson"  # JSON has no infinity; repeat-and-select writes its Poisson case (shape = inf) as this word
 _SUM_TOLERANCE = 1e-9
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -108,59 +92,54 @@ def show(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def number(obj: Mapping[str, Any], key: str, above: float, most: float) -> float:
-    """A finite number with above < number <= most."""
+def _number(obj: Mapping[str, Any], key: str, above: float, most: float) -> float:
+    """A finite number with above < number <= most, as an accountant takes it; or an error that names the field."""
     value = obj[key]
     if not _is_number(value) or not above < value <= most:
         raise EventError(f"event.{key} is {show(value)}: give a finite number above {above:g} and at most {most:g}.")
     return float(value)
 
 
-def sigma(obj: Mapping[str, Any], key: str = "noise_multiplier") -> float:
-    """A noise multiplier."""
-    return number(obj, key, *SIGMA_RANGE)
+def _sigma(obj: Mapping[str, Any], key: str = "noise_multiplier") -> float:
+    return _number(obj, key, *SIGMA_RANGE)
 
 
-def whole(obj: Mapping[str, Any], key: str) -> int:
-    """A whole number from 1 to 2**53."""
+def _whole(obj: Mapping[str, Any], key: str) -> int:
     value = obj[key]
     if type(value) is not int or not 1 <= value <= MAX_COUNT:
         raise EventError(f"event.{key} is {show(value)}: give a whole number between 1 and 2**53.")
     return value
 
 
-def digest(obj: Mapping[str, Any], key: str) -> str:
-    """A SHA-256 in hex."""
+def _digest(obj: Mapping[str, Any], key: str) -> str:
     value = obj[key]
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         raise EventError(f"event.{key} is {show(value)}: give 64 hex digits.")
     return value
 
 
-def shape(obj: Mapping[str, Any]) -> float:
-    """The shape of a repeat-and-select event; infinite for the word of the Poisson case."""
+def _shape(obj: Mapping[str, Any]) -> float:
     value = obj["shape"]
-    if isinstance(value, str) and value == POISSON:
+    if isinstance(value, str) and value == _POISSON:
         return math.inf
     if not _is_number(value) or not 0 <= value <= 1e6:
-        raise EventError(f"event.shape is {show(value)}: give a number from 0 to 1e6, or {POISSON!r}.")
+        raise EventError(f"event.shape is {show(value)}: give a number from 0 to 1e6, or {_POISSON!r}.")
     return float(value)
 
 
-def parts(obj: Mapping[str, Any], key: str) -> list[Any]:
-    """A list that is not empty."""
+def _parts(obj: Mapping[str, Any], key: str) -> list[Any]:
     value = obj[key]
     if not isinstance(value, list) or not value:
         raise EventError(f"event.{key} is not a list of at least one entry: give one.")
     return value
 
 
-def mixture(obj: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _checked_mixture(obj: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Sensitivities and sampling probabilities of a mixture of Gaussians, one for one.
 
     A mixture in which nothing can have a positive sensitivity is refused: it would cost nothing.
     """
-    sensitivities, probabilities = parts(obj, "sensitivities"), parts(obj, "sampling_probs")
+    sensitivities, probabilities = _parts(obj, "sensitivities"), _parts(obj, "sampling_probs")
     if len(sensitivities) != len(probabilities) or len(sensitivities) > MAX_PARTS:
         sizes = f"{len(sensitivities)} sensitivities and {len(probabilities)} sampling_probs"
         raise EventError(f"the mixture has {sizes}: give as many of each, at most {MAX_PARTS}.")
@@ -184,13 +163,10 @@ def _is_number(value: Any) -> bool:
 class MetricLocalDpEvent(DpEvent):  # type: ignore[misc]
     """`tokens` tokens, each sanitised with metric local privacy `epsilon` per unit of distance.
 
-    Attributes:
-        epsilon: per token and unit of distance.
-        diameter: the largest distance between two tokens of the public vocabulary, or what takes its place where the
-            bound of a token was computed exactly: that bound divided by epsilon.
-        tokens: public bound on the tokens of a document, or of all documents of a user together.
-        keep_cost: ln(1/p) of SanText+, for each token; 0 where every token is protected.
-        sensitive: digest of the public list of words that are protected; empty where all are.
+    `diameter` is the largest distance between two tokens of the public vocabulary, or, where the bound of a token was
+    computed exactly, that bound divided by epsilon. `tokens` bounds those of a document, or of all documents of a user
+    together. `keep_cost` is ln(1/p) of SanText+, for each token, and `sensitive` the digest of the public list of words
+    that are protected: 0 and empty where all are.
     """
 
     epsilon: float
@@ -236,30 +212,18 @@ _KEYS = {
 }
 
 
-def to_json(event: DpEvent) -> dict[str, Any]:
-    """Encode an event, after every check that `from_json` makes.
-
-    Raises:
-        EventError: the event is not one of the ten kinds, or holds a value that no mechanism can have.
-    """
+def to_json(event: DpEvent) -> EventJson:
+    """Encode an event, after every check that `from_json` makes; EventError for what is not one of the ten kinds."""
     return _encode(from_json(_encode(event, 0)), 0)
 
 
 def validate(event: DpEvent) -> None:
-    """Refuse an event that the ledger must not store.
-
-    Raises:
-        EventError: as `to_json`.
-    """
+    """Refuse an event that the ledger must not store."""
     to_json(event)
 
 
 def from_json(obj: Any) -> DpEvent:
-    """Decode an event.
-
-    Raises:
-        EventError: unknown kind, missing or extra keys, NaN, inf, a value out of range, or too deep a nesting.
-    """
+    """Decode an event; EventError for an unknown kind, missing or extra keys, values out of range, or deep nesting."""
     return _decode(obj, 0)
 
 
@@ -274,13 +238,16 @@ def leaves(event: DpEvent, times: int = 1) -> Iterator[tuple[DpEvent, int]]:
         yield event, times
 
 
+def checked_leaves(event: DpEvent) -> Iterator[tuple[DpEvent, int]]:
+    """The same of an event from outside, after every check."""
+    return leaves(from_json(to_json(event)))
+
+
 def protected_by(event: DpEvent) -> str:
     """The digest of the list of words that a metric-local event protects; empty where it protects all of them.
 
-    Parts that protect all words, or all values of labels, protect those of the list among them.
-
-    Raises:
-        EventError: its parts protect the words of two lists, so that the sum of their epsilons is about neither.
+    Parts that protect all words, or all values of labels, protect those of the list among them. An event whose parts
+    protect the words of two lists is refused: the sum of their epsilons is about neither.
     """
     lists = {leaf.sensitive for leaf, _ in leaves(event) if type(leaf) is MetricLocalDpEvent} - {""}
     if len(lists) > 1:
@@ -288,7 +255,7 @@ def protected_by(event: DpEvent) -> str:
     return next(iter(lists), "")
 
 
-def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
+def _encode(event: DpEvent, depth: int) -> EventJson:
     _check_depth(depth)
     kind = type(event)  # exact types: a subclass could mean something else
     if kind is GaussianDpEvent:
@@ -303,61 +270,55 @@ def _encode(event: DpEvent, depth: int) -> dict[str, Any]:
     if kind is ComposedDpEvent:
         return {"kind": "composed", "events": [_encode(part, depth + 1) for part in event.events]}
     if kind is RepeatAndSelectDpEvent:
-        shape = POISSON if event.shape == math.inf else event.shape
+        shape = _POISSON if event.shape == math.inf else event.shape
         inner = _encode(event.event, depth + 1)
         return {"kind": "repeat-and-select", "mean": event.mean, "shape": shape, "event": inner}
     if kind is MixtureOfGaussiansDpEvent:
-        return {"kind": "mixture-of-gaussians", **_mixture(event)}
+        return _mixture(event)
     if kind is MetricLocalDpEvent:
-        return _metric(event)
+        every = {"epsilon": event.epsilon, "diameter": event.diameter, "tokens": event.tokens}
+        if not event.sensitive and event.keep_cost == 0:
+            return {"kind": "metric-local", **every}
+        return {"kind": "metric-local-sensitive", **every, "keep_cost": event.keep_cost, "sensitive": event.sensitive}
     if kind is NonPrivateDpEvent:
         return {"kind": "non-private"}
     raise EventError(f"the event is a {kind.__name__}: use one of {', '.join(_KEYS)}.")
 
 
-def _metric(event: MetricLocalDpEvent) -> dict[str, Any]:
-    every = {"epsilon": event.epsilon, "diameter": event.diameter, "tokens": event.tokens}
-    if not event.sensitive and event.keep_cost == 0:
-        return {"kind": "metric-local", **every}
-    return {"kind": "metric-local-sensitive", **every, "keep_cost": event.keep_cost, "sensitive": event.sensitive}
-
-
-def _mixture(event: DpEvent) -> dict[str, Any]:
+def _mixture(event: DpEvent) -> EventJson:
     sizes, probs = event.sensitivities, event.sampling_probs
     if not isinstance(sizes, list | tuple) or not isinstance(probs, list | tuple):
         raise EventError("the mixture has sensitivities or sampling_probs that are no list: give lists of numbers.")
-    deviation = event.standard_deviation
-    return {"standard_deviation": deviation, "sensitivities": list(sizes), "sampling_probs": list(probs)}
+    return {
+        "kind": "mixture-of-gaussians",
+        "standard_deviation": event.standard_deviation,
+        "sensitivities": list(sizes),
+        "sampling_probs": list(probs),
+    }
 
 
 def _decode(obj: Any, depth: int) -> DpEvent:
     _check_depth(depth)
     kind = _check_keys(obj)
     if kind == "gaussian":
-        return GaussianDpEvent(sigma(obj))
+        return GaussianDpEvent(_sigma(obj))
     if kind == "laplace":
-        return LaplaceDpEvent(sigma(obj))
+        return LaplaceDpEvent(_sigma(obj))
     if kind == "poisson-sampled-gaussian":
-        q = number(obj, "sampling_probability", 0, 1)
-        return PoissonSampledDpEvent(q, GaussianDpEvent(sigma(obj)))
+        return PoissonSampledDpEvent(_number(obj, "sampling_probability", 0, 1), GaussianDpEvent(_sigma(obj)))
     if kind == "self-composed":
-        return SelfComposedDpEvent(_decode(obj["event"], depth + 1), whole(obj, "count"))
+        return SelfComposedDpEvent(_decode(obj["event"], depth + 1), _whole(obj, "count"))
     if kind == "composed":
-        return ComposedDpEvent([_decode(part, depth + 1) for part in parts(obj, "events")])
+        return ComposedDpEvent([_decode(part, depth + 1) for part in _parts(obj, "events")])
     if kind == "repeat-and-select":
-        inner = _decode(obj["event"], depth + 1)
-        mean = number(obj, "mean", 1, 1e9)
-        return RepeatAndSelectDpEvent(inner, mean, shape(obj))
+        return RepeatAndSelectDpEvent(_decode(obj["event"], depth + 1), _number(obj, "mean", 1, 1e9), _shape(obj))
     if kind == "mixture-of-gaussians":
-        return MixtureOfGaussiansDpEvent(sigma(obj, "standard_deviation"), *mixture(obj))
+        return MixtureOfGaussiansDpEvent(_sigma(obj, "standard_deviation"), *_checked_mixture(obj))
     if kind.startswith("metric-local"):
-        epsilon = number(obj, "epsilon", 0, 1e9)
-        diameter = number(obj, "diameter", 0, 1e9)
-        tokens = whole(obj, "tokens")
+        every = _number(obj, "epsilon", 0, 1e9), _number(obj, "diameter", 0, 1e9), _whole(obj, "tokens")
         if kind == "metric-local":
-            return MetricLocalDpEvent(epsilon, diameter, tokens)
-        keep_cost = number(obj, "keep_cost", 0, 1e9)
-        return MetricLocalDpEvent(epsilon, diameter, tokens, keep_cost, digest(obj, "sensitive"))
+            return MetricLocalDpEvent(*every)
+        return MetricLocalDpEvent(*every, _number(obj, "keep_cost", 0, 1e9), _digest(obj, "sensitive"))
     return NonPrivateDpEvent()
 
 

@@ -1,4 +1,4 @@
-"""The privacy curve of Gaussian noise in closed form, rounded so that no reported epsilon or delta is too small.
+"""The privacy curve of Gaussian noise and that of zero-concentrated DP, rounded so that no figure is too small.
 
 Gaussian noise whose standard deviation is sigma times the L2 sensitivity is mu-GDP with mu = 1 / sigma (Dong, Roth & Su
 2022), and mu-GDP is exactly the (epsilon, delta) curve of Balle & Wang (2018):
@@ -11,8 +11,6 @@ difference is bounded and added: the delta returned is never below the true one.
 
 >>> round(epsilon_of(1.0, 1e-6), 3)
 4.887
-
-Zero-concentrated DP: one exact number per mechanism, and its conversion to (epsilon, delta).
 
 A mechanism is rho-zCDP when its Renyi cost is at most rho * a at every order a > 1 (Bun & Steinke 2016). Gaussian noise
 of multiplier sigma is 1/(2 sigma^2)-zCDP, a mechanism of pure epsilon is (epsilon^2/2)-zCDP, and rhos add up, fully
@@ -34,11 +32,12 @@ from dp_accounting.dp_event import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
-from rayprivacy.accounting.events import from_json, leaves, to_json, total
+from rayprivacy.accounting.events import checked_leaves, total
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 
 _ULPS = 4 * sys.float_info.epsilon
+_UP = 1 + 1e-12
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -59,19 +58,18 @@ def delta_of(mu: float, epsilon: float) -> float:
 def epsilon_of(mu: float, delta: float) -> float:
     """The smallest epsilon that mu-GDP gives at `delta`, rounded up."""
     _check("mu", mu)
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
+    check_delta(delta)
     if mu == 0 or delta_of(mu, 0.0) <= delta:
         return 0.0
-    return boundary(lambda epsilon: delta_of(mu, epsilon) > delta)[1]
+    return _boundary(lambda epsilon: delta_of(mu, epsilon) > delta)[1]
 
 
 def mu_of(budget: Budget) -> float:
     """The largest mu whose whole curve stays within (epsilon, delta), rounded down."""
-    return boundary(lambda mu: delta_of(mu, budget.epsilon) <= budget.delta)[0]
+    return _boundary(lambda mu: delta_of(mu, budget.epsilon) <= budget.delta)[0]
 
 
-def boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
+def _boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
     """Bisect to neighbouring floats (x, y) with holds(x) and not holds(y), for a predicate true near zero."""
     low, high = 1.0, 1.0
     while not holds(low):
@@ -83,17 +81,20 @@ def boundary(holds: Callable[[float], bool]) -> tuple[float, float]:
     return low, high
 
 
+def check_delta(delta: float) -> None:
+    """Require a delta between 0 and 1."""
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
+
+
 def _check(name: str, value: float) -> None:
     if not 0 <= value < math.inf:
         raise ConfigError(f"{name} is {value}: give a finite number that is not negative.")
 
 
-_UP = 1 + 1e-12
-
-
 def rho(event: DpEvent) -> Fraction:
     """The exact rho of a composition of Gaussian and Laplace events."""
-    return total([_rho(leaf) * times for leaf, times in leaves(from_json(to_json(event)))])
+    return total([_rho(leaf) * times for leaf, times in checked_leaves(event)])
 
 
 def epsilon_of_rho(rho: float, delta: float) -> float:
@@ -102,10 +103,8 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     Source: Canonne, Kamath & Steinke 2020: the least over a > 1 of rho*a + log((a-1)/a) - (log delta + log a)/(a-1).
     Every a gives a valid bound, so the search for the least one may stop anywhere.
     """
-    if not 0 <= rho < math.inf:
-        raise ConfigError(f"rho is {rho}: give a finite number that is not negative.")
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
+    _check("rho", rho)
+    check_delta(delta)
     if rho == 0:
         return 0.0
     centre = (math.log(-math.log(delta)) - math.log(rho)) / 2  # the best log(a - 1) without the two small terms
@@ -121,7 +120,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
 
 def rho_cap(budget: Budget) -> float:
     """The largest rho whose epsilon at the budget's delta is within its epsilon, rounded down."""
-    return boundary(lambda value: epsilon_of_rho(value, budget.delta) <= budget.epsilon)[0]
+    return _boundary(lambda value: epsilon_of_rho(value, budget.delta) <= budget.epsilon)[0]
 
 
 def _rho(leaf: DpEvent) -> Fraction:

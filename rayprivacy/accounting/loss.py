@@ -7,8 +7,8 @@ Fourier transform, in doubles: it may lose a part of delta that grows with the n
 the excess of the grid does not cover it. Three guards refuse such plans before any work:
 
 - a noise multiplier of at most PLD_SIGMA_FLOOR, after merging unsampled Gaussians into one;
-- losses that may exceed MOST_LOSS, by a Renyi bound at a chance of 1e-15;
-- more than MOST_LINES different mechanisms, or more than MOST_TIMES runs of one.
+- losses that may exceed _MOST_LOSS, by a Renyi bound at a chance of 1e-15;
+- more than _MOST_LINES different mechanisms, or more than _MOST_TIMES runs of one.
 
 Unsampled Gaussians alone need no grid: their curve has a closed form, and a plan whose noise was computed from it must
 not cost more than its budget, as it would on a grid when delta is tiny.
@@ -36,24 +36,23 @@ from dp_accounting.dp_event import (
 from dp_accounting.pld import PLDAccountant
 from scipy.special import logsumexp
 
-from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.accounting.gaussian import epsilon_of
-from rayprivacy.accounting.renyi import ORDERS, Costs, epsilon_at, rdp
+from rayprivacy.accounting.renyi import Costs, least_epsilon, rdp
 from rayprivacy.core.errors import EventError
 
 PLD_SIGMA_FLOOR = 0.05  # below it the loss distribution takes hours and gigabytes
-MOST_LOSS = 300.0
-MOST_LINES = 100
-MOST_TIMES = 10**6  # the library raises the size of its grid to this power, as an integer
+_MOST_LOSS = 300.0
+_MOST_LINES = 100
+_MOST_TIMES = 10**6  # the library raises the size of its grid to this power, as an integer
 _RARE = 1e-15
 _LOST = 2e-16  # of delta for each run; up to 5e-17 were seen, for 10^4 to 10^6 runs against the closed form
 _COVERED, _MOST_LOST = 1e-4, 0.5  # parts of delta: less is covered by the grid, more leaves no figure
 _MIXTURE_ORDERS = (1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0)
 
-Lines = Sequence[tuple[DpEvent, int]]
+_Lines = Sequence[tuple[DpEvent, int]]
 
 
-def pld_epsilon(lines: Lines, delta: float) -> float:
+def pld_epsilon(lines: _Lines, delta: float) -> float:
     """The epsilon of basic mechanisms, each with its count, at delta."""
     lines = [(_prepared(leaf), times) for leaf, times in _merged(lines)]
     if not lines:
@@ -84,7 +83,7 @@ def _kept(delta: float, runs: int) -> float:
     return delta - lost if lost > _COVERED * delta else delta
 
 
-def _merged(lines: Lines) -> Sequence[tuple[DpEvent, int]]:
+def _merged(lines: _Lines) -> Sequence[tuple[DpEvent, int]]:
     """Equal mechanisms added up, and all plain Gaussians merged into the one of the same total."""
     counts: dict[Any, int] = {}
     precision = 0.0
@@ -93,8 +92,6 @@ def _merged(lines: Lines) -> Sequence[tuple[DpEvent, int]]:
             precision += times / leaf.noise_multiplier**2
         elif type(leaf) is RepeatAndSelectDpEvent:
             raise EventError("accountant 'pld' cannot compose the choice of the best trial: use 'rdp'.")
-        elif type(leaf) is MetricLocalDpEvent:
-            raise EventError("a metric-local event is no central guarantee: no accountant composes it.")
         else:
             counts[leaf] = counts.get(leaf, 0) + times
     merged = [(GaussianDpEvent(precision**-0.5 / (1 + 1e-12)), 1)] if precision else []
@@ -110,20 +107,20 @@ def _prepared(leaf: DpEvent) -> DpEvent:
     return MixtureOfGaussiansDpEvent(leaf.standard_deviation, [s for s, _ in kept], [p / whole for _, p in kept])
 
 
-def _checked_reach(lines: Lines) -> float:
-    if len(lines) > MOST_LINES:
-        raise EventError(f"the plan holds {len(lines)} different mechanisms: 'pld' takes at most {MOST_LINES}.")
+def _checked_reach(lines: _Lines) -> float:
+    if len(lines) > _MOST_LINES:
+        raise EventError(f"the plan holds {len(lines)} different mechanisms: 'pld' takes at most {_MOST_LINES}.")
     for leaf, times in lines:
-        if times > MOST_TIMES:
-            raise EventError(f"a mechanism runs {float(times):g} times: 'pld' takes at most {MOST_TIMES:g}.")
+        if times > _MOST_TIMES:
+            raise EventError(f"a mechanism runs {float(times):g} times: 'pld' takes at most {_MOST_TIMES:g}.")
         if (sigma := _sigma(leaf)) <= PLD_SIGMA_FLOOR:
             raise EventError(f"an event has noise multiplier {sigma:g}: 'pld' needs more than {PLD_SIGMA_FLOOR}.")
-    if not (reach := _reach(lines)) <= MOST_LOSS:
-        raise EventError(f"the privacy loss may reach {reach:.3g}: 'pld' takes plans that stay below {MOST_LOSS:g}.")
+    if not (reach := _reach(lines)) <= _MOST_LOSS:
+        raise EventError(f"the privacy loss may reach {reach:.3g}: 'pld' takes plans that stay below {_MOST_LOSS:g}.")
     return reach
 
 
-def _grid_step(lines: Lines, reach: float) -> float:
+def _grid_step(lines: _Lines, reach: float) -> float:
     usual = min(math.sqrt(_second_order(leaf)) for leaf, _ in lines)
     return max(1e-5, reach / 3e6, min(1e-3, usual / 25))
 
@@ -134,7 +131,7 @@ def _sigma(leaf: DpEvent) -> float:
     return float(leaf.event.noise_multiplier if type(leaf) is PoissonSampledDpEvent else leaf.noise_multiplier)
 
 
-def _reach(lines: Lines) -> float:
+def _reach(lines: _Lines) -> float:
     """A privacy loss that all mechanisms together exceed with a chance of about 1e-15."""
     mixtures = [(leaf, times) for leaf, times in lines if type(leaf) is MixtureOfGaussiansDpEvent]
     others = [times * np.array(rdp(leaf)) for leaf, times in lines if type(leaf) is not MixtureOfGaussiansDpEvent]
@@ -143,15 +140,13 @@ def _reach(lines: Lines) -> float:
         curves = np.sum([times * _mixture_costs(leaf) for leaf, times in mixtures], axis=0)
         reach += float(np.min(curves - math.log(_RARE) / (np.array(_MIXTURE_ORDERS) - 1)))
     if others:
-        costs = np.sum(others, axis=0).tolist()
-        reach += min(epsilon_at(cost, order, _RARE) for order, cost in zip(ORDERS, costs, strict=True))
+        reach += least_epsilon(np.sum(others, axis=0), _RARE)
     return reach
 
 
 def _mixture_costs(leaf: DpEvent) -> Costs:
     """Renyi costs of a mixture at a few low orders: by convexity, and at order 2 exactly."""
-    sizes = np.array(leaf.sensitivities) / leaf.standard_deviation
-    log_p = np.log(np.array(leaf.sampling_probs))
+    sizes, log_p = np.array(leaf.sensitivities) / leaf.standard_deviation, np.log(leaf.sampling_probs)
     bounds = [float(logsumexp(log_p + a * (a - 1) / 2 * sizes**2)) / (a - 1) for a in _MIXTURE_ORDERS]
     second = _second_order(leaf)
     return np.array([min(bound, second) if a <= 2 else bound for a, bound in zip(_MIXTURE_ORDERS, bounds, strict=True)])
@@ -161,6 +156,5 @@ def _second_order(leaf: DpEvent) -> float:
     """The Renyi cost of order 2, about the mean square of the privacy loss."""
     if type(leaf) is not MixtureOfGaussiansDpEvent:
         return rdp(leaf, (2.0,))[0]
-    sizes = np.array(leaf.sensitivities) / leaf.standard_deviation
-    log_p = np.log(np.array(leaf.sampling_probs))
+    sizes, log_p = np.array(leaf.sensitivities) / leaf.standard_deviation, np.log(leaf.sampling_probs)
     return float(logsumexp(log_p[:, None] + log_p[None, :] + np.outer(sizes, sizes)))

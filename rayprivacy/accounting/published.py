@@ -1,13 +1,12 @@
-"""The papers' own figures, for printing beside ours under the label "as published"; never a claim of this package.
+"""The papers' own figures, for printing beside ours under the label "as published"; and units of other units.
 
-Most are looser than need be (an old conversion), some are too low (noise overstated, stages or trials left out). The
-formulas are re-derived from the papers' descriptions; where a paper leaves a choice open, the docstring says what is
-assumed. The *classic* conversion is Mironov 2017, Proposition 3: epsilon = min over a of r(a) + log(1/delta) / (a-1).
+A published figure is never a claim of this package. Most are looser than need be (an old conversion), some are too low
+(noise overstated, stages or trials left out). The formulas are re-derived from the papers' descriptions; where a paper
+leaves a choice open, the docstring says what is assumed. The *classic* conversion is Mironov 2017, Proposition 3:
+epsilon = min over a of r(a) + log(1/delta) / (a-1).
 
 >>> round(votes_as_published("a paper", 1000, 48.8212, 1e-6).epsilon, 3)
 3.615
-
-Conversions from one privacy unit to another: users with several records, phrases in several shards.
 
 An account protects one unit. A mechanism that samples records instead of users must be charged for all records that one
 user owns:
@@ -46,12 +45,7 @@ _EDPSGD = "eDP-SGD, as published: multiplier z taken as effective"
 
 @dataclass(frozen=True)
 class Published:
-    """One figure of a paper.
-
-    Attributes:
-        epsilon: as the paper would state it.
-        label: whose formula, and what it leaves out.
-    """
+    """One figure, as the paper would state it; the label says whose formula it is, and what it leaves out."""
 
     epsilon: float
     label: str
@@ -74,10 +68,8 @@ def dpsgd(step: DpEvent, steps: int, delta: float) -> Published:
     Assumed: batches were shuffled in truth, as in most published code, so the figure holds for a sampler that was not
     used.
     """
-    label = (
-        "DP-SGD papers, as published: RDP with the classic conversion; their batches were often shuffled, not sampled"
-    )
-    return Published(_classic([(step, steps)], delta), label)
+    label = "DP-SGD papers, as published: RDP with the classic conversion"
+    return Published(_classic([(step, steps)], delta), f"{label}; their batches were often shuffled, not sampled")
 
 
 def two_stage(stages: Sequence[tuple[DpEvent, int]], delta: float) -> tuple[Published, ...]:
@@ -96,13 +88,9 @@ def two_stage_together(stages: Sequence[tuple[float, float, int]], delta: float)
     """
     sampled = [(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)), steps) for q, sigma, steps in stages]
     mu = math.sqrt(math.fsum(math.ceil(q * steps) / sigma**2 for q, sigma, steps in stages))
-    return (
-        Published(
-            _classic(sampled, delta),
-            "two-stage generation, as published: both stages by RDP with the classic conversion",
-        ),
-        Published(epsilon_of(mu, delta), "the same noise on shuffled batches, as in its code: no amplification"),
-    )
+    label = "two-stage generation, as published: both stages by RDP with the classic conversion"
+    shuffled = Published(epsilon_of(mu, delta), "the same noise on shuffled batches, as in its code: no amplification")
+    return Published(_classic(sampled, delta), label), shuffled
 
 
 def edpsgd(claimed: Sequence[tuple[DpEvent, int]], delta: float) -> Published:
@@ -137,14 +125,10 @@ def _classic(lines: Sequence[tuple[DpEvent, int]], delta: float) -> float:
 
 @dataclass(frozen=True)
 class PhraseReport:
-    """What phrases cost by the number of shards they occur in.
+    """The epsilon of phrases: of one in the most shards that the public bound allows, of the worst, and on average.
 
-    Attributes:
-        at_bound: epsilon of a phrase in the most shards that the public bound allows; the only public figure.
-        worst: epsilon of the phrase that occurs in most shards.
-        average: mean epsilon over the phrases.
-        histogram: pairs (shards, number of phrases that occur in that number of shards).
-        releasable: False: all figures but `at_bound` are counted in private text and must not leave unless charged.
+    `at_bound` is the only public figure. All others are counted in private text and must not leave unless charged,
+    hence not `releasable`; `histogram` has pairs (shards, number of phrases that occur in that number of shards).
     """
 
     at_bound: float
@@ -157,15 +141,8 @@ class PhraseReport:
 def record_sampling_event(q: float, sigma: float, records_per_user: int, steps: int) -> DpEvent:
     """The user-level event of steps that sample records one by one, when a user owns up to `records_per_user` of them.
 
-    Args:
-        q: probability of each record at each step.
-        sigma: noise std / clipping norm of one record.
-        records_per_user: public, enforced bound, at most 999.
-        steps: number of steps.
-
-    Raises:
-        ConfigError: records_per_user is not a whole number from 1 to 999.
-        EventError: q, sigma or steps is out of range.
+    That bound is public and enforced; q is the probability of each record at each step, and sigma noise std / clipping
+    norm of one record.
     """
     if type(records_per_user) is not int or not 1 <= records_per_user < MAX_PARTS:
         raise ConfigError(f"records_per_user is {show(records_per_user)}: give a whole number from 1 to 999.")
@@ -199,32 +176,20 @@ def phrase_report(
 ) -> PhraseReport:
     """The epsilon of each phrase under noise that was calibrated for phrases in `bound` shards.
 
-    Source: Tian et al., NeurIPS 2022, who report the average and the worst phrase.
-
-    Args:
-        shards_per_phrase: for each phrase, in how many shards it occurs.
-        bound: public, enforced bound on that number.
-        queries: Gaussian queries answered.
-        sigma_at_bound: noise std / L2 sensitivity of a phrase in `bound` shards, per query.
-        delta: of the figures.
-
-    Raises:
-        ConfigError: no phrase, a number that is out of range, or a phrase in more shards than the bound, which is
-            never quoted.
+    Source: Tian et al., NeurIPS 2022, who report the average and the worst phrase. `bound` is public and enforced, and
+    `sigma_at_bound` is noise std / L2 sensitivity of a phrase in that number of shards, per query. How often a phrase
+    occurs is never quoted.
     """
-    if type(queries) is not int or not 1 <= queries <= MAX_COUNT:
-        raise ConfigError(f"queries is {show(queries)}: give a whole number of at least 1.")
+    for name, count in (("queries", queries), ("bound", bound)):
+        if type(count) is not int or not 1 <= count <= MAX_COUNT:
+            raise ConfigError(f"{name} is {show(count)}: give a whole number of at least 1.")
     if not 0 < sigma_at_bound < math.inf:
         raise ConfigError(f"sigma_at_bound is {sigma_at_bound}: give a positive finite number.")
-    if type(bound) is not int or not 1 <= bound <= MAX_COUNT:
-        raise ConfigError(f"bound is {show(bound)}: give a whole number of at least 1.")
     shards = Counter(shards_per_phrase.values())
     if not shards or any(type(n) is not int or not 0 <= n <= bound for n in shards):
-        raise ConfigError(
-            f"shards_per_phrase has no phrase, or one outside 0 to bound {bound}: enforce the bound first."
-        )
+        raise ConfigError(f"shards_per_phrase has no phrase, or one outside 0 to bound {bound}: enforce it first.")
     mu_of_one = math.sqrt(queries) / (sigma_at_bound * bound)
     costs = {n: epsilon_of(n * mu_of_one, delta) for n in shards}
     average = math.fsum(costs[n] * phrases for n, phrases in shards.items()) / shards.total()
-    histogram = tuple(sorted(shards.items()))
-    return PhraseReport(epsilon_of(bound * mu_of_one, delta), costs[max(shards)], average, histogram)
+    at_bound = epsilon_of(bound * mu_of_one, delta)
+    return PhraseReport(at_bound, costs[max(shards)], average, tuple(sorted(shards.items())))

@@ -16,21 +16,15 @@ smaller.
 >>> round(cost, 6), round(epsilon_at(cost, 8.0, 1e-6), 3)
 (4.0, 5.543)
 
-Renyi cost of publishing the winner of a secret number of trials, from the curve of one trial.
-
-Source: Papernot & Steinke 2022 (arXiv 2110.03620), Theorem 2 (truncated negative binomial) and Theorem 6 (Poisson).
-For a trial with Renyi cost r(a) at order a and an expected number of trials m:
+Publishing the winner of a secret number of trials costs, after Papernot & Steinke 2022 (arXiv 2110.03620), Theorem 2
+(truncated negative binomial) and Theorem 6 (Poisson), for a trial with Renyi cost r(a) at order a and an expected
+number of trials m:
 
     negative binomial:  r(a) + log(m)/(a-1) + (1 + shape) * min over b of [ (1 - 1/b) r(b) + log(1/gamma)/b ]
     Poisson:            r(a) + log(m)/(a-1) + m * delta',   one trial being (log(1 + 1/(a-1)), delta')-private
 
 The other order b and delta' are free choices: any grid gives a bound and a fine one a better bound. A Renyi cost never
 falls as the order rises, so each entry is at most every later one.
-
->>> orders = tuple(range(2, 65))
->>> one = [order * 0.005 for order in orders]  # Gaussian noise of multiplier 10
->>> [round(cost, 3) for cost in of_the_winner(orders, one, 10.0, 1.0)[:2]]
-[0.639, 0.639]
 """
 
 import itertools
@@ -54,34 +48,16 @@ from dp_accounting.dp_event import (
 from dp_accounting.rdp import RdpAccountant
 from scipy.special import gammaln
 
-from rayprivacy.accounting.events import from_json, leaves, to_json
+from rayprivacy.accounting.events import checked_leaves, from_json, to_json
+from rayprivacy.accounting.gaussian import check_delta
 from rayprivacy.accounting.selection import gamma_of
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 
-
-def of_the_winner(orders: Sequence[float], trial: Sequence[float], mean: float, shape: float) -> tuple[float, ...]:
-    """Renyi costs of the winner at increasing `orders`; shape infinity is the Poisson distribution."""
-    if shape == math.inf:
-        extra = [mean * _delta(orders, trial, math.log1p(1 / (order - 1))) for order in orders]
-    else:
-        log_gamma = math.log(gamma_of(mean, shape))
-        best = min((1 - 1 / order) * cost - log_gamma / order for order, cost in zip(orders, trial, strict=True))
-        extra = [(1 + shape) * best] * len(orders)
-    costs = [r + math.log(mean) / (a - 1) + e for a, r, e in zip(orders, trial, extra, strict=True)]
-    return tuple(itertools.accumulate(reversed(costs), min))[::-1]
-
-
-def _delta(orders: Sequence[float], costs: Sequence[float], epsilon: float) -> float:
-    """The least delta at epsilon over the orders, by Canonne, Kamath & Steinke 2020."""
-    logs = ((a - 1) * (r - epsilon + math.log1p(-1 / a)) - math.log(a) for a, r in zip(orders, costs, strict=True))
-    return math.exp(min(0.0, *logs))
-
-
-_FRACTIONS = tuple(1 + tenth / 10.0 for tenth in range(1, 100))  # computed as dp-accounting does, so equal to its own
+_FRACTIONS = (1 + tenth / 10.0 for tenth in range(1, 100))  # computed as dp-accounting does, so equal to its own
 _WHOLE = (*range(11, 64), 72, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024, 2048, 4096)
 ORDERS: tuple[float, ...] = (1.02, 1.05, *_FRACTIONS, *map(float, _WHOLE))
-MOST_ORDER = 1e5  # a sampled mechanism takes time proportional to the order
+_MOST_ORDER = 1e5  # a sampled mechanism takes time proportional to the order
 
 Costs = npt.NDArray[np.float64]
 _UP = 1 + 1e-9
@@ -93,7 +69,7 @@ def rdp(event: DpEvent, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]
     """Renyi costs of an event at each order, rounded up."""
     orders = _checked(tuple(orders))
     total = np.zeros(len(orders))
-    for leaf, times in leaves(from_json(to_json(event))):
+    for leaf, times in checked_leaves(event):
         total += float(times) * _curve(json.dumps(to_json(leaf)), orders)
     if not np.isfinite(total).all():
         raise EventError("the event costs more than a float holds: use more noise.")
@@ -102,12 +78,21 @@ def rdp(event: DpEvent, orders: tuple[float, ...] = ORDERS) -> tuple[float, ...]
 
 def epsilon_at(rdp: float, order: float, delta: float) -> float:
     """The epsilon of a Renyi cost at one order, at least 0."""
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is {delta}: give a number between 0 and 1, e.g. 1e-6.")
+    check_delta(delta)
     _checked((order,))
     if not rdp >= 0:
         raise ConfigError(f"rdp is {rdp}: give a number that is not negative.")
     return max(0.0, rdp - _discount(order, delta))
+
+
+def least_epsilon(costs: Costs, delta: float) -> float:
+    """The least epsilon over ORDERS of the costs there."""
+    return min(epsilon_at(cost, order, delta) for order, cost in zip(ORDERS, costs.tolist(), strict=True))
+
+
+def rdp_epsilon(events: Sequence[DpEvent], delta: float) -> float:
+    """The least epsilon of events together over ORDERS; 0 for none."""
+    return least_epsilon(np.sum([rdp(event) for event in events], axis=0), delta) if events else 0.0
 
 
 def rdp_cap(order: float, budget: Budget) -> float:
@@ -136,7 +121,7 @@ def _curve(leaf: str, orders: tuple[float, ...]) -> Costs:
     event = from_json(json.loads(leaf))
     if type(event) is RepeatAndSelectDpEvent:
         grid = tuple(sorted({*ORDERS, *orders}))
-        winner = of_the_winner(grid, rdp(event.event, grid), event.mean, event.shape)
+        winner = _of_the_winner(grid, rdp(event.event, grid), event.mean, event.shape)
         at = dict(zip(grid, winner, strict=True))
         costs = np.array([at[order] for order in orders]) * _UP
     elif type(event) in _BASIC:
@@ -147,6 +132,30 @@ def _curve(leaf: str, orders: tuple[float, ...]) -> Costs:
         raise EventError("a mechanism has no finite Renyi cost at one of the orders: use more noise or lower orders.")
     costs.flags.writeable = False
     return costs
+
+
+def _of_the_winner(orders: Sequence[float], trial: Sequence[float], mean: float, shape: float) -> tuple[float, ...]:
+    """Costs of the winner at increasing `orders`; shape infinity is the Poisson distribution.
+
+    >>> orders = tuple(range(2, 65))
+    >>> one = [order * 0.005 for order in orders]  # Gaussian noise of multiplier 10
+    >>> [round(cost, 3) for cost in _of_the_winner(orders, one, 10.0, 1.0)[:2]]
+    [0.639, 0.639]
+    """
+    if shape == math.inf:
+        extra = [mean * _delta(orders, trial, math.log1p(1 / (order - 1))) for order in orders]
+    else:
+        log_gamma = math.log(gamma_of(mean, shape))
+        best = min((1 - 1 / order) * cost - log_gamma / order for order, cost in zip(orders, trial, strict=True))
+        extra = [(1 + shape) * best] * len(orders)
+    costs = [r + math.log(mean) / (a - 1) + e for a, r, e in zip(orders, trial, extra, strict=True)]
+    return tuple(itertools.accumulate(reversed(costs), min))[::-1]
+
+
+def _delta(orders: Sequence[float], costs: Sequence[float], epsilon: float) -> float:
+    """The least delta at epsilon over the orders, by Canonne, Kamath & Steinke 2020."""
+    logs = ((a - 1) * (r - epsilon + math.log1p(-1 / a)) - math.log(a) for a, r in zip(orders, costs, strict=True))
+    return math.exp(min(0.0, *logs))
 
 
 def _basic(event: DpEvent, orders: tuple[float, ...]) -> Costs:
@@ -187,6 +196,6 @@ def _discount(order: float, delta: float) -> float:
 @lru_cache(maxsize=64)
 def _checked(orders: tuple[float, ...]) -> tuple[float, ...]:
     for order in orders:
-        if isinstance(order, bool) or not isinstance(order, int | float) or not 1 < order <= MOST_ORDER:
-            raise ConfigError(f"order is {order!r}: give a number above 1 and at most {MOST_ORDER:g}.")
+        if isinstance(order, bool) or not isinstance(order, int | float) or not 1 < order <= _MOST_ORDER:
+            raise ConfigError(f"order is {order!r}: give a number above 1 and at most {_MOST_ORDER:g}.")
     return tuple(map(float, orders))

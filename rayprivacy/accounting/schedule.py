@@ -4,22 +4,19 @@
     linear          d = 1 / (1 + tau t)
     exponential     d = exp(-tau t)
 
-Source: Dupuy et al. (ICASSP 2022), after Yu et al. (2019). A public schedule is a heterogeneous composition: every step
-is charged for the noise that it has. An accountant takes long with each different noise, and the ledger reserves steps
-by the chunk. So neighbouring steps share a *level*: at most 16 of them, each of whole chunks, each with the least noise
-that the rule gives any of its steps. What is drawn is the level's noise, and so is what is charged.
+Source: Dupuy et al. (ICASSP 2022), after Yu et al. (2019). A public schedule is a heterogeneous composition, no step of
+which is free: every step is charged for the noise that it has. An accountant takes long with each different noise, and
+the ledger reserves steps by the chunk. So neighbouring steps share a *level*: at most 16 of them, each of whole chunks,
+each with the least noise that the rule gives any of its steps. What is drawn is the level's noise, and so is what is
+charged.
 
 >>> NoiseSchedule("linear", tau=1.0, steps_per_epoch=2).levels(steps=5)
 ((1.0, 2), (0.5, 2), (0.3333333333333333, 1))
->>> NoiseSchedule().levels(steps=1000)
-((1.0, 1000),)
 
-eDP-SGD: many workers, each clipping the mean of a micro-batch, with noise that decays by a public schedule.
-
-Two figures of the method need care. Clipping the *mean* of a micro-batch to C bounds what one record changes by 2C, not
-C: its presence may turn the mean from one end of the ball to the other. And when each of N workers adds noise of
-standard deviation z C / N before the N contributions are averaged, the average has noise z C / (N sqrt N) against a
-sensitivity of 2C / N, so
+In eDP-SGD many workers clip the mean of a micro-batch each, and add noise that falls. Two figures of it need care.
+Clipping the *mean* of a micro-batch to C bounds what one record changes by 2C, not C: its presence may turn the mean
+from one end of the ball to the other. And when each of N workers adds noise of standard deviation z C / N before the N
+contributions are averaged, the average has noise z C / (N sqrt N) against a sensitivity of 2C / N, so
 
     effective multiplier = z / (2 sqrt N)    as printed (noise / N per worker)
     effective multiplier = z / 2             when each worker adds noise / sqrt N
@@ -28,7 +25,7 @@ The paper clips layers that are divided by scales alpha_k, multiplies by them ag
 of them. Layer k then moves by 2C alpha_k / N, and both figures are divided by the largest alpha_k.
 
 A record must be able to affect one micro-batch only: micro-batches are assigned by a keyed hash into a fixed public
-logical number N. A public schedule of noise is a heterogeneous composition, no step of which is free.
+logical number N.
 
 >>> decayed(2.0, NoiseSchedule("exponential", math.log(2)), 3, workers=4)
 [(0.5, 1), (0.25, 1), (0.125, 1)]
@@ -51,17 +48,18 @@ from rayprivacy.core.errors import ConfigError
 
 ScheduleKind = Literal["constant", "linear", "exponential"]
 Levels = tuple[tuple[float, int], ...]
+NoisePerWorker = Literal["n", "sqrt-n"]
 MOST_LEVELS = 16
+_MOST_STEPS = 10**6
+_MANY_LEVELS = 1024
 
 
 @dataclass(frozen=True)
 class NoiseSchedule:
     """The rule by which noise falls, without its first multiplier.
 
-    Attributes:
-        kind: see the module.
-        tau: how fast it falls, for each t; 0 for `constant` alone.
-        steps_per_epoch: steps after which t grows by 1, a public number.
+    `tau` says how fast it falls, for each t; 0 for `constant` alone. After `steps_per_epoch` steps, a public number, t
+    grows by 1.
     """
 
     kind: ScheduleKind = "constant"
@@ -107,11 +105,6 @@ class NoiseSchedule:
         return tuple((self.factor(end - 1), end - begin) for begin, end in zip([0, *ends[:-1]], ends, strict=True))
 
 
-NoisePerWorker = Literal["n", "sqrt-n"]
-_MOST_STEPS = 10**6
-_MANY_LEVELS = 1024
-
-
 def decayed(
     z0: float,
     schedule: NoiseSchedule,
@@ -127,10 +120,9 @@ def decayed(
     std / C as printed, `workers` the logical number N of contributions that are averaged, each with noise / N ("n", as
     printed) or noise / sqrt N ("sqrt-n"). `max_scale` is the largest alpha_k where noise is added after un-scaling.
     """
-    if not 0 < z0 < math.inf:
-        raise ConfigError(f"z0 is {z0}: give a positive finite number.")
-    if not 0 < max_scale < math.inf:
-        raise ConfigError(f"max_scale is {max_scale}: give a positive finite number.")
+    for name, value in (("z0", z0), ("max_scale", max_scale)):
+        if not 0 < value < math.inf:
+            raise ConfigError(f"{name} is {value}: give a positive finite number.")
     if type(workers) is not int or not 1 <= workers <= MAX_COUNT:
         raise ConfigError(f"workers is {show(workers)}: give a whole number of at least 1.")
     if type(steps) is not int or not 1 <= steps <= (_MOST_STEPS if schedule.falls else MAX_COUNT):
@@ -145,9 +137,7 @@ def decayed(
 class DecayingNoise:
     """A public schedule of noise without its first multiplier z0, and what it costs with one.
 
-    Attributes:
-        schedule, steps, workers, per_worker, max_scale: see `decayed`.
-        q: probability that a user is in a step; 1 if all are in each.
+    See `decayed`; `q` is the probability that a user is in a step, 1 if all are in each.
     """
 
     schedule: NoiseSchedule
@@ -159,7 +149,7 @@ class DecayingNoise:
 
     @property
     def divisor(self) -> str:
-        """What a printed multiplier is divided by, in words."""
+        """By this, in words, a printed multiplier is divided."""
         scale = "" if self.max_scale == 1 else f" * {self.max_scale:g}"
         return ("2 sqrt(N)" if self.per_worker == "n" else "2") + scale
 

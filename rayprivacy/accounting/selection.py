@@ -38,15 +38,7 @@ def select_event(
 ) -> RepeatAndSelectDpEvent:
     """The event of publishing the winner of a secret number of trials, each of which costs `event`.
 
-    Args:
-        event: one trial, whole.
-        mean: expected number of trials, above 1.
-        distribution: of the number of trials.
-        shape: of "negative-binomial" alone, at least 0.
-
-    Raises:
-        ConfigError: the distribution is unknown, or a shape is missing, or given where it is fixed.
-        EventError: the event, the mean or the shape is out of range.
+    `mean` is the expected number of trials, above 1; `shape` is for "negative-binomial" alone, and at least 0.
     """
     if distribution not in get_args(TrialDistribution):
         raise ConfigError(f"distribution is {distribution!r}: use one of {', '.join(get_args(TrialDistribution))}.")
@@ -58,11 +50,7 @@ def select_event(
 
 
 def pay_for_all(event: DpEvent, trials: int) -> DpEvent:
-    """The event of `trials` trials of which everything may be published, with any scheduler.
-
-    Raises:
-        EventError: the event is invalid, or trials is not a positive whole number.
-    """
+    """The event of a number of trials of which everything may be published, with any scheduler."""
     every = SelfComposedDpEvent(event, trials)
     validate(every)
     return every
@@ -72,9 +60,6 @@ def gamma_of(mean: float, shape: float) -> float:
     """The stopping chance gamma at which the truncated negative binomial has this mean.
 
     With L = log(1/gamma) the mean is shape * (e^L - 1) / (1 - e^(-shape L)), increasing in L; solved by bisection.
-
-    Raises:
-        ConfigError: mean is not above 1 and at most 1e9, or shape is not from 0 to 1e6.
     """
     _check(mean, shape)
     if shape == 1:
@@ -86,24 +71,17 @@ def gamma_of(mean: float, shape: float) -> float:
 
 
 def trial_probabilities(mean: float, shape: float) -> Iterator[tuple[int, float]]:
-    """Each number of trials with its probability, without end.
-
-    Raises:
-        ConfigError: as `gamma_of`; a shape of infinity is the Poisson distribution.
-    """
+    """Each number of trials with its probability, without end; a shape of infinity is the Poisson distribution."""
     if shape == math.inf:
         _check(mean, 0.0)
-        k = 0
-        log_p = -mean
+        k, log_p = 0, -mean
         while True:
             yield k, math.exp(log_p)
             k += 1
             log_p += math.log(mean) - math.log(k)
     gamma = gamma_of(mean, shape)
     step = math.log1p(-gamma)
-    log_norm = _log_first(gamma, shape)
-    k = 1
-    log_p = log_norm
+    k, log_p = 1, _log_first(gamma, shape)
     while True:
         yield k, math.exp(log_p)
         log_p += step + math.log((k + shape) / (k + 1))
@@ -113,21 +91,17 @@ def trial_probabilities(mean: float, shape: float) -> Iterator[tuple[int, float]
 def trials_from_uniform(u: Fraction | float, mean: float, shape: float) -> int:
     """The number of trials at quantile u: the least k with P[K <= k] > u.
 
-    Takes time proportional to the answer, so the mean is bounded by what anyone would train (1e5 here). The rounding of
-    the sum is below 1e-9, which is the chance that the answer is one off.
-
-    Raises:
-        ConfigError: u is outside [0, 1), or the mean is above 1e5, or as `gamma_of`.
+    Takes time proportional to the answer, so the mean is at most 1e5, more than anyone would train. The rounding of the
+    sum is below 1e-9, which is the chance that the answer is one off.
     """
     if not 0 <= u < 1:
         raise ConfigError("u is outside [0, 1): draw it uniformly from there.")
     if mean > 1e5:
         raise ConfigError(f"mean is {mean:g}: give at most 1e5 expected trials.")
-    target = float(u)
     below = 0.0
     for k, p in trial_probabilities(mean, shape):
         below += p
-        if below > target or (k > mean and p < 1e-18):
+        if below > float(u) or (k > mean and p < 1e-18):
             return k
     raise AssertionError("unreachable: trial_probabilities has no end")
 

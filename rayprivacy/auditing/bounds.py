@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon from counts of an attack's hits and false alarms, with and without a secret in the corpus.
+"""Lower bounds on epsilon from counts of an attack's hits and false alarms, and what a claim allows an attacker.
 
 The same mechanism runs many times on two neighbouring corpora, and an attacker says after each run whether the secret
 was there. A *hit* is a yes with the secret, a *false alarm* a yes without. Clopper & Pearson (1934) bound both rates,
@@ -18,23 +18,15 @@ Source of the epsilon bound: Jagielski, Ullman & Oprea 2020.
 1.99
 >>> compare(Profile.claimed(1.0, 1e-5), [counts]).flagged
 True
->>> compare(Profile.claimed(3.0, 1e-5), [counts]).flagged
-False
-
-What a claim allows an attacker: the privacy profile of a list of events, as points (epsilon, delta).
 
 A mechanism that is (epsilon, delta)-differentially private binds every attack that tells two neighbouring corpora
 apart (Wasserman & Zhou 2010; Kairouz, Oh & Viswanath 2015), in both directions:
 
     hits <= exp(epsilon) * false alarms + delta        1 - false alarms <= exp(epsilon) * (1 - hits) + delta
 
-One mechanism has many such pairs. A certificate states one of them; the events have a whole curve, which is what an
-audit should test: a single point with a tiny delta can hide noise that is much too small.
+One mechanism has many such pairs: its privacy *profile*. A certificate states one of them; the events have a whole
+curve, which is what an audit should test: a single point with a tiny delta can hide noise that is much too small.
 
->>> from dp_accounting.dp_event import GaussianDpEvent
->>> profile = Profile.of([GaussianDpEvent(1.0)])
->>> round(profile.most_hits(0.3), 2)
-0.68
 >>> Profile.claimed(0.0, 0.25).most_hits(0.5)
 0.75
 """
@@ -51,20 +43,14 @@ from scipy import stats
 from rayprivacy.accounting.accountant import AccountantName, epsilon
 from rayprivacy.core.errors import ConfigError
 
+CONFIDENCE = 0.999  # of "flagged": a correct run is accused once in a thousand times, or less
 # Fixed in advance and the same for every run. An audit of a few thousand trials sees nothing below 1e-4.
 DELTAS = (1e-4, 1e-3, 0.01, 0.03, 0.06, *(step / 20 for step in range(2, 20)))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Points of a privacy profile.
-
-    Attributes:
-        points: pairs (epsilon, delta), each of which the mechanism claims to satisfy.
-
-    Raises:
-        ConfigError: there is no point, or one is out of range.
-    """
+    """Points (epsilon, delta) of a privacy profile, each of which the mechanism claims to satisfy."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -77,14 +63,8 @@ class Profile:
 
     @classmethod
     def of(cls, events: Sequence[DpEvent], accountant: AccountantName = "pld") -> "Profile":
-        """The profile of events together, at the fixed deltas `DELTAS`.
-
-        Args:
-            events: what the run claims to have done.
-            accountant: `pld` is tight; `rdp` takes every central event, and is an upper bound.
-
-        Raises:
-            EventError: the accountant cannot compose an event.
+        """The profile of events together, at the fixed deltas `DELTAS`; `rdp` takes every central event, and is not
+        tight.
         """
         return cls(tuple((epsilon(events, delta, accountant), delta) for delta in DELTAS))
 
@@ -101,26 +81,12 @@ class Profile:
 def _most_hits(eps: float, delta: float, false_alarms: float) -> float:
     # exp(epsilon) overflows long after the bound has become trivial.
     forward = 1.0 if eps > 700 else delta + math.exp(eps) * false_alarms
-    backward = 1 - math.exp(-eps) * max(0.0, 1 - delta - false_alarms)
-    return min(forward, backward)
-
-
-CONFIDENCE = 0.999  # of "flagged": a correct run is accused once in a thousand times, or less
+    return min(forward, 1 - math.exp(-eps) * max(0.0, 1 - delta - false_alarms))
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How often an attacker said yes in each world.
-
-    Attributes:
-        hits: yes, in runs with the secret.
-        with_secret: runs with the secret.
-        false_alarms: yes, in runs without it.
-        without_secret: runs without it.
-
-    Raises:
-        ConfigError: a count is not a whole number from 0 up to its runs.
-    """
+    """How often an attacker said yes in each world: hits of the runs with the secret, false alarms of those without."""
 
     hits: int
     with_secret: int
@@ -136,12 +102,9 @@ class Counts:
 class Finding:
     """The comparison of counts with a claim.
 
-    Attributes:
-        flagged: whether some attack does better than the claim admits, at the stated confidence.
-        excess: least hits - exp(epsilon) * most false alarms - delta where that is largest; positive means flagged.
-        epsilon: the point of the profile where it is largest.
-        delta: the delta of that point.
-        confidence: the chance, at least, that a correct run is not flagged.
+    `flagged` says whether some attack does better than the claim admits; a correct run is not flagged with a chance of
+    `confidence` at least. `excess`, positive where flagged, is least hits - exp(epsilon) * most false alarms - delta at
+    the point of the profile where that is largest.
     """
 
     flagged: bool
@@ -152,15 +115,7 @@ class Finding:
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """An interval that holds the true rate with at least this confidence, whatever the rate is.
-
-    >>> low, high = clopper_pearson(0, 10)
-    >>> low, round(high, 3)
-    (0.0, 0.308)
-
-    Raises:
-        ConfigError: the counts or the confidence are out of range.
-    """
+    """An interval that holds the true rate with at least this confidence, whatever the rate is."""
     _check_counts("successes", successes, trials)
     return _interval(successes, trials, (1 - _checked_confidence(confidence)) / 2)
 
@@ -174,16 +129,7 @@ def counts_at(
 
 
 def epsilon_lower_bound(counts: Counts, delta: float, confidence: float = 0.95) -> float:
-    """An epsilon that the mechanism exceeds or meets at `delta`, with this confidence; 0 when nothing was shown.
-
-    Args:
-        counts: of one attack.
-        delta: of the guarantee that is doubted.
-        confidence: the chance, at least, that the bound is right.
-
-    Raises:
-        ConfigError: delta or the confidence are out of range.
-    """
+    """An epsilon that the mechanism exceeds or meets at `delta`, with this confidence; 0 when nothing was shown."""
     if not 0 <= delta < 1:
         raise ConfigError(f"delta is {delta}: give a number from 0 up to 1, e.g. 1e-5.")
     best = 0.0
@@ -194,16 +140,7 @@ def epsilon_lower_bound(counts: Counts, delta: float, confidence: float = 0.95) 
 
 
 def compare(profile: Profile, attacks: Sequence[Counts], confidence: float = CONFIDENCE) -> Finding:
-    """Whether some attack does better than every point of the profile admits.
-
-    Args:
-        profile: the claim.
-        attacks: counts of each attack; all must have been chosen before the runs.
-        confidence: the chance, at least, that a correct run is not flagged.
-
-    Raises:
-        ConfigError: there is no attack, or the confidence is out of range.
-    """
+    """Whether some attack, all of them chosen before the runs, does better than every point of the profile admits."""
     if not attacks:
         raise ConfigError("attacks is empty: give the counts of at least one.")
     error = (1 - _checked_confidence(confidence)) / len(attacks)

@@ -1,4 +1,4 @@
-"""Canaries: users with secrets that are planted in a corpus, and the list by which they are found again.
+"""Canaries: users with secrets that are planted in a corpus, found again by a list, and what a model shows of them.
 
 Every repetition of a secret is a row of a user of its own. So a secret that occurs once is protected by exactly the
 epsilon of the certificate, and one that k users share by that of a group of k: repetitions of 10 or 100 show what
@@ -12,31 +12,15 @@ changes the corpus, so a run on a planted corpus is a run of its own, and never 
 >>> canary_rows(plan, Key.for_tests()).num_rows
 11
 
-Made-up secrets of five kinds, 10,000 candidates of each, all from a key: names, addresses, phones, e-mails, plates.
-
-A *canary* is a sentence with one such secret in it. How far a model has memorised the secret is measured against the
-other candidates (`exposure`), so they must be alike: all candidates of a kind share one sentence and one format, and
-the key alone decides which one is planted. None of them belongs to anybody: surnames are made of syllables, the calling
-code 999 is assigned to no country, and mail goes to the example domains of RFC 2606.
-
->>> from rayprivacy.core.keys import Key
->>> secrets = candidates("plate", Key.for_tests(), 3)
->>> len({secret.whole for secret in secrets})
-3
-
-Exposure of a planted secret: its rank among the candidates, and whether it was written out.
+A *canary* is a sentence with one made-up secret in it. How far a model has memorised the secret is measured against the
+other candidates, so they must be alike: all candidates of a kind share one sentence and one format, and the key alone
+decides which one is planted. None of them belongs to anybody: surnames are made of syllables, the calling code 999 is
+assigned to no country, and mail goes to the example domains of RFC 2606.
 
 Exposure (Carlini et al., USENIX Security 2019) is log2 |R| - log2 rank, where R are the candidates and rank is the
 place of the planted one when they are ordered by the model's loss. A model that never saw the secret ranks it
 uniformly: its exposure is about 1.44 bits on average. It reaches log2 |R| (13.3 bits for 10,000) when the secret comes
-first.
-Rank and exposure are no bounds on epsilon: they rest on one draw of the training.
-
->>> losses = np.array([3.0, 1.0, 2.0, 4.0])
->>> rank(losses, 2), exposure(losses, 2)
-(2.0, 1.0)
-
-Figures of the canaries that were planted into an audited run: rank, exposure, leaks, and what the claim admits.
+first. Rank and exposure are no bounds on epsilon: they rest on one draw of the training.
 
 A planted candidate is drawn uniformly, so without it in the corpus its rank among R candidates is uniform, and with it
 
@@ -69,7 +53,10 @@ from rayprivacy.core.keys import Key
 
 Kind = Literal["name", "address", "phone", "email", "plate"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+Losses = Callable[[Sequence[str]], npt.NDArray[np.float64]]
 CANDIDATES = 10_000
+PLAN_FILE = "canaries.json"
+_SCHEMA_VERSION = 1
 
 _FIRST = "Ada Boris Clara Elena Farid Greta Hugo Ines Jonas Kira Luca Mona Nils Olga Pedro Rosa Tara".split()  # noqa: SIM905
 _SYLLABLES = "bal cor dun fel gri hol jas kem lor mav nel pom quar rin sol tev ulm vos wex yar zim dal fen".split()  # noqa: SIM905
@@ -90,13 +77,7 @@ _SENTENCES: dict[Kind, str] = {
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """One candidate; it does not print itself.
-
-    Attributes:
-        kind: of the secret.
-        whole: as it is written.
-        part: what identifies it even when the rest is missing, e.g. the surname or the digits after the prefix.
-    """
+    """One candidate as it is written, and the part that identifies it without the rest; it does not print itself."""
 
     kind: Kind
     whole: str
@@ -135,10 +116,9 @@ def candidates(kind: Kind, key: Key, number: int = CANDIDATES) -> list[Secret]:
     if not 2 <= number <= CANDIDATES:
         raise ConfigError(f"candidates is {number}: give a number from 2 to {CANDIDATES}.")
     found: dict[str, Secret] = {}
-    for attempt in itertools.count():
-        if len(found) == number:
-            break
-        whole, part = _MAKERS[kind](_Draws(key, kind, attempt))
+    attempts = itertools.count()
+    while len(found) < number:
+        whole, part = _MAKERS[kind](_Draws(key, kind, next(attempts)))
         found.setdefault(squeezed(part), Secret(kind, whole, part))  # no two candidates are found for one another
     return list(found.values())
 
@@ -182,17 +162,9 @@ def _plate(draw: _Draws) -> tuple[str, str]:
     return plate, plate
 
 
-_MAKERS: dict[Kind, Callable[[_Draws], tuple[str, str]]] = {
-    "name": _name,
-    "address": _address,
-    "phone": _phone,
-    "email": _email,
-    "plate": _plate,
-}
-
-
-PLAN_FILE = "canaries.json"
-_SCHEMA_VERSION = 1
+_MAKERS: dict[Kind, Callable[[_Draws], tuple[str, str]]] = dict(
+    zip(KINDS, (_name, _address, _phone, _email, _plate), strict=True)
+)
 
 
 class CanaryPlan(Config):
@@ -211,13 +183,7 @@ class CanaryPlan(Config):
 
 @dataclass(frozen=True, repr=False)
 class Canary:
-    """One planted secret; it does not print itself.
-
-    Attributes:
-        secret: what was planted.
-        place: its number among the candidates of its kind.
-        users: the ids of the users who carry it.
-    """
+    """One planted secret, its place among the candidates of its kind, and the users who carry it; not printed."""
 
     secret: Secret
     place: int
@@ -225,11 +191,7 @@ class Canary:
 
 
 def canaries(plan: CanaryPlan, key: Key) -> list[Canary]:
-    """The canaries of a plan; the key alone decides which candidates they are.
-
-    Raises:
-        ConfigError: a number of repetitions is not positive, or there are more of them than candidates.
-    """
+    """The canaries of a plan; the key alone decides which candidates they are."""
     if min(plan.repetitions) < 1 or len(plan.repetitions) > plan.candidates:
         raise ConfigError(f"repetitions is {plan.repetitions}: give numbers of at least 1, fewer than candidates.")
     return [canary for kind in plan.kinds for canary in _of_kind(kind, plan, key)]
@@ -245,24 +207,16 @@ def canary_rows(plan: CanaryPlan, key: Key) -> pa.Table:
 def record_plan(run: Path, plan: CanaryPlan, key: Key) -> Path:
     """Write `private/canaries.json` into a run directory, before or after the run; it holds no secret.
 
-    Args:
-        run: the run directory.
-        plan: what was planted.
-        key: what it was planted with; `rayprivacy audit` needs the same one as `privacy.key`.
+    `rayprivacy audit` needs the key that planted them as `privacy.key`.
     """
     path = private_directory(run / "private") / PLAN_FILE
-    body = {"schema_version": _SCHEMA_VERSION, "plan": plan.model_dump(mode="json"), "key": _fingerprint(key)}
-    write_json(path, body)
+    digest = key.digest("canary-plan")
+    write_json(path, {"schema_version": _SCHEMA_VERSION, "plan": plan.model_dump(mode="json"), "key": digest})
     return path
 
 
 def read_plan(run: Path, key: Key) -> CanaryPlan | None:
-    """The plan that `record_plan` wrote; None where nothing was planted.
-
-    Raises:
-        ConfigError: the file is not what `record_plan` writes.
-        KeyFileError: the canaries were planted with another key.
-    """
+    """The plan that `record_plan` wrote, checked against the key; None where nothing was planted."""
     path = run / "private" / PLAN_FILE
     if not path.exists():
         return None
@@ -272,7 +226,7 @@ def read_plan(run: Path, key: Key) -> CanaryPlan | None:
         body = None
     if not isinstance(body, Mapping) or body.get("schema_version") != _SCHEMA_VERSION:
         raise ConfigError(f"{PLAN_FILE} of the run is no plan of canaries of this version: record the plan again.")
-    if body.get("key") != _fingerprint(key):
+    if body.get("key") != key.digest("canary-plan"):
         raise KeyFileError(f"{PLAN_FILE} of the run is of another key: plant with the key that privacy.key names.")
     return CanaryPlan.parse(body["plan"])
 
@@ -286,20 +240,13 @@ def _of_kind(kind: Kind, plan: CanaryPlan, key: Key) -> list[Canary]:
             attempt += 1
         places.append(place)
     return [
-        Canary(among[place], place, tuple(_user(key, kind, number, copy) for copy in range(repetitions)))
+        Canary(
+            among[place],
+            place,
+            tuple(f"canary-{key.digest('canary-user', kind, number, copy)[:20]}" for copy in range(repetitions)),
+        )
         for number, (place, repetitions) in enumerate(zip(places, plan.repetitions, strict=True))
     ]
-
-
-def _user(key: Key, kind: str, number: int, copy: int) -> str:
-    return f"canary-{key.digest('canary-user', kind, number, copy)[:20]}"
-
-
-def _fingerprint(key: Key) -> str:
-    return key.digest("canary-plan")
-
-
-Losses = Callable[[Sequence[str]], npt.NDArray[np.float64]]
 
 
 def rank(losses: npt.NDArray[np.float64], planted: int) -> float:
@@ -314,15 +261,10 @@ def exposure(losses: npt.NDArray[np.float64], planted: int) -> float:
 
 
 def ranks(scorer: Losses, among: Sequence[Secret], planted: Sequence[int]) -> list[float]:
-    """The ranks of several planted secrets of one kind.
+    """The ranks of several planted secrets of one kind, from the model's loss on each text.
 
     Each is compared with the candidates that were not planted, and not with the other planted ones: a secret that 100
     users share would push one that a single user holds to rank 2.
-
-    Args:
-        scorer: the model's loss on each text.
-        among: all candidates of the kind.
-        planted: the places of the planted ones.
     """
     losses = scorer([secret.sentence for secret in among])
     others = np.delete(losses, np.asarray(planted))
@@ -349,7 +291,7 @@ def canary_figures(
     synthetic: Sequence[str],
     claim: Profile | None,
     most: int,
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """One entry for each canary, by kind and number of users; no secret is in it.
 
     At most `most` candidates of a kind are scored, the planted ones among them. Without a claim that bounds membership,
@@ -357,7 +299,7 @@ def canary_figures(
     """
     planted = canaries(plan, population.key)
     trained = population.training_users({user for canary in planted for user in canary.users})
-    figures: list[dict[str, Any]] = []
+    figures: list[Mapping[str, Any]] = []
     for kind in plan.kinds:
         own = [canary for canary in planted if canary.secret.kind == kind]
         listed, places = _scored(kind, own, plan, population.key, most)

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from rayprivacy.auditing.bounds import Profile, compare
+from rayprivacy.auditing.bounds import CONFIDENCE, Profile, compare
 from rayprivacy.auditing.canaries import canary_figures, least_chance, planted_users, read_plan
 from rayprivacy.auditing.claim import Claim, read_claim
 from rayprivacy.auditing.extraction import WORDS, Overlap
 from rayprivacy.auditing.membership import Point, auc, auc_interval, calibrated, operating_points, plain
-from rayprivacy.auditing.population import Drawn, Population
+from rayprivacy.auditing.population import AuditedUnit, Population
 from rayprivacy.auditing.scoring import (
     ModelLoss,
     Read,
@@ -41,10 +41,9 @@ from rayprivacy.models.settings import ModelConfig
 Array = npt.NDArray[np.float64]
 Scores = tuple[Array, Array]  # of members and of others
 
-AUDIT_FILE = "audit.json"
+_AUDIT_FILE = "audit.json"
 _SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
-CONFIDENCE = 0.999
-WHY = "measured on private text of training users and of held-out users"
+_WHY = "measured on private text of training users and of held-out users"
 NOTES = {
     "membership": "Users who were trained on against users held out by a coin. Cheap attacks: a low figure proves"
     " nothing, and users of one run are not independent trials, so the interval is indicative.",
@@ -55,7 +54,7 @@ NOTES = {
     "admitted": "The greatest rate of hits that the certificate's pair, or the whole curve of this release's events,"
     " admits at the upper end (95%) of the rate of false alarms that was measured.",
 }
-NO_BOUND = "A selective claim does not bound membership, so the figures are measurements, and compared with nothing."
+_NO_BOUND = "A selective claim does not bound membership, so the figures are measurements, and compared with nothing."
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,9 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
     body = {
         "schema_version": 1,
         "releasable": False,
-        "why": WHY,
+        "why": _WHY,
         "claim": {"kind": claim.kind.value, **_pair(claim.budget), "unit": claim.unit},
-        "bound": _pair(claim.bound) | {"account": claim.central or None} if claim.bound else None,
+        "bound": {**_pair(claim.bound), "account": claim.central or None} if claim.bound else None,
         "sample": {"members": len(members), "others": len(others)}
         | {"records_at_most": audit.records, "shadows": len(audit.shadows)},
         "membership": {name: _membership(claim, *scores) for name, scores in attacks.items()},
@@ -123,7 +122,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "verdict": _verdict(claim, attacks, planted),
         "notes": _notes(claim),
     }
-    write_json(audit.root / AUDIT_FILE, body)
+    write_json(audit.root / _AUDIT_FILE, body)
     return body
 
 
@@ -146,7 +145,7 @@ def _of_secrets(audit: RunAudit, released: Backbone) -> ModelLoss:
 
 
 def _scores(
-    audit: RunAudit, released: Sequence[Backbone], members: Sequence[Drawn], others: Sequence[Drawn]
+    audit: RunAudit, released: Sequence[Backbone], members: Sequence[AuditedUnit], others: Sequence[AuditedUnit]
 ) -> dict[str, Scores]:
     """Scores of members and of others, by attack; a unit's loss is the mean over its texts."""
     units = [*members, *others]
@@ -165,7 +164,7 @@ def _tuned(audit: RunAudit, root: Path) -> list[Backbone]:
     return [load_backbone(audit.base.model_copy(update={"base": str(root / each.folder)})) for each in audit.models]
 
 
-def _read(audit: RunAudit, models: Sequence[Backbone], units: Sequence[Drawn]) -> Read:
+def _read(audit: RunAudit, models: Sequence[Backbone], units: Sequence[AuditedUnit]) -> Read:
     """What models say of units, in the mean over the rows of each."""
     rows = [row for unit in units for row in unit.rows]
     ends = np.cumsum([len(unit.rows) for unit in units])[:-1]
@@ -176,7 +175,7 @@ def _read(audit: RunAudit, models: Sequence[Backbone], units: Sequence[Drawn]) -
     return Read(means[:, 0], means[:, 1:])
 
 
-def _membership(claim: Claim, members: Array, others: Array) -> dict[str, Any]:
+def _membership(claim: Claim, members: Array, others: Array) -> dict[str, object]:
     points = [
         {
             "false_alarm_rate": point.rate,
@@ -196,8 +195,8 @@ def _admitted(point: Point, profile: Profile | None) -> float | None:
 
 
 def _overlap(
-    synthetic: Sequence[str], population: Population, members: Sequence[Drawn], others: Sequence[Drawn]
-) -> dict[str, Any]:
+    synthetic: Sequence[str], population: Population, members: Sequence[AuditedUnit], others: Sequence[AuditedUnit]
+) -> dict[str, object]:
     overlap, same = Overlap(synthetic), members[: len(others)]
     sides = {
         "training": population.training_texts(),
@@ -208,14 +207,14 @@ def _overlap(
     return {"words": WORDS, "synthetic_texts": len(synthetic), "long_enough": overlap.long_enough, **shares}
 
 
-def _texts(units: Sequence[Drawn]) -> list[str]:
+def _texts(units: Sequence[AuditedUnit]) -> list[str]:
     return [str(row["text"]) for unit in units for row in unit.rows]
 
 
-def _verdict(claim: Claim, attacks: Mapping[str, Scores], secrets: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _verdict(claim: Claim, attacks: Mapping[str, Scores], secrets: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Both kinds of evidence share the error: half for membership, half for canaries."""
     if claim.bound is None or claim.strictest is None:
-        return {"flagged": False, "sentence": f"No verdict. {NO_BOUND}", "confidence": None}
+        return {"flagged": False, "sentence": f"No verdict. {_NO_BOUND}", "confidence": None}
     confidence = 1 - (1 - CONFIDENCE) / 2
     counts = [point.counts for scores in attacks.values() for point in operating_points(*scores)]
     by_membership = compare(claim.strictest, counts, confidence).flagged
@@ -240,7 +239,7 @@ def _notes(claim: Claim) -> dict[str, str]:
     canaries = "Exposure and rank are no bounds on epsilon, and a secret that the policy does not find "
     if claim.bound is None:
         kept = {name: note for name, note in NOTES.items() if name != "admitted"}
-        return kept | {"canaries": f"{canaries}is not protected.", "claim": NO_BOUND}
+        return kept | {"canaries": f"{canaries}is not protected.", "claim": _NO_BOUND}
     return NOTES | {
         "canaries": f"{canaries}is protected by the epsilon of account '{claim.central}' alone, if one user has it.",
         "admitted": f"The greatest rate of hits that the pair of account '{claim.central}' admits at the upper end"
@@ -250,7 +249,7 @@ def _notes(claim: Claim) -> dict[str, str]:
     }
 
 
-def _pair(budget: Budget) -> dict[str, Any]:
+def _pair(budget: Budget) -> dict[str, float]:
     return {"epsilon": budget.epsilon, "delta": budget.delta}
 
 

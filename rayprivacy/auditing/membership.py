@@ -1,4 +1,4 @@
-"""Membership inference: scores that say "this one was in the training data", from losses. Pure functions on arrays.
+"""Membership inference from losses: scores that say "this one was in the training data", and how well they may do so.
 
 A high score means member. From weak to strong:
 
@@ -10,8 +10,6 @@ A high score means member. From weak to strong:
 - `shadow_attack` (Shokri et al. 2017): a logistic regression on features of losses, learnt where membership is known.
 
 For user-level claims a loss is a user's mean over their texts.
-
-How well scores tell members from others, and how well they may, given a claim.
 
 Few members found with certainty are a worse leak than many found a little better than by chance, so the rate of hits is
 read at small rates of false alarms (Carlini et al. 2022), with Clopper-Pearson intervals. Beside each stands the
@@ -38,6 +36,7 @@ from rayprivacy.core.errors import ConfigError
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+RATES = (0.001, 0.01, 0.1)
 _LEAST_SHADOWS = 2
 _LEAST_STD = 1e-6
 
@@ -55,16 +54,10 @@ def calibrated(losses: Array, reference: Array) -> Array:
 def likelihood_ratio(
     losses: Array, shadow_losses: Array, shadow_members: Mask, *, shared_variance: bool = False
 ) -> Array:
-    """LiRA, online: the log-likelihood ratio of an example's loss under "in" and "out".
+    """LiRA, online: the log-likelihood ratio of an example's loss, [examples], under "in" and "out".
 
-    Args:
-        losses: of the target model, [examples].
-        shadow_losses: of each shadow model on each example, [shadows, examples].
-        shadow_members: whether the shadow model was trained on the example, [shadows, examples].
-        shared_variance: estimate one variance for all examples; better below about 64 shadow models.
-
-    Raises:
-        ConfigError: the shapes differ, or an example has fewer than two shadow models with it or without it.
+    Losses of each shadow model, and whether it was trained on the example, are [shadows, examples], two of either kind
+    at least. One `shared_variance` for all examples is better below about 64 shadow models.
     """
     _check_shapes(losses, shadow_losses, shadow_members)
     inside = _gaussians(shadow_losses, shadow_members, shared_variance)
@@ -75,14 +68,7 @@ def likelihood_ratio(
 def offline_ratio(losses: Array, shadow_losses: Array, shadow_members: Mask, *, shared_variance: bool = False) -> Array:
     """LiRA, offline: how improbably low a loss is for a model without the example, as a negated log-probability.
 
-    Args:
-        losses: of the target model, [examples].
-        shadow_losses: of each shadow model on each example, [shadows, examples].
-        shadow_members: whether the shadow model was trained on the example; those are left out.
-        shared_variance: as for `likelihood_ratio`.
-
-    Raises:
-        ConfigError: the shapes differ, or an example has fewer than two shadow models without it.
+    Shapes are those of `likelihood_ratio`; shadow models that were trained on an example are left out.
     """
     _check_shapes(losses, shadow_losses, shadow_members)
     return np.asarray(-stats.norm.logcdf(losses, *_gaussians(shadow_losses, ~shadow_members, shared_variance)))
@@ -91,14 +77,8 @@ def offline_ratio(losses: Array, shadow_losses: Array, shadow_members: Mask, *, 
 def shadow_attack(shadow_features: Array, shadow_members: Mask, features: Array, ridge: float = 1e-3) -> Array:
     """The log-odds of membership, by a logistic regression learnt on shadow models.
 
-    Args:
-        shadow_features: [rows, features] of examples whose membership in their shadow model is known.
-        shadow_members: that membership, [rows].
-        features: the same features of the target model, [examples, features].
-        ridge: strength of the L2 penalty on standardised features.
-
-    Raises:
-        ConfigError: the shapes differ, or all shadow rows are members, or none is.
+    Its rows, [rows, features] and [rows], are examples whose membership in their shadow model is known; `features` are
+    the same of the target model, [examples, features]. `ridge` is the L2 penalty on standardised features.
     """
     if shadow_features.shape != (len(shadow_members), features.shape[1]):
         raise ConfigError(
@@ -140,19 +120,11 @@ def _check_shapes(losses: Array, shadow_losses: Array, shadow_members: Mask) -> 
         )
 
 
-RATES = (0.001, 0.01, 0.1)
-
-
 @dataclass(frozen=True)
 class Point:
-    """One threshold.
+    """One threshold: how many members and others are above it.
 
-    Attributes:
-        rate: of false alarms that was asked for; the measured rate is at most this.
-        hits: members above the threshold.
-        members: how many there are.
-        false_alarms: others above the threshold.
-        others: how many there are.
+    `rate` is that of false alarms which was asked for; the measured rate is at most this.
     """
 
     rate: float
@@ -187,22 +159,14 @@ class Point:
 
 
 def auc(members: Array, others: Array) -> float:
-    """The chance that a member's score is above another's, equal scores counting half.
-
-    Raises:
-        ConfigError: there are no members, or no others.
-    """
+    """The chance that a member's score is above another's, equal scores counting half."""
     _check(members, others)
     placed = stats.rankdata(np.concatenate([members, others]))[: len(members)]
     return float((placed.sum() / len(members) - (len(members) + 1) / 2) / len(others))
 
 
 def auc_interval(members: Array, others: Array, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of Hanley & McNeil (1982) around the AUC, cut to [0, 1]; approximate, and for large samples.
-
-    Raises:
-        ConfigError: there are no members, or no others.
-    """
+    """The interval of Hanley & McNeil (1982) around the AUC, cut to [0, 1]; approximate, and for large samples."""
     area = auc(members, others)
     first, second = area / (2 - area), 2 * area**2 / (1 + area)
     m, n = len(members), len(others)
@@ -212,11 +176,7 @@ def auc_interval(members: Array, others: Array, confidence: float = 0.95) -> tup
 
 
 def curve(members: Array, others: Array) -> tuple[Array, Array]:
-    """The ROC curve: rates of false alarms and of hits at every threshold, from (0, 0) to (1, 1).
-
-    Raises:
-        ConfigError: there are no members, or no others.
-    """
+    """The ROC curve: rates of false alarms and of hits at every threshold, from (0, 0) to (1, 1)."""
     _check(members, others)
     thresholds = np.unique(np.concatenate([members, others]))[::-1]
     rates = [np.searchsorted(np.sort(-scores), -thresholds, side="right") / len(scores) for scores in (others, members)]
@@ -227,9 +187,6 @@ def operating_points(members: Array, others: Array, rates: Sequence[float] = RAT
     """The rate of hits at the lowest threshold that keeps false alarms within each rate.
 
     With fewer than 1 / rate others no false alarm is allowed, and only members above all others count.
-
-    Raises:
-        ConfigError: there are no members, or no others, or a rate is outside (0, 1).
     """
     _check(members, others)
     descending = np.sort(others)[::-1]

@@ -20,14 +20,14 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import MANIFEST, part_tables, read_manifest
 
-Row = Mapping[str, Any]
+AuditedRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
-class Drawn:
+class AuditedUnit:
     """One user or record that the audit looks at, by its first rows with text and labels; it does not print itself."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[AuditedRow, ...]
 
     @property
     def user(self) -> str:
@@ -59,11 +59,11 @@ class Population:
                 " users with: make a new run with a larger corpus.holdout, and audit that."
             )
 
-    def members(self, most: int, records: int) -> list[Drawn]:
+    def members(self, most: int, records: int) -> list[AuditedUnit]:
         """At most `most` training units, each with its first `records` rows."""
         return self._drawn(map(self._kept, self._training()), most, records)
 
-    def others(self, most: int, records: int) -> list[Drawn]:
+    def others(self, most: int, records: int) -> list[AuditedUnit]:
         """At most `most` held-out units, likewise."""
         return self._drawn(map(self._kept, part_tables(self.shards, HOLDOUT)), most, records)
 
@@ -89,17 +89,17 @@ class Population:
         for part in range(len(read_manifest(self.shards).parts)):
             yield from part_tables(self.shards, part)
 
-    def _kept(self, table: pa.Table) -> list[Row]:
+    def _kept(self, table: pa.Table) -> list[AuditedRow]:
         return [row for row in table.to_pylist() if row["user"] not in self.left_out]
 
-    def _drawn(self, parts: Iterable[list[Row]], most: int, records: int) -> list[Drawn]:
+    def _drawn(self, parts: Iterable[list[AuditedRow]], most: int, records: int) -> list[AuditedUnit]:
         units = (unit for rows in parts for unit in self._units(rows, records))
         return [drawn for _, drawn in heapq.nsmallest(most, units, key=lambda unit: unit[0])]
 
-    def _units(self, rows: list[Row], records: int) -> Iterator[tuple[int, Drawn]]:
+    def _units(self, rows: list[AuditedRow], records: int) -> Iterator[tuple[int, AuditedUnit]]:
         if self.unit is PrivacyUnit.RECORD:
             for row in rows:
-                yield self.key.integer("audit", row["user"], row["text"]), Drawn((row,))
+                yield self.key.integer("audit", row["user"], row["text"]), AuditedUnit((row,))
             return
         for user, own in groupby(rows, key=lambda row: str(row["user"])):
-            yield self.key.integer("audit", user), Drawn(tuple(own)[:records])
+            yield self.key.integer("audit", user), AuditedUnit(tuple(own)[:records])

@@ -1,14 +1,13 @@
-"""The loss of a causal language model on texts, in batches; what texts have in common is read once.
+"""Losses of models on the users of a run: the scorer, the members and non-members who are scored, and shadow models.
 
 Ten thousand candidates share a sentence and differ in its last words. The model reads the common tokens once, its keys
 and values are copied for each batch, and only the rest is computed anew. Rows are padded on the right, which a causal
 model never looks at from the left.
 
-Shadow models: trained like the audited one, on halves of the users that are known; what stronger attacks learn from.
-
-Shadows come in pairs, and a pair splits the users between them by a keyed coin. So each user is in half of the shadows
-and out of the others. They differ from the audited model in one thing: it saw all training users, and each of them half
-of all users, held-out ones among them.
+Shadow models are trained like the audited one, on halves of the users that are known. They come in pairs, and a pair
+splits the users between them by a keyed coin. So each user is in half of the shadows and out of the others. They differ
+from the audited model in one thing: it saw all training users, and each of them half of all users, held-out ones among
+them.
 """
 
 import copy
@@ -22,11 +21,13 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.auditing.membership import calibrated, likelihood_ratio, offline_ratio, shadow_attack
-from rayprivacy.auditing.population import Row
+from rayprivacy.auditing.population import AuditedRow
 from rayprivacy.core.keys import Key
 from rayprivacy.models.backbone import Backbone
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+_OWN_VARIANCES_FROM = 64  # shadows; below it LiRA estimates one variance for all users
 _LEAST_SHARED = 4  # tokens; below it copying keys and values costs more than reading them again
 
 
@@ -121,10 +122,10 @@ class ScoredModel(Protocol):
     def folder(self) -> str:
         """Of the model in the run directory."""
 
-    def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
+    def totals(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> tuple[Array, Array]:
         """What the model loses on each row, in nats, and on how many tokens, or other parts, that is."""
 
-    def certainty(self, backbone: Backbone, rows: Sequence[Row]) -> Array:
+    def certainty(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> Array:
         """Figures of how sure the model is of what it says of each row, [rows, figures]; maybe none."""
 
 
@@ -135,30 +136,26 @@ class Scored:
     """
 
     folder: str
-    prefix: Callable[[Row], str]
-    text: Callable[[Row], str]
+    prefix: Callable[[AuditedRow], str]
+    text: Callable[[AuditedRow], str]
     max_tokens: int
     max_context: int | None = None
 
-    def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
+    def totals(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> tuple[Array, Array]:
         """What the model loses on each row, in nats, and on how many tokens."""
         scorer = ModelLoss(backbone, self.max_tokens, max_context=self.max_context)
         return scorer.totals([self.text(row) for row in rows], [self.prefix(row) for row in rows])
 
-    def certainty(self, backbone: Backbone, rows: Sequence[Row]) -> Array:
+    def certainty(self, backbone: Backbone, rows: Sequence[AuditedRow]) -> Array:
         """None: a language model is attacked by its losses alone."""
         return np.empty((len(rows), 0))
 
 
-def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], rows: Sequence[Row]) -> Array:
+def joint_losses(models: Sequence[ScoredModel], backbones: Sequence[Backbone], rows: Sequence[AuditedRow]) -> Array:
     """What all models of a release together lose on each row, in nats per token."""
     parts = [model.totals(backbone, rows) for model, backbone in zip(models, backbones, strict=True)]
     loss, tokens = (np.sum(each, axis=0) for each in zip(*parts, strict=True))
     return np.asarray(loss / tokens, np.float64)
-
-
-Mask = npt.NDArray[np.bool_]
-_OWN_VARIANCES_FROM = 64  # shadows; below it LiRA estimates one variance for all users
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@
   hundred times the others (Mu and Viswanath, ICLR 2018, remove them altogether).
 
 All are fitted on all texts that are compared, real and synthetic: they end in `DIMENSIONS` dimensions, by PCA or SVD,
-and have length 1.
-Equal texts are the same point, to the last bit: they are embedded once.
+and have length 1. Equal texts are the same point, to the last bit: they are embedded once.
 """
 
 from collections.abc import Sequence

@@ -15,25 +15,24 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.private import Seal
 from rayprivacy.evaluation.embeddings import DIMENSIONS, LAYERS, TOKENS, Matrix, embed, open_base, open_embedding
 from rayprivacy.evaluation.fidelity import fidelity, fidelity_rows, has_mauve
-from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, Row, paired
+from rayprivacy.evaluation.figures import LEVEL, REPLICATES, Better, FigureRow, Measured, paired
 from rayprivacy.evaluation.language import BLEU_TEXTS
 from rayprivacy.evaluation.memorisation import Features, distance_rows, run_rows
 from rayprivacy.evaluation.settings import SCORED, EvaluationConfig
-from rayprivacy.evaluation.texts import MAX_CHARS, Drawn, Indexes, Texts, draw, halves, sample
+from rayprivacy.evaluation.texts import MAX_CHARS, DrawnTexts, Indexes, Texts, draw, halves, sample
 from rayprivacy.evaluation.trees import tree_rows
 from rayprivacy.evaluation.words import downstream, word_rows
 from rayprivacy.models.backbone import Backbone
 
-SCHEMA_VERSION = 1
-WHY = "these figures were measured on private text without noise: internal, and covered by no certificate"
+_SCHEMA_VERSION = 1
+_WHY = "these figures were measured on private text without noise: internal, and covered by no certificate"
 NO_HALVES = "the users of the real text do not split into two halves, so there is no reference"
 NO_HOLDOUT = "no held-out text was given, so memorisation has no control"
 NO_USERS = "no user column: intervals take each text for a user of its own, and are too narrow if users wrote several"
-NO_MAUVE = "mauve-text is not installed, so there is no MAUVE: pip install 'rayprivacy[mauve]'"
+_NO_MAUVE = "mauve-text is not installed, so there is no MAUVE: pip install 'rayprivacy[mauve]'"
 FEW_USERS = "fewer than 30 users: intervals are rough"
 _FEW = 30
-DOWNSTREAM: Mapping[str, Better] = {"accuracy": "higher", "macro_f1": "higher", "most_frequent_label_accuracy": "near"}
-Say = Callable[[str], None]
+_DOWNSTREAM: Mapping[str, Better] = {"accuracy": "higher", "macro_f1": "higher", "most_frequent_label_accuracy": "near"}
 _SEAL = Seal(RayPrivacyError, "report it, with the sizes of the files and the settings")
 
 
@@ -43,11 +42,11 @@ def evaluate(
     synthetic: Texts,
     holdout: Texts | None = None,
     config: EvaluationConfig | None = None,
-    say: Say = lambda stage: None,
+    progress: Callable[[str], None] = lambda stage: None,
     opened: Mapping[str, Backbone] | None = None,
     searched: Iterable[Sequence[str]] | None = None,
-) -> dict[str, Any]:
-    """Measure everything.
+) -> Measured:
+    """Measure everything; the answer has sizes, settings, notes and a list of rows, marked `releasable: False`.
 
     Args:
         real: the private texts, or a sample of them.
@@ -55,12 +54,9 @@ def evaluate(
         holdout: real texts of users whom the model that wrote the synthetic text has not seen: the control of
             memorisation, and what classifiers are tested on.
         config: columns, embeddings, sizes and seed; the defaults if absent.
-        say: told the name of each stage as it begins.
+        progress: takes the name of each stage as it begins.
         opened: base models that are in memory already, by the name that `config` gives them.
         searched: in which copies are looked for: all private texts, in blocks, where `real` is a sample of them.
-
-    Returns:
-        Sizes, settings, notes and a list of rows (see `Row.plain`), marked `releasable: False`.
 
     Raises:
         ConfigError: an embedding cannot be loaded, or `neighbours` is too large for the texts.
@@ -72,32 +68,32 @@ def evaluate(
     if config.base is not None and config.base not in known:
         known[config.base] = open_base(config.base)
     embeddings = {name: known.get(name) or open_embedding(name) for name in dict.fromkeys(config.embeddings)}
-    say("embeddings")
+    progress("embeddings")
     compared = [each.texts for each in (drawn.real, drawn.synthetic, drawn.holdout) if each is not None]
     features = {}
     for name, embedding in embeddings.items():
         ours, theirs, *held = embed(compared, embedding, config.seed)
         features[name] = Features(ours, theirs, held[0] if held else None)
-    say("fidelity")
+    progress("fidelity")
     rows = _fidelity_rows(drawn, features, config)
-    say("words")
+    progress("words")
     rows += word_rows(drawn, known[config.base] if config.base is not None else None, config)
-    say("memorisation")
+    progress("memorisation")
     blocks = [real.texts] if searched is None else searched
     rows += run_rows(blocks, drawn.synthetic, drawn.holdout, config.seed)
     rows += distance_rows(features, drawn.synthetic, drawn.holdout, config.seed)
     if config.tree is not None:
-        say("trees")
+        progress("trees")
         rows += tree_rows(drawn)
     sizes: dict[str, int] = {}
     if config.label is not None:
-        say("downstream")
+        progress("downstream")
         found, sizes = _downstream_rows(real, synthetic, holdout, config)
         rows += found
     return _answer(rows, sizes, drawn, (real, synthetic, holdout), config)
 
 
-def _fidelity_rows(drawn: Drawn, features: Mapping[str, Features], config: EvaluationConfig) -> list[Row]:
+def _fidelity_rows(drawn: DrawnTexts, features: Mapping[str, Features], config: EvaluationConfig) -> list[FigureRow]:
     target = {name: each.real[drawn.target] for name, each in features.items()}
 
     def against(other: dict[str, Matrix], texts: Texts, places: Indexes) -> Any:
@@ -114,7 +110,7 @@ def _fidelity_rows(drawn: Drawn, features: Mapping[str, Features], config: Evalu
 
 def _downstream_rows(
     real: Texts, synthetic: Texts, holdout: Texts | None, config: EvaluationConfig
-) -> tuple[list[Row], dict[str, int]]:
+) -> tuple[list[FigureRow], dict[str, int]]:
     """Tested on the held-out texts, or without them on the second half of the real users."""
     train, test = real, holdout
     if test is None:
@@ -126,21 +122,21 @@ def _downstream_rows(
         each.take(sample(len(each), config.max_texts, config.seed)) for each in (train, synthetic, test)
     )
     ours, theirs, sizes = downstream(train, synthetic, test, config.seed)
-    return paired("downstream", DOWNSTREAM, ours, theirs), sizes
+    return paired("downstream", _DOWNSTREAM, ours, theirs), sizes
 
 
 def _answer(
-    rows: list[Row],
+    rows: list[FigureRow],
     sizes: dict[str, int],
-    drawn: Drawn,
+    drawn: DrawnTexts,
     given: tuple[Texts, Texts, Texts | None],
     config: EvaluationConfig,
-) -> dict[str, Any]:
+) -> Measured:
     names = ("real", "synthetic", "holdout")
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": _SCHEMA_VERSION,
         "releasable": False,
-        "why": WHY,
+        "why": _WHY,
         "inputs": {name: texts.summary() for name, texts in zip(names, given, strict=True) if texts is not None},
         "compared": {
             "real_target": len(drawn.target),
@@ -160,12 +156,12 @@ def _answer(
     }
 
 
-def _notes(drawn: Drawn, real: Texts) -> list[str]:
+def _notes(drawn: DrawnTexts, real: Texts) -> list[str]:
     said = {
         NO_HALVES: drawn.reference is None,
         NO_HOLDOUT: drawn.holdout is None,
         NO_USERS: not real.authored,
         FEW_USERS: len(np.unique(drawn.real.users)) < _FEW,
-        NO_MAUVE: not has_mauve(),
+        _NO_MAUVE: not has_mauve(),
     }
     return [note for note, true in said.items() if true]

@@ -1,26 +1,16 @@
 """Fidelity, whether synthetic text is distributed like real text: figures of each embedding, and their average.
 
-Precision, recall, density and coverage are means of one number per text, and carry intervals over the users of these
-texts, given the texts of the other side. F1, the Frechet distance and MAUVE carry none (see `figures`).
-
-Distances of whole distributions: Frechet and MAUVE on embeddings, total variation and Jensen-Shannon on shares.
-
-All four are 0 (MAUVE: 1) for equal distributions, and all are away from it for two finite samples of the SAME
-distribution: read them beside the real-against-real reference of the same size, never alone.
-
-Nearest neighbours of texts in an embedding: is synthetic text where real text is, and does it get everywhere?
-
 Around every real text lies a ball that reaches to its k-th nearest real neighbour; the balls together stand for where
 real text is. Precision is the share of synthetic texts in some ball, and recall the share of real texts in some ball
 around a synthetic text (Kynkaanniemi et al., NeurIPS 2019). One outlier with a huge ball spoils both. Density counts in
 how many balls a synthetic text lies, over k; coverage is the share of real balls that hold a synthetic text (Naeem et
-al., ICML 2020).
+al., ICML 2020). Balls are closed, as Kynkaanniemi et al. define them. For texts this matters: "ok" occurs many times,
+its ball has radius 0, and a synthetic "ok" lies in it. These four are means of one number per text, and carry intervals
+over the users of these texts, given the texts of the other side.
 
-Balls are closed, as Kynkaanniemi et al. define them. For texts this matters: "ok" occurs many times, its ball has
-radius 0, and a synthetic "ok" lies in it.
-
-`nearest_distances` says how near each text is to its nearest real one: the figure behind copied meaning (see
-`memorisation`).
+F1 and distances of whole distributions carry none (see `figures`): Frechet and MAUVE on embeddings, total variation and
+Jensen-Shannon on shares. All four are 0 (MAUVE: 1) for equal distributions, and all are away from it for two finite
+samples of the SAME distribution: read them beside the real-against-real reference of the same size, never alone.
 """
 
 from collections.abc import Mapping
@@ -32,11 +22,14 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure
 
 Matrix = npt.NDArray[np.floating]
 Shares = npt.ArrayLike
+_Numbers = npt.NDArray[np.float64]
 _TEXTS_PER_BUCKET = 20
+_BLOCK = 512
+_NEAREST_BLOCK = 1024
 
 
 def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other_covariance: Matrix) -> float:
@@ -44,9 +37,6 @@ def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other
 
     |m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), from eigenvalues: C1^1/2 C2 C1^1/2 is symmetric, so that no
     complex root of a non-symmetric product has to be thrown away.
-
-    >>> gaussian_frechet(np.zeros(1), np.array([[4.0]]), np.ones(1), np.array([[9.0]]))
-    2.0
     """
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
@@ -56,10 +46,8 @@ def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other
 
 
 def frechet(real: Matrix, synthetic: Matrix) -> float:
-    """Frechet distance of the Gaussians that fit two sets of features (Heusel et al., NeurIPS 2017).
-
-    Raises:
-        ConfigError: a side has fewer than two texts.
+    """Frechet distance of the Gaussians that fit two sets of features, of two texts or more (Heusel et al., NeurIPS
+    2017).
     """
     if min(len(real), len(synthetic)) < 2:
         raise ConfigError(f"the Frechet distance of {min(len(real), len(synthetic))} texts is undefined: give two.")
@@ -88,21 +76,13 @@ def mauve(real: Matrix, synthetic: Matrix, seed: int) -> float:
 
 
 def total_variation(left: Shares, right: Shares) -> float:
-    """Half the sum of absolute differences of two histograms, each taken as shares: 0 equal, 1 disjoint.
-
-    >>> total_variation([1, 1], [2, 0])
-    0.5
-    """
+    """Half the sum of absolute differences of two histograms, each taken as shares: 0 equal, 1 disjoint."""
     p, q = _shares(left), _shares(right)
     return float(np.abs(p - q).sum() / 2)
 
 
 def jensen_shannon(left: Shares, right: Shares) -> float:
-    """Jensen-Shannon divergence of two histograms in bits: 0 equal, 1 disjoint (Lin, 1991).
-
-    >>> jensen_shannon([1, 0], [0, 3])
-    1.0
-    """
+    """Jensen-Shannon divergence of two histograms in bits: 0 equal, 1 disjoint (Lin, 1991)."""
     p, q = _shares(left), _shares(right)
     middle = (p + q) / 2
     return max(float((_relative(p, middle) + _relative(q, middle)) / 2), 0.0)
@@ -118,25 +98,18 @@ def _relative(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
     return float((p[some] * np.log2(p[some] / q[some])).sum())
 
 
-_BLOCK = 512
-_NEAREST_BLOCK = 1024
-
-
 @dataclass(frozen=True)
 class Balls:
-    """What nearest neighbours say about each text; the figures are means of these.
+    """Findings on each text, whose means are the figures.
 
-    Attributes:
-        precise: for each synthetic text, whether a real ball holds it.
-        dense: for each synthetic text, how many real balls hold it, over k.
-        recalled: for each real text, whether a synthetic ball holds it.
-        covered: for each real text, whether its ball holds a synthetic text.
+    `precise` and `dense` say for each synthetic text whether a real ball holds it, and how many do, over k; `recalled`
+    and `covered` for each real text whether a synthetic ball holds it, and whether its ball holds a synthetic text.
     """
 
-    precise: npt.NDArray[np.float64]
-    dense: npt.NDArray[np.float64]
-    recalled: npt.NDArray[np.float64]
-    covered: npt.NDArray[np.float64]
+    precise: _Numbers
+    dense: _Numbers
+    recalled: _Numbers
+    covered: _Numbers
 
     def figures(self) -> dict[str, float]:
         """Precision, recall, their harmonic mean, density and coverage."""
@@ -151,15 +124,9 @@ class Balls:
 
 
 def balls(real: Matrix, synthetic: Matrix, neighbours: int) -> Balls:
-    """Look up the neighbours, with Euclidean distances.
+    """Look up the neighbours of features [texts, dimensions], by Euclidean distance; each side has more than k texts.
 
-    Args:
-        real: features of real texts, [texts, dimensions].
-        synthetic: features of synthetic texts.
-        neighbours: k; the ball of a text reaches to its k-th nearest neighbour, itself not counted.
-
-    Raises:
-        ConfigError: a side has no more than k texts.
+    The ball of a text reaches to its k-th nearest neighbour (`neighbours`), itself not counted.
     """
     least = min(len(real), len(synthetic))
     if neighbours >= least:
@@ -188,9 +155,8 @@ def _radii(features: Matrix, neighbours: int) -> npt.NDArray[np.float64]:
 def nearest_distances(texts: Matrix, real: Matrix) -> npt.NDArray[np.float64]:
     """Cosine distance of each text to its nearest real text: 0 for the same point, at most 2.
 
-    Args:
-        texts: features of length 1 (or 0, which is at distance 1 from everything), [texts, dimensions].
-        real: features of the real texts.
+    Features have length 1, or 0, which is at distance 1 from everything. The figure behind copied meaning
+    (`memorisation`).
     """
     found = [
         1 - (texts[start : start + _NEAREST_BLOCK] @ real.T).max(axis=1)
@@ -234,15 +200,15 @@ def fidelity(
 def _means(found: list[Balls], users: tuple[Users, Users], seed: int) -> dict[str, Figure]:
     """Averages over embeddings, text by text: a resampled user takes the numbers of all embeddings along."""
     real, synthetic = users
+    parts = {"precision": ("precise", synthetic), "recall": ("recalled", real)}
+    parts |= {"density": ("dense", synthetic), "coverage": ("covered", real)}
     return {
-        "precision": mean_figure(np.mean([each.precise for each in found], axis=0), synthetic, seed),
-        "recall": mean_figure(np.mean([each.recalled for each in found], axis=0), real, seed),
-        "density": mean_figure(np.mean([each.dense for each in found], axis=0), synthetic, seed),
-        "coverage": mean_figure(np.mean([each.covered for each in found], axis=0), real, seed),
+        name: mean_figure(np.mean([getattr(each, part) for each in found], axis=0), owners, seed)
+        for name, (part, owners) in parts.items()
     }
 
 
-def fidelity_rows(synthetic: Fidelity, reference: Fidelity | None) -> list[Row]:
+def fidelity_rows(synthetic: Fidelity, reference: Fidelity | None) -> list[FigureRow]:
     """A row for each figure, with what each embedding says."""
     rows = []
     for name, better in BETTER.items():
@@ -254,5 +220,5 @@ def fidelity_rows(synthetic: Fidelity, reference: Fidelity | None) -> list[Row]:
             for each, figures in synthetic.by_embedding.items()
         }
         other = None if reference is None else reference.average[name]
-        rows.append(Row("fidelity", name, better, synthetic.average[name], other, embeddings))
+        rows.append(FigureRow("fidelity", name, better, synthetic.average[name], other, embeddings))
     return rows

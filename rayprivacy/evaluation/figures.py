@@ -1,4 +1,4 @@
-"""Figures of an evaluation: a value, its interval over USERS, and the row in which it stands beside a reference.
+"""Figures of an evaluation: a value, its interval over USERS, the row where it stands beside a reference; and the page.
 
 Intervals come from resampling users, because texts of one user resemble each other. Resampling texts would treat a
 thousand texts of ten users as a thousand observations, and give intervals that are far too narrow (a test shows it).
@@ -8,8 +8,6 @@ thousand of them are one product of matrices.
 
 Figures that compare two whole distributions (MAUVE, Frechet distance, total variation, F1, shared words, distinct
 n-grams) carry no interval: resampling repeats texts, and repeated texts change such a figure whatever the users are.
-
-The evaluation as a page of Markdown, the cells of its tables, and the two files it is kept in.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,17 +24,12 @@ REPLICATES = 1000
 LEVEL = 0.95
 _BLOCK = 100
 Better = Literal["higher", "lower", "near"]
+Measured = dict[str, Any]  # figures as JSON values
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value.
-
-    Attributes:
-        value: the value.
-        low: lower end of its 95% interval over users; None if it carries none.
-        high: upper end.
-    """
+    """A measured value, with the ends of its 95% interval over users where it carries one."""
 
     value: float
     low: float | None = None
@@ -46,16 +39,9 @@ class Figure:
 def mean_figure(
     values: npt.ArrayLike, users: npt.NDArray[np.int64], seed: int, weights: npt.ArrayLike | None = None
 ) -> Figure:
-    """The (weighted) mean of one number per text, with its percentile interval over users.
+    """The (weighted) mean of one number per text, with its percentile interval over users; none below two users.
 
-    Args:
-        values: one number per text.
-        users: the number of each text's user.
-        seed: public seed of the resampling.
-        weights: of each text; 1 if absent. Give numerators as values / weights.
-
-    Returns:
-        The figure; without an interval where there are fewer than two users.
+    Weights are of texts, 1 if absent; give numerators as values / weights. The seed of the resampling is public.
     """
     weight = np.ones(len(users)) if weights is None else np.asarray(weights, float)
     totals = np.asarray(values, float) * weight
@@ -79,16 +65,12 @@ def _replicates(above: npt.NDArray[np.float64], below: npt.NDArray[np.float64], 
 
 
 @dataclass(frozen=True)
-class Row:
-    """One figure.
+class FigureRow:
+    """One figure of a group, such as fidelity, of synthetic text and of real text of other users.
 
-    Attributes:
-        group: what it is about, e.g. fidelity.
-        name: of the figure.
-        better: whether a higher or lower value is better, or the one that is near the reference.
-        synthetic: what synthetic text scores; None if it does not apply to it.
-        reference: what real text of other users scores, the best that can be hoped for; None without such users.
-        by_embedding: the same for each embedding, where `synthetic` and `reference` are averages over embeddings.
+    The latter is the best that can be hoped for, and is None without such users. `better` says whether a higher or
+    lower value is better, or the one that is near the reference. Where both are averages over embeddings,
+    `by_embedding` has the same for each.
     """
 
     group: str
@@ -98,9 +80,9 @@ class Row:
     reference: Figure | None = None
     by_embedding: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Measured:
         """As JSON, without what it does not have."""
-        found: dict[str, Any] = {"group": self.group, "name": self.name, "better": self.better}
+        found: Measured = {"group": self.group, "name": self.name, "better": self.better}
         for side, figure in (("synthetic", self.synthetic), ("reference", self.reference)):
             found[side] = None if figure is None else figure.value
             if figure is not None and figure.low is not None:
@@ -115,10 +97,10 @@ def paired(
     better: Mapping[str, Better],
     synthetic: Mapping[str, Figure | float],
     reference: Mapping[str, Figure | float] | None,
-) -> list[Row]:
+) -> list[FigureRow]:
     """A row for each figure that `better` names, in its order."""
     return [
-        Row(group, name, wanted, _figure(synthetic.get(name)), _figure((reference or {}).get(name)))
+        FigureRow(group, name, wanted, _figure(synthetic.get(name)), _figure((reference or {}).get(name)))
         for name, wanted in better.items()
         if name in synthetic or name in (reference or {})
     ]
@@ -130,8 +112,8 @@ def _figure(value: Figure | float | None) -> Figure | None:
 
 JSON_FILE, PAGE_FILE = "evaluation.json", "evaluation.md"
 COLUMNS = ("figure", "synthetic", "real, other users", "better")
-BETTER = {"higher": "higher", "lower": "lower", "near": "near the real one"}
-TITLES = {
+_BETTER = {"higher": "higher", "lower": "lower", "near": "near the real one"}
+_TITLES = {
     "fidelity": "Fidelity: is it distributed like real text?",
     "words": "Words, topics and lengths",
     "trees": "Parse trees: do words and functions occur as in real text?",
@@ -140,11 +122,11 @@ TITLES = {
 }
 
 
-def tables(found: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
+def tables(found: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, str, str]]]]:
     """Title and cells of each group that has rows."""
-    for group, title in TITLES.items():
+    for group, title in _TITLES.items():
         cells = [
-            (row["name"], _one_figure(row, "synthetic"), _one_figure(row, "reference"), BETTER[row["better"]])
+            (row["name"], _one_figure(row, "synthetic"), _one_figure(row, "reference"), _BETTER[row["better"]])
             for row in found["rows"]
             if row["group"] == group
         ]
@@ -152,7 +134,7 @@ def tables(found: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, st
             yield title, cells
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(found: Mapping[str, Any]) -> str:
     """The whole evaluation as Markdown."""
     lines = ["# Evaluation", "", f"Not releasable: {found['why']}.", ""]
     for name, sizes in found["inputs"].items():
@@ -172,7 +154,7 @@ def markdown(found: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_evaluation(folder: Path, found: dict[str, Any]) -> None:
+def write_evaluation(folder: Path, found: Mapping[str, Any]) -> None:
     """Write `evaluation.json` and `evaluation.md`, for their owner only: the figures are internal."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / JSON_FILE, found)
@@ -185,7 +167,7 @@ def delete_evaluation(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _one_figure(row: dict[str, Any], side: str) -> str:
+def _one_figure(row: Mapping[str, Any], side: str) -> str:
     value, interval = row[side], row.get(f"{side}_interval")
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""What can be counted in text: perplexity of given likelihoods, Bleu, diversity, lengths and shared words.
+"""What can be counted in text: perplexity, Bleu, diversity, lengths and shared words.
 
 Which of these may leave depends on their input, not on the formula. Perplexity and Bleu against held-out conversations
 read private text, so they are internal figures. `synthetic_metrics` reads released text alone: it is post-processing
@@ -11,13 +11,9 @@ Vocabularies are of normal words: runs of letters, digits and underscores, in lo
 that are written without spaces have a word in each letter. The same words serve the search for copied passages (see
 `memorisation`): a copy stays one when capitals, accents' encoding or punctuation change.
 
-How text reads to the public base model, and how much it repeats itself and the words of real text.
-
 Perplexity under the public model is a check, not a goal: text that says one common sentence over and over is the
 least surprising of all. It should be near that of real text, which is the reference. The model scores a sample, since
 its full depth takes a second for about 2,000 tokens on two cores.
-
-Perplexities of several models on the same text of some users, with intervals over users.
 """
 
 import math
@@ -34,13 +30,18 @@ import numpy.typing as npt
 import torch
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.evaluation.figures import Figure, mean_figure
+from rayprivacy.evaluation.figures import Figure, Measured, mean_figure
 from rayprivacy.evaluation.settings import SCORED
 from rayprivacy.evaluation.texts import sample
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, driver_threads, encode, side_by_side
 
-MAX_MEAN_NLL = 700.0
+BLEU_TEXTS = 100
+_BASE = "base"
+_MAX_MEAN_NLL = 700.0
+_ROW_TOKENS = 64
+_ROWS = 512
+_Numbers = npt.NDArray[np.float64]
 WORD_EDGES = (0, 1, 5, 10, 15, 20, 30, 50, 100)
 # Thai, Lao, Tibetan, Burmese and Khmer; kana; Chinese characters, also those beyond 16 bits.
 _NO_SPACES = (
@@ -50,15 +51,11 @@ _WORD = re.compile(rf"[^\W{_NO_SPACES}]+|(?!\W)[{_NO_SPACES}]")
 
 
 def perplexity(total_nll: float, tokens: int) -> float:
-    """exp of the mean negative log-likelihood per token, in nats: sums go in, so shards can be added up first.
-
-    >>> round(perplexity(2 * math.log(8), 2), 9)
-    8.0
-    """
+    """exp of the mean negative log-likelihood per token, in nats: sums go in, so shards can be added up first."""
     if tokens <= 0:
         raise ConfigError(f"perplexity over {tokens} tokens is undefined: score at least one token.")
     mean = total_nll / tokens
-    if not 0 <= mean <= MAX_MEAN_NLL:
+    if not 0 <= mean <= _MAX_MEAN_NLL:
         raise ConfigError(f"the mean negative log-likelihood is {mean}: give a finite sum in nats, at least 0.")
     return math.exp(mean)
 
@@ -72,9 +69,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], order: int) -> fl
     if len(hypotheses) != len(references):
         raise ConfigError(f"bleu has {len(hypotheses)} hypotheses and {len(references)} references: pair them up.")
     metric = _bleu_metric(order)
-    if not hypotheses:
-        return 0.0
-    return float(metric.corpus_score(list(hypotheses), [list(references)]).score)
+    return float(metric.corpus_score(list(hypotheses), [list(references)]).score) if hypotheses else 0.0
 
 
 def _bleu_metric(order: int) -> Any:
@@ -109,9 +104,6 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
 
     N-grams do not cross texts; words are split at white space and compared as written. The figure falls as a corpus
     grows, so compare corpora of the same size only.
-
-    >>> distinct_n(["a a b"], 1) == 2 / 3
-    True
     """
     if n < 1:
         raise ConfigError(f"distinct n is {n}: give 1 or more.")
@@ -120,7 +112,7 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
     return len(grams) / grams.total() if grams else 0.0
 
 
-def synthetic_metrics(texts: Sequence[str]) -> dict[str, Any]:
+def synthetic_metrics(texts: Sequence[str]) -> dict[str, object]:
     """What the released text says about itself: size, diversity, lengths, shares of empty and repeated texts.
 
     `duplicate_share` counts each text that equals an earlier one; no texts give zeros.
@@ -128,8 +120,7 @@ def synthetic_metrics(texts: Sequence[str]) -> dict[str, Any]:
     total = max(len(texts), 1)
     return {
         "texts": len(texts),
-        "distinct_1": distinct_n(texts, 1),
-        "distinct_2": distinct_n(texts, 2),
+        **{f"distinct_{n}": distinct_n(texts, n) for n in (1, 2)},
         "words": length_summary(texts),
         "empty_share": sum(not text.strip() for text in texts) / total,
         "duplicate_share": (len(texts) - len(set(texts))) / total,
@@ -137,22 +128,12 @@ def synthetic_metrics(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def word_counts(texts: Sequence[str]) -> list[int]:
-    """How many words each text has.
-
-    >>> word_counts(["a b c", ""])
-    [3, 0]
-    """
+    """How many words each text has."""
     return [len(text.split()) for text in texts]
 
 
-def length_summary(texts: Sequence[str]) -> dict[str, Any]:
-    """Mean, percentiles and histogram of the words per text; the last bin is open. No texts: all zero.
-
-    >>> length_summary(["a b c", ""])["mean"]
-    1.5
-    >>> length_summary(["a b c", ""])["histogram"]["counts"]
-    [1, 1, 0, 0, 0, 0, 0, 0, 0]
-    """
+def length_summary(texts: Sequence[str]) -> Measured:
+    """Mean, percentiles and histogram of the words per text; the last bin is open. No texts: all zero."""
     words = word_counts(texts)
     p5, p50, p95 = np.percentile(words or [0], [5, 50, 95])
     counts = [0] * len(WORD_EDGES)
@@ -191,16 +172,11 @@ def shared_words(real: Iterable[str], synthetic: Iterable[str]) -> dict[str, flo
     }
 
 
-ROW_TOKENS = 64
-BLEU_TEXTS = 100
-_ROWS = 512
-
-
 def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> float:
-    """Perplexity of at most `SCORED` texts under the base model, each cut to fit a row of `ROW_TOKENS` tokens."""
+    """Perplexity of at most `SCORED` texts under the base model, each cut to fit a row of `_ROW_TOKENS` tokens."""
     drawn = [texts[place] for place in sample(len(texts), SCORED, seed)]
-    documents = [backbone.document(text, ROW_TOKENS - 2) for text in drawn]
-    rows = encode(backbone, documents, ROW_TOKENS, len(documents), threads=driver_threads())
+    documents = [backbone.document(text, _ROW_TOKENS - 2) for text in drawn]
+    rows = encode(backbone, documents, _ROW_TOKENS, len(documents), threads=driver_threads())
     return perplexity(*total_nll(rows.hidden, rows, backbone.head, driver_threads()))
 
 
@@ -243,25 +219,21 @@ def _nll(head: torch.Tensor, examples: tuple[torch.Tensor, torch.Tensor]) -> tor
     return torch.nn.functional.cross_entropy(states.float() @ head.T, wanted, reduction="none")
 
 
-BASE = "base"
-Numbers = npt.NDArray[np.float64]
-
-
 def perplexity_figures(
-    nll: Mapping[str, Numbers], tokens: Numbers, users: npt.NDArray[np.int64], seed: int = 0
-) -> dict[str, Any]:
+    nll: Mapping[str, _Numbers], tokens: _Numbers, users: npt.NDArray[np.int64], seed: int = 0
+) -> Measured:
     """Perplexity of each model, and of each over that of the base, with 95% intervals where there are two users.
 
     `nll` holds by model the negative log-likelihood of each piece of text in nats, summed over its `tokens`, [pieces].
     Both models of a ratio in `over_base` are resampled together.
     """
-    found: dict[str, Any] = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
+    found: Measured = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
     for name, sums in nll.items():
         found["perplexity"][name] = perplexity(float(sums.sum()), int(tokens.sum()))
         if interval := _interval(mean_figure(sums / tokens, users, seed, tokens)):
             found["perplexity_interval"][name] = interval
-        if name != BASE and BASE in nll:
-            figure = mean_figure((sums - nll[BASE]) / tokens, users, seed, tokens)
+        if name != _BASE and _BASE in nll:
+            figure = mean_figure((sums - nll[_BASE]) / tokens, users, seed, tokens)
             found["over_base"][name] = {"ratio": math.exp(figure.value), "interval": _interval(figure)}
     return found
 

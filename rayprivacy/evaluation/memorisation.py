@@ -24,19 +24,20 @@ import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.evaluation.fidelity import nearest_distances
-from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure, paired
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure, paired
 from rayprivacy.evaluation.language import normal_words
 from rayprivacy.evaluation.texts import Texts, sample
 
 GRAM = 8
-Ints = npt.NDArray[np.int64]
-GROUP = "memorisation"
-QUANTILES = (1, 5, 50)
-Matrix = npt.NDArray[np.floating]
-Distances = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+_Bools = npt.NDArray[np.bool_]
+_Matrix = npt.NDArray[np.floating]
+_Distances = npt.NDArray[np.float64]
+_GROUP = "memorisation"
+_QUANTILES = (1, 5, 50)
 _OF_GRAMS = (f"shared_{GRAM}gram_texts", f"shared_{GRAM}gram_share", "copied_texts")
 _OF_RUNS = ("longest_run_mean", "longest_run_p95", "longest_run_max")
-RUN_BETTER: Mapping[str, Better] = dict.fromkeys((*_OF_GRAMS, *_OF_RUNS), "near")
+_RUN_BETTER: Mapping[str, Better] = dict.fromkeys((*_OF_GRAMS, *_OF_RUNS), "near")
 
 
 @dataclass(frozen=True)
@@ -45,26 +46,26 @@ class Runs:
     `GRAM` words are shared.
     """
 
-    words: Ints
-    longest: Ints
-    grams: Ints
+    words: _Ints
+    longest: _Ints
+    grams: _Ints
 
     def part(self, texts: slice) -> "Runs":
         """Those of some texts."""
         return Runs(self.words[texts], self.longest[texts], self.grams[texts])
 
     @property
-    def copied(self) -> npt.NDArray[np.bool_]:
+    def copied(self) -> _Bools:
         """Whether all of a text stands in a real one, as the whole of it or as a part."""
         return np.asarray((self.longest == self.words) & (self.words > 0))
 
     @property
-    def long_enough(self) -> npt.NDArray[np.bool_]:
+    def long_enough(self) -> _Bools:
         """Whether a text has a run of `GRAM` words at all; shorter ones cannot show a copy, they are small talk."""
         return self.words >= GRAM
 
     @property
-    def gram_share(self) -> npt.NDArray[np.float64]:
+    def gram_share(self) -> _Distances:
         """The shared runs of `GRAM` words over all of the text's; 0 for a shorter text."""
         return np.asarray(self.grams / np.maximum(self.words - GRAM + 1, 1), float)
 
@@ -84,7 +85,7 @@ def shared_runs(texts: Sequence[str], real: Iterable[Sequence[str]]) -> Runs:
     return Runs(words, longest, grams)
 
 
-def _search(texts: Sequence[str], block: Sequence[str], longest: Ints, shared: npt.NDArray[np.bool_]) -> None:
+def _search(texts: Sequence[str], block: Sequence[str], longest: _Ints, shared: _Bools) -> None:
     """Raise `longest` to what each text shares with a block, and mark where shared runs of `GRAM` words start."""
     ids, owner = _numbered([*texts, *block])
     starts = np.arange(len(ids))
@@ -100,7 +101,7 @@ def _search(texts: Sequence[str], block: Sequence[str], longest: Ints, shared: n
         length += 1
 
 
-def _numbered(texts: Sequence[str]) -> tuple[Ints, Ints]:
+def _numbered(texts: Sequence[str]) -> tuple[_Ints, _Ints]:
     """All words in a row as numbers, and the text that each belongs to."""
     known: dict[str, int] = {}
     ids: list[int] = []
@@ -112,7 +113,7 @@ def _numbered(texts: Sequence[str]) -> tuple[Ints, Ints]:
     return np.array(ids, np.int64), np.repeat(np.arange(len(texts)), np.array(lengths, np.int64))
 
 
-def _in_both(starts: Ints, run: Ints, ours: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _in_both(starts: _Ints, run: _Ints, ours: _Bools) -> tuple[_Ints, _Ints]:
     """The places whose run occurs on both sides, with their runs numbered anew."""
     _, run = np.unique(run, return_inverse=True)
     count = int(run.max(initial=-1)) + 1
@@ -120,7 +121,7 @@ def _in_both(starts: Ints, run: Ints, ours: npt.NDArray[np.bool_]) -> tuple[Ints
     return starts[both[run]], run[both[run]]
 
 
-def _extended(starts: Ints, run: Ints, length: int, ids: Ints, owner: Ints) -> tuple[Ints, Ints]:
+def _extended(starts: _Ints, run: _Ints, length: int, ids: _Ints, owner: _Ints) -> tuple[_Ints, _Ints]:
     """One word more, where the text goes on."""
     last = np.minimum(starts + length, len(ids) - 1)
     goes_on = (starts + length < len(ids)) & (owner[last] == owner[starts])
@@ -130,14 +131,14 @@ def _extended(starts: Ints, run: Ints, length: int, ids: Ints, owner: Ints) -> t
 
 @dataclass(frozen=True)
 class Features:
-    """Features of length 1 in one embedding, of held-out texts where there are some."""
+    """Features of length 1 in one embedding; there are none of held-out texts where there are no such texts."""
 
-    real: Matrix
-    synthetic: Matrix
-    holdout: Matrix | None
+    real: _Matrix
+    synthetic: _Matrix
+    holdout: _Matrix | None
 
 
-def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[Row]:
+def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[FigureRow]:
     """Copied words of synthetic and of held-out texts (the control), in all real texts, given in blocks.
 
     Texts of fewer than `GRAM` words count in the longest runs only.
@@ -146,7 +147,7 @@ def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | N
     found = shared_runs([*synthetic.texts, *control], real)
     ours = _figures(found.part(slice(len(synthetic))), synthetic, seed)
     theirs = None if holdout is None else _figures(found.part(slice(len(synthetic), None)), holdout, seed)
-    return paired(GROUP, RUN_BETTER, ours, theirs)
+    return paired(_GROUP, _RUN_BETTER, ours, theirs)
 
 
 def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure]:
@@ -160,37 +161,37 @@ def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure]:
 
 def distance_rows(
     features: Mapping[str, Features], synthetic: Texts, holdout: Texts | None, seed: int = 0
-) -> list[Row]:
-    """Distances to the nearest real text: quantiles, their ratio to the held-out ones, and which side is nearer."""
+) -> list[FigureRow]:
+    """_Distances to the nearest real text: quantiles, their ratio to the held-out ones, and which side is nearer."""
     ours = {name: nearest_distances(each.synthetic, each.real) for name, each in features.items()}
     theirs = {
         name: nearest_distances(each.holdout, each.real) for name, each in features.items() if each.holdout is not None
     }
-    rows = [row for quantile in QUANTILES for row in _quantile_rows(quantile, ours, theirs)]
+    rows = [row for quantile in _QUANTILES for row in _quantile_rows(quantile, ours, theirs)]
     mean = mean_figure(np.mean(list(ours.values()), axis=0), synthetic.users, seed)
     if holdout is None:
-        return [*rows, Row(GROUP, "nearest_distance_mean", "near", mean)]
+        return [*rows, FigureRow(_GROUP, "nearest_distance_mean", "near", mean)]
     control = mean_figure(np.mean(list(theirs.values()), axis=0), holdout.users, seed)
     nearer = _nearer_rows(features, synthetic, seed)
-    return [*rows, Row(GROUP, "nearest_distance_mean", "near", mean, control), *nearer]
+    return [*rows, FigureRow(_GROUP, "nearest_distance_mean", "near", mean, control), *nearer]
 
 
-def _quantile_rows(quantile: int, ours: Mapping[str, Distances], theirs: Mapping[str, Distances]) -> list[Row]:
+def _quantile_rows(quantile: int, ours: Mapping[str, _Distances], theirs: Mapping[str, _Distances]) -> list[FigureRow]:
     name = f"nearest_distance_p{quantile}"
     each = {key: {"synthetic": float(np.percentile(values, quantile))} for key, values in ours.items()}
     for key, values in theirs.items():
         each[key]["reference"] = float(np.percentile(values, quantile))
     mean = Figure(float(np.mean([values["synthetic"] for values in each.values()])))
     if not theirs:
-        return [Row(GROUP, name, "near", mean, None, each)]
+        return [FigureRow(_GROUP, name, "near", mean, None, each)]
     other = float(np.mean([values["reference"] for values in each.values()]))
-    rows = [Row(GROUP, name, "near", mean, Figure(other), each)]
+    rows = [FigureRow(_GROUP, name, "near", mean, Figure(other), each)]
     if other > 0:  # where held-out texts are themselves copies, a ratio says nothing
-        rows.append(Row(GROUP, f"{name}_ratio", "near", Figure(mean.value / other), Figure(1.0)))
+        rows.append(FigureRow(_GROUP, f"{name}_ratio", "near", Figure(mean.value / other), Figure(1.0)))
     return rows
 
 
-def _nearer_rows(features: Mapping[str, Features], synthetic: Texts, seed: int) -> list[Row]:
+def _nearer_rows(features: Mapping[str, Features], synthetic: Texts, seed: int) -> list[FigureRow]:
     """Against equally many real and held-out texts; a tie counts for both."""
     votes = []
     for each in features.values():
@@ -200,4 +201,4 @@ def _nearer_rows(features: Mapping[str, Features], synthetic: Texts, seed: int) 
         gap = nearest_distances(each.synthetic, held) - nearest_distances(each.synthetic, real)
         votes.append((gap > 0) + 0.5 * (gap == 0))
     share = mean_figure(np.mean(votes, axis=0), synthetic.users, seed)
-    return [Row(GROUP, "nearer_to_real", "near", share, Figure(0.5))]
+    return [FigureRow(_GROUP, "nearer_to_real", "near", share, Figure(0.5))]

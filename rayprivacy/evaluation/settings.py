@@ -14,7 +14,7 @@ from rayprivacy.core.errors import ConfigError
 LSA, MINILM = "tfidf", "minilm-l6"
 LEAST_COMPARED = 40
 SCORED = 150  # texts whose perplexity under the base model is measured, at most
-PACKAGES = ("sklearn", "sacrebleu")
+_PACKAGES = ("sklearn", "sacrebleu")
 
 
 class EvaluationConfig(Config):
@@ -50,14 +50,7 @@ class EvaluationConfig(Config):
 
 
 def require_extra(what: str) -> None:
-    """Require the packages of the extra `eval`.
-
-    Args:
-        what: what needs them, as errors name it.
-
-    Raises:
-        ConfigError: one is not installed.
-    """
-    for name in PACKAGES:
+    """Require the packages of the extra `eval`; errors name `what` needs them."""
+    for name in _PACKAGES:
         if find_spec(name) is None:
             raise ConfigError(f"{what} needs {name}: pip install 'rayprivacy[eval]'.")

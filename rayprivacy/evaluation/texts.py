@@ -29,10 +29,10 @@ from rayprivacy.evaluation.settings import EvaluationConfig
 
 MAX_CHARS = 2000
 LEAST_TEXTS = 20
-LEAST_OF_HALF = 10
+_LEAST_OF_HALF = 10
 _OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
 _MARKS = {"authored": "user", "labelled": "label", "parsed": "tree"}  # columns that say whether there is such a one
-PARSE = "parse"  # the column of trees that two-stage generation writes
+_PARSE = "parse"  # the column of trees that two-stage generation writes
 Indexes = npt.NDArray[np.int64]
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,17 +40,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts of one file; printing one shows sizes only.
+    """Texts of one file, none of them empty; printing one shows sizes only.
 
-    Attributes:
-        texts: the texts, none of them empty.
-        users: who wrote each, numbered from 0.
-        labels: the label of each, if there is a label column; None where a text has none.
-        trees: the parse tree of each as text, if there is a column of them.
-        authored: whether users were named; if not, each text has a user of its own.
-        left_out: rows without text.
-        cut: texts that were longer than `MAX_CHARS`.
-        whole: texts and users of the file, where these are a sample of them; left out and cut are of the file, too.
+    `users` says who wrote each, numbered from 0: where no users were named (`authored`), each text has a user of its
+    own. Labels and parse trees are None where a text has none. `whole` are the numbers of texts and users of the file,
+    where these are a sample of them; `left_out` (rows without text) and `cut` (longer than `MAX_CHARS`) are of the
+    file, too.
     """
 
     texts: list[str] = field(repr=False)
@@ -84,11 +79,7 @@ class Texts:
 
 
 def plain(texts: list[str], users: list[str] | None = None, labels: list[str | None] | None = None) -> Texts:
-    """Texts from lists, for callers that have them in memory.
-
-    >>> plain(["a b", "c"], ["ann", "ann"])
-    Texts(authored=True, left_out=0, cut=0)
-    """
+    """Texts from lists, for callers that have them in memory."""
     codes = np.arange(len(texts)) if users is None else np.unique(np.array(users, dtype=object), return_inverse=True)[1]
     return Texts(list(texts), codes, labels, authored=users is not None)
 
@@ -96,9 +87,7 @@ def plain(texts: list[str], users: list[str] | None = None, labels: list[str | N
 def texts_of(table: pa.Table, columns: Mapping[str, str]) -> Texts:
     """Texts of a table, treated as those of a file: stripped, cut to `MAX_CHARS`, rows without text left out.
 
-    Args:
-        table: the rows.
-        columns: which column is the `text`, and where there are such, the `user` and the `label`.
+    `columns` says which column is the `text`, and where there are such, the `user` and the `label`.
     """
     return _texts(_cleaned(table, dict(columns)))
 
@@ -113,8 +102,7 @@ def sample(count: int, most: int, seed: int) -> Indexes:
 def halves(users: Indexes, seed: int) -> tuple[Indexes, Indexes] | None:
     """Split texts in two so that no user is in both: shuffled users fill the first half, then the second.
 
-    Returns:
-        The places of both, or None if one would have fewer than `LEAST_OF_HALF` texts: a few users wrote nearly all.
+    None if one half would have fewer than `_LEAST_OF_HALF` texts: a few users wrote nearly all.
     """
     counts = np.bincount(users)
     order = np.random.default_rng([seed, len(users), 2]).permutation(len(counts))
@@ -122,22 +110,15 @@ def halves(users: Indexes, seed: int) -> tuple[Indexes, Indexes] | None:
     before = np.cumsum(counts[order]) - counts[order] / 2
     first = np.isin(users, order[before < len(users) / 2])
     parts = np.flatnonzero(first), np.flatnonzero(~first)
-    return parts if min(map(len, parts)) >= LEAST_OF_HALF else None
+    return parts if min(map(len, parts)) >= _LEAST_OF_HALF else None
 
 
 def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
     """Read a Parquet, JSONL or CSV file, a directory of them, or the URI of one: a sample where it has many texts.
 
     A sample has `max_texts` texts, drawn without replacement by a public seed. One piece of the file is in memory, and
-    the names of its users.
-
-    Args:
-        source: where it is.
-        option: how errors name it, e.g. `--real`.
-        config: the columns; a label column must be there, a user column in real text only.
-
-    Raises:
-        CorpusError: the file or a column is missing, it cannot be read as UTF-8 text, or it has too few texts.
+    the names of its users. Errors name `option`, e.g. `--real`. A label column must be there, a user column in real
+    text only.
     """
     with _named(option):
         texts = _sealed(option, _read)(source, option, config)
@@ -147,16 +128,7 @@ def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
 
 
 def text_blocks(source: str, option: str, config: EvaluationConfig) -> Iterator[list[str]]:
-    """All texts of what `read_texts` has read, in blocks of bounded size.
-
-    Args:
-        source: where it is.
-        option: how errors name it.
-        config: names the column.
-
-    Raises:
-        CorpusError: the file is not what it was, and cannot be read any more.
-    """
+    """All texts of what `read_texts` has read, in blocks of bounded size."""
     with _named(option):
         pieces = _pieces(source, locate(CorpusConfig.parse({"source": source})), {"text": config.text})
         read = _sealed(option, lambda: next(pieces, None))
@@ -228,8 +200,8 @@ def _columns(names: list[str], kind: str, option: str, config: EvaluationConfig)
     if config.label is not None:
         wanted["label"] = config.label
     if config.tree is not None and option != "--holdout":  # nothing is compared with its trees
-        written = option == "--synthetic" and config.tree not in names and PARSE in names
-        wanted["tree"] = PARSE if written else config.tree
+        written = option == "--synthetic" and config.tree not in names and _PARSE in names
+        wanted["tree"] = _PARSE if written else config.tree
     if config.user is not None and (option != "--synthetic" or config.user in names):
         wanted["user"] = config.user
     elif config.user is None and "user" in names and "user" not in wanted.values():
@@ -278,14 +250,11 @@ def _texts(table: pa.Table) -> Texts:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Texts that are compared, and which of them play which part.
+class DrawnTexts:
+    """Texts that are compared, and their parts.
 
-    Attributes:
-        real, synthetic, holdout: the drawn texts.
-        target: places in `real` that synthetic text is compared with.
-        compared: places in `synthetic`.
-        reference: places in `real` of the other users, if there are any.
+    `target` are places in `real` that those at `compared` in `synthetic` are set beside, and `reference` places in
+    `real` of other users, if there are any.
     """
 
     real: Texts
@@ -296,7 +265,7 @@ class Drawn:
     reference: Indexes | None
 
 
-def draw(real: Texts, synthetic: Texts, holdout: Texts | None, config: EvaluationConfig) -> Drawn:
+def draw(real: Texts, synthetic: Texts, holdout: Texts | None, config: EvaluationConfig) -> DrawnTexts:
     """Draw at most `max_texts` of each corpus, and give them their parts."""
     ours = real.take(sample(len(real), config.max_texts, config.seed))
     theirs = synthetic.take(sample(len(synthetic), config.max_texts, config.seed + 1))
@@ -306,4 +275,4 @@ def draw(real: Texts, synthetic: Texts, holdout: Texts | None, config: Evaluatio
     size = min(len(theirs), len(target if reference is None else reference))
     if reference is not None:
         reference = reference[sample(len(reference), size, config.seed)]
-    return Drawn(ours, theirs, held, target, sample(len(theirs), size, config.seed), reference)
+    return DrawnTexts(ours, theirs, held, target, sample(len(theirs), size, config.seed), reference)

@@ -18,21 +18,21 @@ All of them grow, or fall, with the number of texts: compare equal numbers, and 
 from collections import Counter
 from collections.abc import Sequence
 
-from rayprivacy.evaluation.figures import Better, Figure, Row, paired
-from rayprivacy.evaluation.texts import Drawn, Texts
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, paired
+from rayprivacy.evaluation.texts import DrawnTexts, Texts
 from rayprivacy.structures.trees import names
 
-TOP = (10, 25, 50, 100)
+_TOP = (10, 25, 50, 100)
 BETTER: dict[str, Better] = {
     "tree_share": "near",
     "word_recall": "higher",
     "function_recall": "higher",
     "function_distance": "lower",
-    **dict.fromkeys((f"top_{k}" for k in TOP), "higher"),
+    **dict.fromkeys((f"top_{k}" for k in _TOP), "higher"),
 }
 
 
-def tree_rows(drawn: Drawn) -> list[Row]:
+def tree_rows(drawn: DrawnTexts) -> list[FigureRow]:
     """The figures of synthetic texts and of other real ones, each against the same real texts.
 
     There are none where a side has no trees. `tree_share` is the share of texts whose tree can be read.
@@ -64,13 +64,7 @@ def word_recall(real: Sequence[str], synthetic: Sequence[str]) -> float:
 def tree_figures(
     real: Sequence[str], synthetic: Sequence[str], constants: frozenset[str] = frozenset()
 ) -> dict[str, float]:
-    """Figures of functions, from trees as text; what is no tree has none.
-
-    Args:
-        real: trees of real texts.
-        synthetic: trees of synthetic texts.
-        constants: strings that count as functions in JSON, beside its keys.
-    """
+    """Figures of functions, from trees as text; what is no tree has none. In JSON, `constants` count beside keys."""
     return function_figures(_counts(real, constants), _counts(synthetic, constants))
 
 
@@ -82,7 +76,7 @@ def function_figures(real: Counter[str], synthetic: Counter[str]) -> dict[str, f
         "function_distance": distance / 2,
         "function_distance_unhalved": distance,
     }
-    return figures | {f"top_{k}": _share(set(_top(real, k)), set(_top(synthetic, k))) for k in TOP}
+    return figures | {f"top_{k}": _share(set(_top(real, k)), set(_top(synthetic, k))) for k in _TOP}
 
 
 def function_shares(
@@ -99,11 +93,7 @@ def function_shares(
 
 
 def chi_square(real: Counter[str], synthetic: Counter[str]) -> float:
-    """sum (p - q)^2 / (p + q) of two distributions, from 0 to 2; 2 where one of them is empty.
-
-    >>> chi_square(Counter("ab"), Counter("cd"))
-    2.0
-    """
+    """sum (p - q)^2 / (p + q) of two distributions, from 0 to 2; 2 where one of them is empty."""
     sizes = real.total(), synthetic.total()
     if not all(sizes):
         return 2.0

@@ -1,15 +1,13 @@
-"""Topics, vocabulary, lengths, fluency and diversity: what a reader would notice, as rows of the evaluation.
+"""Topics, vocabulary, lengths, fluency and diversity, what a reader would notice; and classifiers, as rows.
 
 Topics are clusters of real text, and the shares of two corpora are compared. TF-IDF, a truncated SVD and k-means are
 fitted on real text alone, so that synthetic text cannot make topics of its own; its texts go to the nearest real topic.
 The cluster shares differ a little between any two samples: see the reference.
 
-Classifiers trained on synthetic text, compared with classifiers trained on equally many real texts.
-
-This is the experiment of tables 3.1 to 3.3 of Yue et al. (ACL 2023), with TF-IDF and logistic regression in place of
-RoBERTa: it runs in seconds, and the difference between its two training sets is what counts. Both classifiers are
-tested on real texts of other users; they see equally many training texts. A third figure is what one gets for always
-answering with the most frequent label of the real training texts.
+Classifiers that are trained on synthetic text are compared with those of equally many real texts: the experiment of
+tables 3.1 to 3.3 of Yue et al. (ACL 2023), with TF-IDF and logistic regression in place of RoBERTa. It runs in seconds,
+and the difference between its two training sets is what counts. Both are tested on real texts of other users. A third
+figure is the accuracy of always answering with the most frequent label of the real training texts.
 """
 
 from collections import Counter
@@ -27,10 +25,10 @@ from sklearn.preprocessing import Normalizer
 from rayprivacy.core.errors import CorpusError
 from rayprivacy.evaluation.embeddings import PATTERN, reducer
 from rayprivacy.evaluation.fidelity import jensen_shannon, total_variation
-from rayprivacy.evaluation.figures import Better, Figure, Row, mean_figure, paired
+from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure, paired
 from rayprivacy.evaluation.language import diversity, length_summary, public_perplexity, shared_words, word_counts
 from rayprivacy.evaluation.settings import EvaluationConfig
-from rayprivacy.evaluation.texts import Drawn, Texts, sample
+from rayprivacy.evaluation.texts import DrawnTexts, Texts, sample
 from rayprivacy.models.backbone import Backbone
 
 _MOST_WORDS = "at_max_words_share"
@@ -40,16 +38,9 @@ BETTER: Mapping[str, Better] = {
     "word_type_overlap": "higher",
     "new_word_share": "near",
     "length_total_variation": "lower",
-    "words_mean": "near",
-    _MOST_WORDS: "near",
-    "perplexity": "near",
-    "distinct_1": "near",
-    "distinct_2": "near",
-    "distinct_3": "near",
-    "duplicate_share": "near",
-    "self_bleu_4": "near",
-    "bleu_3": "higher",
-    "bleu_4": "higher",
+    **dict.fromkeys(("words_mean", _MOST_WORDS, "perplexity", "distinct_1", "distinct_2", "distinct_3"), "near"),
+    **dict.fromkeys(("duplicate_share", "self_bleu_4"), "near"),
+    **dict.fromkeys(("bleu_3", "bleu_4"), "higher"),
 }
 TOPICS = 20
 _DIMENSIONS = 50
@@ -57,7 +48,7 @@ _TEXTS_PER_TOPIC = 5
 _STARTS = 4
 
 
-def word_rows(drawn: Drawn, base: Backbone | None, config: EvaluationConfig) -> list[Row]:
+def word_rows(drawn: DrawnTexts, base: Backbone | None, config: EvaluationConfig) -> list[FigureRow]:
     """Compare words; perplexity is measured where there is a base model."""
     target = drawn.real.take(drawn.target).texts
     topics = Topics(target, config.seed)
@@ -65,7 +56,7 @@ def word_rows(drawn: Drawn, base: Backbone | None, config: EvaluationConfig) -> 
     def of(texts: Texts) -> dict[str, Figure | float]:
         words = word_counts(texts.texts)
         found: dict[str, Figure | float] = {
-            **topic_distances(topics, target, texts.texts),
+            **topics.distances(target, texts.texts),
             **shared_words(target, texts.texts),
             "length_total_variation": total_variation(_bins(target), _bins(texts.texts)),
             "words_mean": mean_figure(words, texts.users, config.seed),
@@ -104,11 +95,10 @@ class Topics:
         found = self._clusters.predict(self._space.transform(texts))
         return np.bincount(found, minlength=self.count)
 
-
-def topic_distances(topics: Topics, real: list[str], synthetic: list[str]) -> dict[str, float]:
-    """Total variation and Jensen-Shannon divergence (bits) of the shares of topics."""
-    left, right = topics.counts(real), topics.counts(synthetic)
-    return {"topic_total_variation": total_variation(left, right), "topic_jensen_shannon": jensen_shannon(left, right)}
+    def distances(self, real: list[str], texts: list[str]) -> dict[str, float]:
+        """Total variation and Jensen-Shannon divergence (bits) of the shares of topics."""
+        sides = self.counts(real), self.counts(texts)
+        return {"topic_total_variation": total_variation(*sides), "topic_jensen_shannon": jensen_shannon(*sides)}
 
 
 def downstream(

@@ -29,14 +29,8 @@ from rayprivacy.release.gate import leased
 class FileRelease:
     """A file that is released once.
 
-    Attributes:
-        account: the account that pays.
-        release_id: names the release.
-        inputs: keyed digest of everything that the file is made of, and of the stage where a run releases several.
-        event: what it costs.
-        protection: what the event protects.
-        path: where the file is in the end.
-        scratch: its private place until it is committed, on the same file system.
+    `inputs` is the keyed digest of everything that the file is made of, and of the stage where a run releases several.
+    The file ends at `path`, and lies in its private place `scratch` until it is committed, on the same file system.
     """
 
     account: str
@@ -51,14 +45,8 @@ class FileRelease:
 def release_file(ledger: LedgerApi, release: FileRelease, write: Callable[[Path], None]) -> Released[Path]:
     """Charge, write and commit once; returns the place of the file that the ledger names.
 
-    Args:
-        ledger: the book.
-        release: what is released.
-        write: writes the file, with fresh noise, to the path that it is given.
-
-    Raises:
-        BudgetRefusedError: the account has less left than the event costs; nothing was charged.
-        ReleaseError: the file was released before, and is not there any more.
+    `write` writes the file, with fresh noise, to the path that it is given. A release whose file was made before and is
+    not there any more is refused; so is one that the account has too little left for, before anything is charged.
     """
     charge = ledger.reserve(
         release.account, release.release_id, release.inputs, release.event, protection=release.protection

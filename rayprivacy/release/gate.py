@@ -10,22 +10,14 @@ What is returned is always what was stored. A crash anywhere leaves one charge a
   process may still be drawing, the rerun waits for it;
 - after the commit: a rerun is served the stored output.
 
+A charge is named by the question and never by the answer: by what is read, what is asked, mechanism and stage, in a
+keyed digest. Answers are private. A name made of them would say whether two answers are equal: two questions with equal
+ones would share a charge and a draw of noise, and others would not. So nothing here, and nothing that calls it, knows
+an answer when it names a charge. The same release id with another of these is another charge, whatever the sums are.
+The same ones are the same charge: the stored output is served, also where another machine's sums differ in their last
+bits.
+
 Votes and histograms take the same steps: they differ in what is checked before and in how noise is read afterwards.
-
-A charge is named by the corpus, the question, the mechanism and the stage, in a keyed digest; never by the sums (see
-`charging`). The same release id with another of these is another charge, whatever the sums are. The same ones are the
-same charge: the stored output is served, also where another machine's sums differ in their last bits.
-
-What every release does when it is charged: it names its input for the ledger, and waits for its lease.
-
-A charge is named by the question and never by the answer: by what is read, what is asked, mechanism and stage. Answers
-are private. A name made of them would say whether two answers are equal: two questions with equal ones would share a
-charge and a draw of noise, and others would not. So nothing here, and nothing that calls it, knows an answer.
-
-The manifest of a vote: the teachers it is of. Each must have voted exactly once, or nothing is released.
-
-A retried task can hand in a teacher's votes twice, a lost one not at all. Twice doubles one user's influence, and a
-missing one makes the number of votes depend on the data; the sensitivity covers neither.
 """
 
 import re
@@ -48,21 +40,19 @@ from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
 from rayprivacy.release.votes import Means, VoteMechanism, Votes
 
-POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _DIGEST = re.compile("[0-9a-f]{64}")
+_STORED = np.dtype("<i8")
+_drawing = threading.Lock()  # a lease tells processes apart, not threads of one
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a release reads and what it asks of it, each by its digest.
+    """What a release reads and what it asks of it: the keyed digest of the private rows, and that of the question.
 
     The same question is served the stored answer, whatever it comes to on another machine. So whatever can change the
     answer and is neither in the corpus, nor a parameter of the mechanism, nor in the release id, belongs to the
     question: what is asked of a row, the public models that read it, and how. All of that is public.
-
-    Attributes:
-        corpus: keyed digest of the private rows (`ShardManifest.corpus_digest`).
-        question: digest of the question.
     """
 
     corpus: str
@@ -97,24 +87,21 @@ def leased(ledger: LedgerApi, charge: Charge) -> Charge:
         try:
             return ledger.start(charge)
         except LeaseHeldError:
-            time.sleep(POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
 
 @dataclass(frozen=True)
 class VoteManifest:
     """The teachers whose votes a sum holds, one id per summand.
 
-    >>> VoteManifest((2, 0, 1)).check(3)
+    A retried task can hand in a teacher's votes twice, a lost one not at all. Twice doubles one user's influence, and a
+    missing one makes the number of votes depend on the data; the sensitivity covers neither.
     """
 
     teachers: tuple[int, ...]
 
     def check(self, teachers: int) -> None:
-        """Require the ids 0 .. teachers-1, each exactly once.
-
-        Raises:
-            ReleaseError: an id is missing, doubled or unknown.
-        """
+        """Require the ids 0 .. teachers-1, each exactly once."""
         votes = Counter(self.teachers)
         doubled = sorted(teacher for teacher, times in votes.items() if times > 1)
         unknown = sorted(teacher for teacher in votes if not 0 <= teacher < teachers)
@@ -122,12 +109,6 @@ class VoteManifest:
         for ids, what in ((doubled, "voted more than once"), (unknown, "do not exist"), (missing, "did not vote")):
             if ids:
                 raise ReleaseError(f"teachers {ids[:5]} of {teachers} {what}: collect every teacher's votes once.")
-
-
-__all__ = ["Asked", "Gate", "HistogramMechanism", "Margins", "VoteManifest", "VoteMechanism"]
-
-_STORED = np.dtype("<i8")
-_drawing = threading.Lock()  # a lease tells processes apart, not threads of one
 
 
 class Mechanism(Protocol):
@@ -233,18 +214,13 @@ class Gate:
         )
 
     def _released(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> Votes:
+        """The noisy sums that the ledger holds, drawn now where it holds none."""
         with _drawing:
-            self._draw_once(charge, mechanism, sums)
-        return self._stored(charge).reshape(sums.shape)
-
-    def _draw_once(self, charge: Charge, mechanism: Mechanism, sums: Votes) -> None:
-        started = leased(self.ledger, charge)
-        if started.state is not ChargeState.COMMITTED:
-            noisy = mechanism.draw(sums)
-            self.ledger.commit_output(started, noisy.astype(_STORED).tobytes())
-
-    def _stored(self, charge: Charge) -> Votes:
+            started = leased(self.ledger, charge)
+            if started.state is not ChargeState.COMMITTED:
+                noisy = mechanism.draw(sums)
+                self.ledger.commit_output(started, noisy.astype(_STORED).tobytes())
         blob = self.ledger.output(charge)
         if blob is None:
             raise ReleaseError(f"release '{charge.release_id}' has no stored output: run it again.")
-        return np.frombuffer(blob, dtype=_STORED).astype(np.int64)
+        return np.frombuffer(blob, dtype=_STORED).astype(np.int64).reshape(sums.shape)

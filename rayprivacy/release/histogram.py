@@ -1,4 +1,4 @@
-"""The label histogram: which share of the units' records carries which combination of public label values.
+"""Shares of the units' records: a histogram over combinations of public label values, or margins of several partitions.
 
 A language model that writes behind control codes (Yue et al., ACL 2023) must know how often to use each code, and that
 is private. Each unit hands in its own histogram divided by its number of records, so that a user with many records
@@ -16,8 +16,8 @@ Rounding down is what makes the bound exact: rounded to the nearest step, the v_
 each cell. The price is less than one part in a million of a unit per cell. A unit without records contributes zero, and
 so does a row that holds no counts (a negative or absurdly large entry): no row is too large, whatever it holds.
 
-The module `vote` says how exact the event is for discrete noise. What the gate returns is made of the noisy sums alone:
-cells below 2 standard deviations of the noise, a public threshold, are set to zero, and the rest is normalised.
+The module `votes` says how exact the event is for discrete noise. What the gate returns is made of the noisy sums
+alone: cells below 2 standard deviations of the noise, a public threshold, are set to zero, and the rest is normalised.
 
 >>> histogram = HistogramMechanism(cells=2, sigma=5.0)
 >>> histogram.contribution(np.array([[3, 1], [0, 7], [0, 0]])).tolist()
@@ -27,31 +27,22 @@ SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=5.0), count=1)
 >>> histogram.to_shares(np.array([30 * SCALE, 9 * SCALE])).tolist()
 [1.0, 0.0]
 
-Margins: how the units' records are spread over several partitions at once, such as by topic and by length.
-
-A record has one cell in each of m partitions (blocks of cells). In each block a unit hands in its own histogram divided
-by its number of records, rounded down to the grid as in `histogram`: at least 0, and at most 2^20 in sum. So adding or
-removing one unit moves each block by at most 2^20 in L2, and all of them together by
+**Margins.** A record has one cell in each of m partitions (blocks of cells), such as by topic and by length. In each
+block a unit hands in its own histogram as above. So adding or removing one unit moves each block by at most 2^20 in L2,
+and all of them together by
 
     sensitivity (L2) = sqrt(m) 2^20,     noise std = sigma * sensitivity in each cell,     event = one Gaussian(sigma)
 
 Margins tell less than the table of all combinations, and much more precisely: 24 topics and 15 lengths are 39 noisy
-numbers, their table 360, most of which hold fewer people than noise.
-
-What the gate returns is made of the noisy sums alone: in each block the nearest point (Euclidean) of the simplex of
-shares, after Duchi et al. (ICML 2008, figure 1), to the noisy sums divided by their total.
+numbers, their table 360, most of which hold fewer people than noise. What the gate returns is made of the noisy sums
+alone: in each block the nearest point (Euclidean) of the simplex of shares, after Duchi et al. (ICML 2008, figure 1),
+to the noisy sums divided by their total.
 
 >>> margins = Margins(blocks=(2, 3), sigma=5.0)
 >>> margins.cells, round(margins.sensitivity / SCALE, 3)
 (5, 1.414)
 >>> margins.split(margins.to_shares(np.array([3, 1, 2, 2, 0]) * SCALE * 1000))
 [array([0.75, 0.25]), array([0.5, 0.5, 0. ])]
-
-How much noise the small votes beside a release take: shares of topics, of lengths and of control codes.
-
-A vote of multiplier 5 costs epsilon 0.83 at delta 1e-6: little of a budget of 3, and most of a budget of 1. So its
-noise grows as the budget falls, and it takes at most a tenth of mu squared at any epsilon up to 3. How precise its
-shares are depends on the number of users, which is private: docs/frontier.md has what it costs a thousand of them.
 """
 
 import math
@@ -69,12 +60,14 @@ from rayprivacy.release import noise
 from rayprivacy.release.votes import SCALE, SIGMA_RANGE
 
 MAX_CELLS = 1000  # more would be mostly noise, and shares that cannot be told from zero
-MAX_COUNT = 2**32  # records of one unit in one cell; a row of 1000 such counts stays within 64-bit integers
-MAX_UNITS = 2**30
+_MAX_COUNT = 2**32  # records of one unit in one cell; a row of 1000 such counts stays within 64-bit integers
+_MAX_UNITS = 2**30
 _UNITS_AT_ONCE = 4096  # in memory, as a row of counts each
-THRESHOLD = 2.0  # noise standard deviations under which a cell counts as empty
+NOISE = 5.0  # multiplier of a small vote in a budget of at least _PLENTY
+_PLENTY = 3.0
+_THRESHOLD = 2.0  # noise standard deviations under which a cell counts as empty
 
-Sums = npt.NDArray[np.int64]
+_Sums = npt.NDArray[np.int64]
 Shares = npt.NDArray[np.float64]
 
 
@@ -90,15 +83,8 @@ class NoisyCounts:
         """Most that one unit, added or removed, moves the sums in L2, in grid steps."""
         raise NotImplementedError
 
-    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
-        """Sums [cells] of some units; those of disjoint sets of units add up.
-
-        Args:
-            counts: whole numbers [units, cells]: how many records of a unit fall into a cell, one row for each unit.
-
-        Raises:
-            ReleaseError: the shape or the dtype is another one; the message holds no count.
-        """
+    def contribution(self, counts: npt.NDArray[Any]) -> _Sums:
+        """Sums [cells] of some units, from whole numbers [units, cells]; those of disjoint sets of units add up."""
         raise NotImplementedError
 
     @property
@@ -116,19 +102,15 @@ class NoisyCounts:
         """What the event's epsilon is about."""
         return Protection(self.unit)
 
-    def check(self, sums: npt.NDArray[Any]) -> Sums:
-        """Require int64 sums [cells] that some units' contributions can add up to.
-
-        Raises:
-            ReleaseError: wrong shape, dtype or range; the message holds no value.
-        """
+    def check(self, sums: npt.NDArray[Any]) -> _Sums:
+        """Require int64 sums [cells] that some units' contributions can add up to; the error holds no value."""
         if sums.shape != (self.cells,) or sums.dtype != np.int64:
             raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {(self.cells,)}.")
-        if sums.min() < 0 or sums.max() > MAX_UNITS * SCALE:
+        if sums.min() < 0 or sums.max() > _MAX_UNITS * SCALE:
             raise ReleaseError("a sum is outside what 2**30 units' histograms add up to: use contribution().")
         return sums
 
-    def draw(self, sums: Sums) -> Sums:
+    def draw(self, sums: _Sums) -> _Sums:
         """Add fresh noise to every cell; only the gate calls this, after the charge has started."""
         return noise.add_discrete_gaussian(self.check(sums), self.noise_std_grid)
 
@@ -137,14 +119,8 @@ class NoisyCounts:
 class HistogramMechanism(NoisyCounts):
     """Sensitivity, noise and event of one release of a label histogram, which cannot be set apart.
 
-    Attributes:
-        cells: number of combinations of public label values.
-        sigma: noise std / L2 sensitivity.
-        unit: whose presence is hidden, a user or a record; add-or-remove.
-
-    Raises:
-        ConfigError: there are more than `MAX_CELLS` cells, or none.
-        ReleaseError: sigma is out of range, or the unit is another one.
+    `sigma` is noise std / L2 sensitivity, and `unit` the one whose presence is hidden, a user or a record;
+    add-or-remove.
     """
 
     cells: int
@@ -153,7 +129,7 @@ class HistogramMechanism(NoisyCounts):
 
     def __post_init__(self) -> None:
         check_cells(self.cells)
-        check_sigma_and_unit(self.sigma, self.unit)
+        _check_sigma_and_unit(self.sigma, self.unit)
         validate(self.event)
 
     @property
@@ -166,41 +142,40 @@ class HistogramMechanism(NoisyCounts):
         """Everything that fixes the mechanism, as JSON values."""
         return {"mechanism": "histogram", "scale": SCALE, **asdict(self)}
 
-    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
+    def contribution(self, counts: npt.NDArray[Any]) -> _Sums:
         """Sums [cells] of the normalised histograms of some units, from whole numbers [units, cells]."""
-        return normalised_sums(counts, self.cells)
+        return _normalised_sums(counts, self.cells)
 
-    def to_shares(self, noisy: Sums) -> Shares:
+    def to_shares(self, noisy: _Sums) -> Shares:
         """Shares [cells] that add up to 1: cells below the public threshold are zero; uniform if all of them are."""
-        clear = np.where(noisy >= THRESHOLD * self.noise_std_grid, noisy, 0).astype(np.float64)
+        clear = np.where(noisy >= _THRESHOLD * self.noise_std_grid, noisy, 0).astype(np.float64)
         kept = clear if clear.any() else np.ones(self.cells)
         shares: Shares = kept / kept.sum()
         return shares
 
 
-def normalised_sums(counts: npt.NDArray[Any], cells: int) -> Sums:
+def _normalised_sums(counts: npt.NDArray[Any], cells: int) -> _Sums:
     """Sums [cells] of units' histograms, each divided by its number of records and rounded down to the grid.
 
     A row of the counts [units, cells] that holds a negative or absurdly large entry contributes zero.
     """
     if counts.ndim != 2 or counts.shape[1] != cells or not np.issubdtype(counts.dtype, np.integer):
         raise ReleaseError(f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {cells}].")
-    valid = np.all((counts >= 0) & (counts <= MAX_COUNT), axis=1)
+    valid = np.all((counts >= 0) & (counts <= _MAX_COUNT), axis=1)
     whole = np.where(valid[:, None], counts, 0).astype(np.int64)
     records = np.maximum(whole.sum(axis=1, keepdims=True), 1)
-    sums: Sums = (whole * SCALE // records).sum(axis=0)
+    sums: _Sums = (whole * SCALE // records).sum(axis=0)
     return sums
 
 
-def check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
-    """Refuse noise that is out of range, and units that hand in no histogram."""
+def _check_sigma_and_unit(sigma: float, unit: PrivacyUnit) -> None:
     if not SIGMA_RANGE[0] <= sigma <= SIGMA_RANGE[1]:
         raise ReleaseError(f"sigma is {sigma}: give a number between {SIGMA_RANGE[0]:g} and {SIGMA_RANGE[1]:g}.")
     if unit not in (PrivacyUnit.USER, PrivacyUnit.RECORD):
         raise ReleaseError(f"unit is '{unit}', and a label histogram protects users or records: use one.")
 
 
-def summed(mechanism: NoisyCounts, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> Sums:
+def summed(mechanism: NoisyCounts, owners: npt.NDArray[Any], cells: npt.NDArray[np.int64]) -> _Sums:
     """Sums [cells] over records of which each falls into some cells; integers, so that their order does not matter.
 
     `owners` [records] is the number of each record's unit, from 0 on, and `cells` [records, places] its cells.
@@ -227,15 +202,7 @@ def check_cells(cells: int) -> None:
 class Margins(NoisyCounts):
     """Sensitivity, noise and event of one release of margins, which cannot be set apart.
 
-    Attributes:
-        blocks: number of cells of each partition.
-        sigma: noise std / L2 sensitivity.
-        unit: whose presence is hidden, a user or a record; add-or-remove.
-        cells: all cells, block after block.
-
-    Raises:
-        ConfigError: there are no cells, or more than a histogram may have.
-        ReleaseError: a block is empty, sigma is out of range, or the unit is another one.
+    `blocks` are the numbers of cells of the partitions, and `cells` is their sum; the rest is as for a histogram.
     """
 
     blocks: tuple[int, ...]
@@ -248,7 +215,7 @@ class Margins(NoisyCounts):
         check_cells(self.cells)
         if min(self.blocks) < 1:
             raise ReleaseError(f"the blocks have {self.blocks} cells: give each at least 1.")
-        check_sigma_and_unit(self.sigma, self.unit)
+        _check_sigma_and_unit(self.sigma, self.unit)
         validate(self.event)
 
     @property
@@ -265,16 +232,16 @@ class Margins(NoisyCounts):
         """Values by cell along the last axis, cut into the blocks."""
         return np.split(values, np.cumsum(self.blocks)[:-1], axis=-1)
 
-    def contribution(self, counts: npt.NDArray[Any]) -> Sums:
+    def contribution(self, counts: npt.NDArray[Any]) -> _Sums:
         """Sums [cells] of some units from whole numbers [units, cells], block by block."""
         if counts.ndim != 2 or counts.shape[1] != self.cells:
             raise ReleaseError(
                 f"the counts are {counts.dtype} {counts.shape}: give whole numbers [units, {self.cells}]."
             )
         blocks = zip(self.split(counts), self.blocks, strict=True)
-        return np.concatenate([normalised_sums(block, cells) for block, cells in blocks])
+        return np.concatenate([_normalised_sums(block, cells) for block, cells in blocks])
 
-    def to_shares(self, noisy: Sums) -> Shares:
+    def to_shares(self, noisy: _Sums) -> Shares:
         """Shares [cells]; those of each block add up to 1."""
         return np.concatenate([_nearest_shares(block.astype(np.float64)) for block in self.split(noisy)])
 
@@ -292,12 +259,12 @@ def _nearest_shares(noisy: Shares) -> Shares:
     return np.asarray(shares / shares.sum(), np.float64)
 
 
-NOISE = 5.0
-_PLENTY = 3.0  # the budget below which it grows
-
-
 def small_vote_noise(epsilon: float) -> float:
-    """The noise multiplier of a small vote in a budget of this epsilon.
+    """The noise multiplier of a small vote beside a release (topics, lengths, codes), in a budget of this epsilon.
+
+    A vote of multiplier 5 costs epsilon 0.83 at delta 1e-6: little of a budget of 3, and most of a budget of 1. So
+    noise grows as the budget falls, and takes at most a tenth of mu squared at any epsilon up to 3. How precise shares
+    are depends on the number of users, which is private: docs/frontier.md has what it costs a thousand of them.
 
     >>> small_vote_noise(8), small_vote_noise(3), small_vote_noise(0.5)
     (5.0, 5.0, 30.0)

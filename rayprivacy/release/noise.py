@@ -1,14 +1,12 @@
-"""Discrete Gaussian and Laplace noise from OpenDP, exact integers from the operating system's entropy.
+"""Exact noise and the secret number of a search's trials, from the operating system's entropy.
 
 Floating-point noise leaks through its low bits; the discrete Gaussian and the discrete Laplace of Canonne, Kamath &
-Steinke (2020) are sampled exactly on integers and have nothing below them. No seed exists, so no draw can be repeated:
-what must be the same tomorrow is stored, not redrawn.
+Steinke (2020), from OpenDP, are sampled exactly on integers and have nothing below them. No seed exists, so no draw can
+be repeated: what must be the same tomorrow is stored, not redrawn.
 
-The secret number of trials of a hyper-parameter search, from the operating system's entropy.
-
-The proof behind `accounting.selection` needs the number to be random, independent of the data and never known: it must
-not be published, logged, shown on a dashboard, or be readable from how long a search took. No seed exists, so that it
-cannot be drawn again; a search that restarts must keep the number it has, sealed.
+The proof behind `accounting.selection` needs the number of trials to be random, independent of the data and never
+known: it must not be published, logged, shown on a dashboard, or be readable from how long a search took. A search that
+restarts must keep the number it has, sealed.
 
 >>> from dp_accounting import GaussianDpEvent
 >>> draw_trials(RepeatAndSelectDpEvent(GaussianDpEvent(1.0), mean=10.0, shape=1.0)) >= 1
@@ -31,6 +29,7 @@ from rayprivacy.accounting.selection import trials_from_uniform
 
 # From OpenDP's modules: its prelude takes a second to import in every process, for extras that are not needed here.
 enable_features("contrib")
+_BITS = 256
 
 
 def add_discrete_gaussian(signal: npt.NDArray[np.int64], std: float) -> npt.NDArray[np.int64]:
@@ -45,17 +44,10 @@ def add_discrete_laplace(signal: npt.NDArray[np.int64], scale: float) -> npt.NDA
     return np.asarray(measurement(signal.tolist()), dtype=np.int64)
 
 
-_BITS = 256
-
-
 def draw_trials(event: RepeatAndSelectDpEvent) -> int:
     """Draw how many trials to run. Secret: never publish or log it.
 
     It may be 0 in the Poisson case: publish a default that does not depend on the corpus then.
-
-    Raises:
-        EventError: the event is invalid.
-        ConfigError: the mean is above 1e5.
     """
     validate(event)
     return trials_from_uniform(Fraction(secrets.randbits(_BITS), 2**_BITS), event.mean, event.shape)

@@ -87,23 +87,6 @@ end, on the last one.
 (2, [0.0, 0.0, 0.5, 0.0, 0.5, 0.0])
 >>> scheduled.charged_chunks(2)
 [range(0, 4), range(4, 6)]
-
-Strategies of correlated noise: coefficients of a banded Toeplitz matrix C, chosen for small errors of prefix sums.
-
-Source: Choquette-Choo et al. (NeurIPS 2023), "(Amplified) Banded Matrix Factorization", arXiv 2306.08153.
-
-DP-SGD's weights after step t are made of the sum of all gradients up to t. With noise C^-1 z in place of z, the noise
-of later steps takes back some of that of earlier ones, and what is left in these sums is smaller. One user touches
-column t of C for each step t that it takes part in, so noise of scale sigma needs every column to be at most 1 long.
-
-C has c_0 on its diagonal, c_1 below it, ..., c_(b-1), and zeros further down. The coefficients minimise the mean
-squared noise of all T prefix sums. With s the prefix sums of the coefficients of 1 / c(x), that is, at fixed length,
-
-    sum over k of (T - k) s_k^2
-
-They depend on b and T alone: public, and the same on every machine, since they are rounded much more coarsely than
-machines differ. Each is a multiple of 2^-20 and rounded down, so that float32 holds it exactly, all columns are at most
-1 long without any rounding, and the last b - 1, which end with the matrix, are shorter.
 """
 
 import math
@@ -135,72 +118,6 @@ Array = npt.NDArray[np.float64]
 _GRID = 2.0**20
 _DECIMALS = 3  # of the coefficients with c_0 = 1: coarser than machines differ, and far too fine to matter
 _NO_STRATEGY = 1e300
-
-
-@lru_cache(maxsize=64)
-def prefix_strategy(bands: int, steps: int) -> tuple[float, ...]:
-    """The coefficients c_0, ..., c_(b-1) for T steps; of length at most 1.
-
-    >>> prefix_strategy(1, 100)
-    (1.0,)
-    >>> [round(each, 2) for each in prefix_strategy(4, 200)]
-    [0.65, 0.49, 0.44, 0.38]
-    """
-    if bands == 1:
-        return (1.0,)
-    found = minimize(
-        _loss, _square_root(bands)[1:], (steps,), "L-BFGS-B", jac=True, bounds=[(0, 1)] * (bands - 1), tol=1e-12
-    )
-    shape = [1.0, *np.round(found.x, _DECIMALS).tolist()]
-    length = math.sqrt(math.fsum(each * each for each in shape))
-    return tuple(math.floor(each / length * _GRID) / _GRID for each in shape)
-
-
-def step_factors(strategy: tuple[float, ...], steps: int) -> list[float]:
-    """For each step the standard deviation of its noise, (C^-1 z)_t, for standard normal z: the rows' lengths.
-
-    >>> step_factors((1.0,), 3)
-    [1.0, 1.0, 1.0]
-    """
-    return [float(each) for each in np.sqrt(np.cumsum(np.square(_inverse(np.array(strategy), steps))))]
-
-
-def prefix_error(strategy: tuple[float, ...], steps: int) -> float:
-    """Root mean square, over all T prefix sums, of their noise for standard normal z.
-
-    >>> prefix_error(prefix_strategy(8, 200), 200) < 0.45 * prefix_error((1.0,), 200)
-    True
-    """
-    sums = np.cumsum(_inverse(np.array(strategy), steps))
-    return math.sqrt(float((np.arange(steps, 0, -1) * sums**2).sum()) / steps)
-
-
-def _square_root(bands: int) -> Array:
-    """The first coefficients of (1 - x)^(-1/2), which would be the best without a limit on bands."""
-    odd = 2 * np.arange(1, bands) - 1
-    return np.cumprod(np.concatenate([[1.0], odd / (odd + 1)]))
-
-
-def _inverse(coefficients: Array, steps: int) -> Array:
-    """The first T coefficients of 1 / c(x): the first column of C^-1."""
-    return np.asarray(lfilter([1.0], coefficients, np.eye(1, steps)[0]))
-
-
-def _loss(later: Array, steps: int) -> tuple[float, Array]:
-    """Logarithm of the squared error times the squared length of c, and its gradient; c_0 is 1."""
-    coefficients, weights = np.concatenate([[1.0], later]), np.arange(steps, 0, -1)
-    with np.errstate(all="ignore"):  # the search may try coefficients whose inverse grows without limit
-        sums = np.cumsum(_inverse(coefficients, steps))
-        error, length = float((weights * sums**2).sum()), float((coefficients**2).sum())
-        # Each c_j moves the prefix sums by -x^j s(x) / c(x).
-        moved, weighted = np.asarray(lfilter([1.0], coefficients, sums)), weights * sums
-        slopes = [-2 * float(weighted[j:] @ moved[: steps - j]) for j in range(1, len(coefficients))]
-    gradient = np.array(slopes) / error + 2 * later / length
-    if not (math.isfinite(error) and np.isfinite(gradient).all()):
-        return _NO_STRATEGY, np.zeros_like(later)
-    return math.log(error * length), gradient
-
-
 _CONSTANT = NoiseSchedule()
 _ALWAYS = ("sampling_rate", "noise_multiplier", "clipping_norm", "steps", "unit")
 _NAMED = {  # what the digest of a release holds of steps of each kind
@@ -228,14 +145,6 @@ class NoisySteps:
         redacted: for each step whether it reads redacted text; empty where there is no redaction schedule.
         policy: digest of the public policy that redacts.
         light: noise multiplier of redacted steps; 0 leaves noise out.
-
-    Raises:
-        ReleaseError: a number is out of range; the unit is neither user nor record; a schedule that falls leaves a
-            multiplier of 0.05 or less, which accountants take no figure of; the steps are no multiple of the bands, or
-            correlated noise meets another option; a redaction schedule has not one entry for each step, no noisy step,
-            or no policy.
-        EventError: the sampling rate or sigma is out of range.
-        ConfigError: an epoch of the noise schedule is no whole number of chunks.
     """
 
     sampling_rate: float
@@ -301,11 +210,7 @@ class NoisySteps:
         return tuple((self.noise_multiplier * factor, times) for factor, times in factors)
 
     def multiplier(self, step: int) -> float:
-        """The noise multiplier of a step: that of its level, or the light one, or 0, where it reads redacted text.
-
-        Raises:
-            ReleaseError: there is no such step.
-        """
+        """The noise multiplier of a step: that of its level, or, where it reads redacted text, the light one or 0."""
         levels = self.levels
         for (sigma, _), end in zip(levels, accumulate(times for _, times in levels), strict=True):
             if 0 <= step < end:
@@ -318,10 +223,7 @@ class NoisySteps:
 
     @property
     def strategy(self) -> tuple[float, ...]:
-        """c_0, c_1, ...: noise of all steps is C^-1 times independent draws, C the banded Toeplitz matrix of these.
-
-        (1.0,) where the noise of steps is independent. The root of the sum of squares is at most 1.
-        """
+        """The coefficients of C: noise of all steps is C^-1 times independent draws; (1.0,) where it is independent."""
         return prefix_strategy(self.bands, self.steps) if self.bands > 1 else (1.0,)
 
     @property
@@ -332,8 +234,7 @@ class NoisySteps:
     def event_of(self, steps: range) -> DpEvent:
         """The charge of one chunk of consecutive steps; a repetition after a crash gives an equal event.
 
-        Raises:
-            ReleaseError: they are not all among the steps, are no whole multiple of the bands, or are all redacted.
+        They are planned steps, a whole multiple of the bands, and not all redacted.
         """
         if not self.redacted:
             return self._event_on_full_text(steps)
@@ -343,10 +244,8 @@ class NoisySteps:
         return _counted(noisy)
 
     def central_event_of(self, steps: range) -> DpEvent:
-        """What some steps of a redaction schedule cost a user with no regard to the policy.
-
-        Raises:
-            ReleaseError: redacted steps take no noise: they cost more than any epsilon.
+        """What some steps of a redaction schedule cost a user with no regard to the policy; redacted ones need light
+        noise.
         """
         if not self.light:
             raise ReleaseError("redacted steps take no noise, and have no epsilon for users: give them light noise.")
@@ -386,11 +285,7 @@ class NoisySteps:
         return frozenset() if self.light else self.redacted_steps
 
     def charged_chunks(self, chunk: int) -> list[range]:
-        """The steps that are charged at once, in order: `chunk` of them, or more where those have no noisy step.
-
-        Args:
-            chunk: how many are charged at once.
-        """
+        """The steps that are charged at once, in order: `chunk` of them, or more where those have no noisy step."""
         free, chunks, first = self.redacted_steps, [], 0
         for end in [*range(chunk, self.steps, chunk), self.steps]:
             if not free.issuperset(range(first, end)):
@@ -416,8 +311,7 @@ class NoisySteps:
 
     @property
     def _parameters_on_full_text(self) -> dict[str, Any]:
-        every = asdict(self)
-        every |= {"levels": [list(level) for level in self.levels], "strategy": list(self.strategy)}
+        every = asdict(self) | {"levels": [list(level) for level in self.levels], "strategy": list(self.strategy)}
         return {"mechanism": f"{self._kind}-gaussian", **{name: every[name] for name in _NAMED[self._kind]}}
 
     @property
@@ -436,3 +330,72 @@ def _counted(events: Iterable[DpEvent]) -> DpEvent:
         counts[event] = counts.get(event, 0) + 1
     parts = [SelfComposedDpEvent(one, count) for one, count in counts.items()]
     return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
+
+
+@lru_cache(maxsize=64)
+def prefix_strategy(bands: int, steps: int) -> tuple[float, ...]:
+    """The coefficients c_0, ..., c_(b-1) of a banded Toeplitz matrix C for T steps, for small errors of prefix sums.
+
+    Source: Choquette-Choo et al. (NeurIPS 2023), "(Amplified) Banded Matrix Factorization", arXiv 2306.08153. DP-SGD's
+    weights after step t are made of the sum of all gradients up to t. With noise C^-1 z in place of z, the noise of
+    later steps takes back some of that of earlier ones, and what is left in these sums is smaller. One user touches
+    column t of C for each step t that it takes part in, so noise of scale sigma needs every column to be at most 1
+    long.
+
+    C has c_0 on its diagonal, c_1 below it, ..., and zeros further down. The coefficients minimise the mean squared
+    noise of all T prefix sums: with s the prefix sums of the coefficients of 1 / c(x), at fixed length,
+    sum over k of (T - k) s_k^2. They depend on b and T alone: public, and the same on every machine, since they are
+    rounded much more coarsely than machines differ. Each is a multiple of 2^-20 and rounded down, so that float32 holds
+    it exactly, all columns are at most 1 long without any rounding, and the last b - 1, which end with the matrix, are
+    shorter.
+
+    >>> prefix_strategy(1, 100)
+    (1.0,)
+    >>> [round(each, 2) for each in prefix_strategy(4, 200)]
+    [0.65, 0.49, 0.44, 0.38]
+    """
+    if bands == 1:
+        return (1.0,)
+    found = minimize(
+        _loss, _square_root(bands)[1:], (steps,), "L-BFGS-B", jac=True, bounds=[(0, 1)] * (bands - 1), tol=1e-12
+    )
+    shape = [1.0, *np.round(found.x, _DECIMALS).tolist()]
+    length = math.sqrt(math.fsum(each * each for each in shape))
+    return tuple(math.floor(each / length * _GRID) / _GRID for each in shape)
+
+
+def step_factors(strategy: tuple[float, ...], steps: int) -> list[float]:
+    """For each step the standard deviation of its noise, (C^-1 z)_t, for standard normal z: the rows' lengths."""
+    return [float(each) for each in np.sqrt(np.cumsum(np.square(_inverse(np.array(strategy), steps))))]
+
+
+def prefix_error(strategy: tuple[float, ...], steps: int) -> float:
+    """Root mean square, over all T prefix sums, of their noise for standard normal z."""
+    sums = np.cumsum(_inverse(np.array(strategy), steps))
+    return math.sqrt(float((np.arange(steps, 0, -1) * sums**2).sum()) / steps)
+
+
+def _square_root(bands: int) -> Array:
+    """The first coefficients of (1 - x)^(-1/2), which would be the best without a limit on bands."""
+    odd = 2 * np.arange(1, bands) - 1
+    return np.cumprod(np.concatenate([[1.0], odd / (odd + 1)]))
+
+
+def _inverse(coefficients: Array, steps: int) -> Array:
+    """The first T coefficients of 1 / c(x): the first column of C^-1."""
+    return np.asarray(lfilter([1.0], coefficients, np.eye(1, steps)[0]))
+
+
+def _loss(later: Array, steps: int) -> tuple[float, Array]:
+    """Logarithm of the squared error times the squared length of c, and its gradient; c_0 is 1."""
+    coefficients, weights = np.concatenate([[1.0], later]), np.arange(steps, 0, -1)
+    with np.errstate(all="ignore"):  # the search may try coefficients whose inverse grows without limit
+        sums = np.cumsum(_inverse(coefficients, steps))
+        error, length = float((weights * sums**2).sum()), float((coefficients**2).sum())
+        # Each c_j moves the prefix sums by -x^j s(x) / c(x).
+        moved, weighted = np.asarray(lfilter([1.0], coefficients, sums)), weights * sums
+        slopes = [-2 * float(weighted[j:] @ moved[: steps - j]) for j in range(1, len(coefficients))]
+    gradient = np.array(slopes) / error + 2 * later / length
+    if not (math.isfinite(error) and np.isfinite(gradient).all()):
+        return _NO_STRATEGY, np.zeros_like(later)
+    return math.log(error * length), gradient

@@ -28,21 +28,16 @@ from rayprivacy.ledger.charges import Charge, ChargeState
 from rayprivacy.release.gate import input_digest, leased
 from rayprivacy.release.step_mechanism import NoisySteps
 
-RENEW_SECONDS = 60.0
+_RENEW_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class StepRelease:
     """One training: the account that pays, the mechanism it pays for, and the names of charges and streams.
 
-    Attributes:
-        account: the account that pays.
-        release_id: names the release.
-        opening: hash of the account's first entry: the noise of one ledger never serves another.
-        inputs: keyed digest of corpus, base model, mechanism and stage.
-        mechanism: the steps.
-        chunk: steps that are reserved at once.
-        central: a central account that pays for all steps of a schedule besides; empty where there is none.
+    `opening` is the hash of the account's first entry: the noise of one ledger never serves another. `inputs` is the
+    keyed digest of corpus, base model, mechanism and stage, and `chunk` the steps that are reserved at once. A
+    `central` account pays for all steps of a schedule besides; it is empty where there is none.
     """
 
     account: str
@@ -69,18 +64,9 @@ class StepRelease:
     ) -> "StepRelease":
         """Name a training by its inputs and its stage.
 
-        Args:
-            ledger: where it is charged.
-            account, release_id, mechanism, chunk, central: of the class.
-            key: the run's secret.
-            corpus: keyed digest of the corpus.
-            base: digest of the base model.
-            more: digests of what else is read.
-            stage: names the training where a release has several; empty where it has one. Two stages have charges,
-                coins and noise of their own, even if all else is equal.
-
-        Raises:
-            ReleaseError: a schedule has light noise and no central account, or the other way round.
+        `corpus` is a keyed digest, `base` and `more` are those of the base model and of what else is read. The stage
+        names the training where a release has several: two stages have charges, coins and noise of their own, even if
+        all else is equal.
         """
         if bool(central) is not (mechanism.light > 0):
             raise ReleaseError("a central account pays for redacted steps exactly where they take noise: give both.")
@@ -129,11 +115,7 @@ class StepGate:
         """Reserve a chunk durably and lease it; its noise may be drawn from now on.
 
         A central account that pays besides comes first: once its charge has started, the ledger knows that what the
-        other account pays for is no non-private run.
-
-        Raises:
-            BudgetRefusedError: an account has less left; nothing was charged to it for this chunk.
-            LedgerError: the release was charged for another event.
+        other account pays for is no non-private run. An account that has less left is charged nothing for this chunk.
         """
         release, self._held = self._release, []
         for account, event, protection in release.payments(rung):
@@ -145,17 +127,13 @@ class StepGate:
 
     def keep(self) -> None:
         """Extend the leases while a long chunk runs; called after every step."""
-        if time.monotonic() > self._renewed + RENEW_SECONDS:
+        if time.monotonic() > self._renewed + _RENEW_SECONDS:
             started = ChargeState.STARTED
             self._held = [self._ledger.renew(each) if each.state is started else each for each in self._held]
             self._renewed = time.monotonic()
 
     def end(self, rung: int, model_digest: str) -> None:
-        """Commit a chunk whose state is saved, with the digest of the model as it is now.
-
-        Raises:
-            ReleaseError: the digest is empty, or this chunk was made before, with another model.
-        """
+        """Commit a chunk whose state is saved, with the digest of the model as it is now; another model is refused."""
         if not self._held:
             raise ReleaseError(f"chunk {rung} ends before it began: begin() it first.")
         if not model_digest:
@@ -169,15 +147,9 @@ class StepGate:
                 )
 
     def released(self, value: Any, model_digest: str, rungs: int | None = None) -> Released[Any]:
-        """The model, once its chunks are committed and the last of them for it.
+        """The model, once its chunks are committed and the last of them for it; another model is refused.
 
-        Args:
-            value: the model.
-            model_digest: names it.
-            rungs: the first chunks, after which it is this one; all when left out. A search may stop a training.
-
-        Raises:
-            ReleaseError: a chunk is missing, or this is another model.
+        A search may stop a training: then it is the model after the first `rungs` chunks.
         """
         rungs = rungs or self._release.rungs
         if not model_digest or self._ledger.output(self._committed(rungs)) != _output(rungs, model_digest):

@@ -4,7 +4,7 @@ Source: SeqPATE (Tian et al., NeurIPS 2022), section 4, with the noise of Canonn
 
 Every teacher answers each query (a context and a position) with a ballot over k candidates. A user sits in one shard,
 hence in one teacher, hence changes one summand of each query's sum, by no more than any two ballots differ
-(release/votes.py has the argument). On the grid of 2^-20, per query, for add/remove and replace alike,
+(see below). On the grid of 2^-20, per query, for add/remove and replace alike,
 
     Gaussian:  sensitivity (L2) = sqrt(2) * (1 + 1e-6) * 2^20 + sqrt(k),   noise std   = sigma * sensitivity
                with votes centred and clipped to r: min(2r, sqrt(2)) in place of sqrt(2)
@@ -25,23 +25,10 @@ The discrete Laplace is 1/sigma-DP per query, pure and exact, hence also the rho
 coordinates are no easier to see than their sum in one (go there a coordinate at a time: group privacy of Dong, Roth &
 Su 2022, which log-concave noise meets with equality); what the grid adds is again neglected and not proven.
 
-A teacher that fails on its data votes a constant instead, and the number of teachers stays what it is.
+Ballots are integers (steps of 2^-20) before they are summed, so that sums do not depend on their order and noise can be
+exact. A teacher hands in one of
 
->>> votes = VoteMechanism(queries=1, candidates=2, teachers=3, sigma=10.0)
->>> votes.summed(np.array([[[1.0, 0.0], [float("nan"), 0.5], [0.0, 1.0]]])).tolist()
-[[1572864, 1572864]]
->>> votes.event
-SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=10.0), count=1)
->>> centred = VoteMechanism(queries=1, candidates=2, teachers=3, sigma=10.0, clip=0.1)
->>> round(votes.sensitivity / centred.sensitivity, 2)
-7.07
-
-Ballots: what one teacher's distribution over the candidates becomes on the integer grid, and how far two can differ.
-
-Votes are rounded to integers (steps of 2^-20) before they are summed, so that sums do not depend on their order and the
-noise can be exact. A teacher hands in one of
-
-- its distribution p (SeqPATE; Tian et al., NeurIPS 2022);
+- its distribution p (SeqPATE);
 - "top1": the one-hot of its most likely candidate, the first of equals (their ablation "-Merge_P");
 - with `clip` = r, either of them centred: the deviation from a public distribution c (the student's), shrunk to an L2
   norm of at most r.
@@ -52,11 +39,18 @@ are at most 2r apart. So centred ballots differ by at most min(2r, sqrt(2)). Tha
 teacher, hence for a user replaced, added or removed: a teacher left without data votes the public model, which is just
 another ballot. Rounding moves each of the k coordinates of a difference by at most one step.
 
-What is no sub-distribution (NaN, a negative entry, a total above 1) becomes a constant: the uniform distribution, or
-the centre itself, whose deviation is zero.
+A teacher that fails on its data votes a constant, and the number of teachers stays what it is: what is no
+sub-distribution (NaN, a negative entry, a total above 1) becomes the uniform distribution, or the centre itself, whose
+deviation is zero.
 
->>> Ballot(2).quantise(np.array([[1.0, 0.0], [float("nan"), 0.5]])).tolist()
-[[1048576, 0], [524288, 524288]]
+>>> votes = VoteMechanism(queries=1, candidates=2, teachers=3, sigma=10.0)
+>>> votes.summed(np.array([[[1.0, 0.0], [float("nan"), 0.5], [0.0, 1.0]]])).tolist()
+[[1572864, 1572864]]
+>>> votes.event
+SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=10.0), count=1)
+>>> centred = VoteMechanism(queries=1, candidates=2, teachers=3, sigma=10.0, clip=0.1)
+>>> round(votes.sensitivity / centred.sensitivity, 2)
+7.07
 >>> Ballot(2, clip=0.5).quantise(np.array([[0.75, 0.25], [float("nan"), 0.5]]), np.array([0.5, 0.5])).tolist()
 [[262144, -262144], [0, 0]]
 """
@@ -76,21 +70,22 @@ from rayprivacy.release import noise
 
 SCALE = 2**20
 SUM_TOLERANCE = 1e-6  # how far above 1 a distribution may sum; the differences cover it
+SIGMA_RANGE = (1e-3, 1e9)  # below, the grid is too coarse for the curve; above, the noise leaves 64-bit integers
+_MAX_TEACHERS = 2**30  # teachers * SCALE stays within the integers that float64 holds exactly
 CLIP_RANGE = (1e-3, 2.0)  # below, the grid is too coarse; above, nothing is ever clipped
 
 BallotKind = Literal["distribution", "top1"]
+NoiseKind = Literal["gaussian", "laplace"]
+Means = npt.NDArray[np.float64]
 Votes = npt.NDArray[np.int64]
 _Real = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Ballot:
-    """One teacher's vote on one query.
+    """One teacher's vote on one query, of a number of candidate tokens.
 
-    Attributes:
-        candidates: candidate tokens per query.
-        kind: the whole distribution, or its most likely candidate.
-        clip: L2 radius r of centred votes, as a probability; None for votes that are not centred.
+    `clip` is the L2 radius r of centred votes, as a probability; None for votes that are not centred.
     """
 
     candidates: int
@@ -200,34 +195,15 @@ def _checked(centre: _Real, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     return public
 
 
-__all__ = ["SCALE", "SUM_TOLERANCE", "Means", "NoiseKind", "VoteMechanism", "Votes"]
-
-SIGMA_RANGE = (1e-3, 1e9)  # below, the grid is too coarse for the curve; above, the noise leaves 64-bit integers
-MAX_TEACHERS = 2**30  # teachers * SCALE stays within the integers that float64 holds exactly
-
-NoiseKind = Literal["gaussian", "laplace"]
-Means = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True)
 class VoteMechanism:
     """Sensitivity, noise and event of one release of votes, which cannot be set apart.
 
-    Attributes:
-        queries: how many (context, position) queries the release answers.
-        candidates: candidate tokens per query.
-        teachers: number of teachers, all of which vote.
-        sigma: noise std / L2 sensitivity per query, or Laplace scale / L1 sensitivity (`ledger.least_noise`).
-        unit: whose presence is hidden; users and records sit in one shard each.
-        shards: public bound n_s on the shards that one phrase may occur in, enforced when the corpus is sharded; 1 for
-            users and records.
-        ballot: what a teacher hands in, its distribution or the one-hot of its most likely candidate.
-        clip: L2 radius r of votes centred on a public distribution, as a probability; None for votes as they are.
-        noise: the distribution of the noise.
-
-    Raises:
-        ReleaseError: a count is not a positive whole number, sigma or clip is out of range, a name is unknown, or clip
-            comes with Laplace noise.
+    `teachers` all vote on each of `queries` (context, position) queries of `candidates` tokens. `sigma` is noise std /
+    L2 sensitivity per query, or Laplace scale / L1 sensitivity (`ledger.least_noise`). `shards` is the public bound n_s
+    on the shards that one phrase may occur in, enforced when the corpus is sharded; users and records sit in one shard
+    each. `clip` is the L2 radius r of votes centred on a public distribution, as a probability; None for votes as they
+    are.
     """
 
     queries: int
@@ -243,7 +219,7 @@ class VoteMechanism:
     def __post_init__(self) -> None:
         for name in ("queries", "candidates", "teachers", "shards"):
             value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= MAX_TEACHERS:
+            if type(value) is not int or not 1 <= value <= _MAX_TEACHERS:
                 raise ReleaseError(f"{name} is {value!r}: give a whole number between 1 and 2**30.")
         if not SIGMA_RANGE[0] <= self.sigma <= SIGMA_RANGE[1]:
             raise ReleaseError(
@@ -306,29 +282,17 @@ class VoteMechanism:
     def quantise(self, probabilities: npt.NDArray[Any], centre: npt.NDArray[Any] | None = None) -> Votes:
         """Ballots [..., candidates] on the grid; what is no sub-distribution becomes a constant.
 
-        Args:
-            probabilities: distributions of this shape; float32 is not copied to float64.
-            centre: public distribution for centred votes; its shape broadcasts to that of the votes.
-
-        Raises:
-            ReleaseError: the last axis is not `candidates` long, or the centre is missing, not asked for or invalid.
+        The public centre is for centred votes; its shape broadcasts to that of the votes. float32 is not copied to
+        float64.
         """
         return self._ballots.quantise(probabilities, centre)
 
     def summed(self, probabilities: npt.NDArray[Any], centre: npt.NDArray[Any] | None = None) -> Votes:
-        """Sums [..., candidates] of the ballots of [..., teachers, candidates]; the centre is [..., candidates].
-
-        Raises:
-            ReleaseError: as `quantise`.
-        """
+        """Sums [..., candidates] of the ballots of [..., teachers, candidates]; the centre is [..., candidates]."""
         return self._ballots.summed(probabilities, centre)
 
     def check(self, sums: npt.NDArray[Any]) -> Votes:
-        """Require int64 sums [queries, candidates] that `teachers` quantised votes can add up to.
-
-        Raises:
-            ReleaseError: wrong shape, dtype or range; the message holds no value.
-        """
+        """Require int64 sums [queries, candidates] that `teachers` ballots can add up to; the error holds no value."""
         expected = (self.queries, self.candidates)
         if sums.shape != expected or sums.dtype != np.int64:
             raise ReleaseError(f"the sums are {sums.dtype} {sums.shape}: give int64 {expected}.")

@@ -33,7 +33,9 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.release.files import FileRelease, release_file
-from rayprivacy.release.gate import Asked, Gate, HistogramMechanism, Margins, VoteManifest, VoteMechanism, input_digest
+from rayprivacy.release.gate import Asked, Gate, VoteManifest, input_digest
+from rayprivacy.release.histogram import HistogramMechanism, Margins
+from rayprivacy.release.votes import VoteMechanism
 from rayprivacy.runs.account import charged_besides
 from rayprivacy.runs.directory import R, Run, forget_another_corpus
 from rayprivacy.runs.plan import CORPUS, PARTS_SHARDED, Plan

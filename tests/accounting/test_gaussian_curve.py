@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from rayprivacy.accounting.accountant import epsilon, gdp_cost, gdp_mu_squared
+from rayprivacy.accounting.accountant import epsilon, gdp_cost, total_mu_squared
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.gaussian import delta_of, epsilon_of, mu_of
 from rayprivacy.core.errors import ConfigError, EventError
@@ -71,7 +71,7 @@ def test_calibration_is_admitted_exactly(queries: int, eps: float, delta: float)
     event = dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), queries)
     assert gdp_cost(event) <= cap < gdp_cost(dpa.SelfComposedDpEvent(dpa.GaussianDpEvent(sigma), queries * 2))
     assert queries / (sigma * (1 - 1e-8)) ** 2 > cap
-    assert gdp_mu_squared(event) == pytest.approx(cap, rel=1e-8)
+    assert total_mu_squared([event]) == pytest.approx(cap, rel=1e-8)
 
 
 def test_accountants_agree_on_plain_gaussians_and_sum_what_they_get() -> None:

@@ -10,7 +10,7 @@ from dp_accounting.dp_event import DpEvent, MixtureOfGaussiansDpEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayprivacy.accounting.accountant import gdp_cost, gdp_mu_squared, total_mu_squared
+from rayprivacy.accounting.accountant import gdp_cost, total_mu_squared
 from rayprivacy.accounting.events import round_up, total
 from rayprivacy.accounting.gaussian import epsilon_of, epsilon_of_rho, rho, rho_cap
 from rayprivacy.core.errors import ConfigError, EventError
@@ -27,7 +27,7 @@ def test_costs_are_exact_and_have_no_order(runs: list[tuple[float, int]], shuffl
     shuffled = list(events)
     shuffle.shuffle(shuffled)
     assert total_mu_squared(shuffled) == total_mu_squared(events) == round_up(exact)
-    assert gdp_mu_squared(events[0]) >= gdp_cost(events[0])
+    assert total_mu_squared([events[0]]) >= gdp_cost(events[0])
 
 
 def test_rounding_up_is_tight_and_never_raises() -> None:
@@ -39,7 +39,7 @@ def test_rounding_up_is_tight_and_never_raises() -> None:
     nested: DpEvent = dpa.GaussianDpEvent(2e-100)
     for _ in range(7):
         nested = dpa.SelfComposedDpEvent(nested, 2**53)
-    assert gdp_mu_squared(nested) == math.inf
+    assert total_mu_squared([nested]) == math.inf
 
 
 def test_laplace_counts_as_pure_and_the_rest_is_refused() -> None:

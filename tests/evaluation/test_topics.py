@@ -1,6 +1,6 @@
 """Topics: equal mixtures have equal shares, and a topic that is left out is missed."""
 
-from rayprivacy.evaluation.words import Topics, topic_distances
+from rayprivacy.evaluation.words import Topics
 
 TEA = [f"i drink {adjective} tea with {what}" for adjective in ("green", "black", "hot") for what in ("milk", "honey")]
 RAIN = [f"the {what} will bring {how} rain" for what in ("storm", "wind", "cloud") for how in ("heavy", "light")]
@@ -9,13 +9,13 @@ TRAIN = [f"take the {when} train to the {where}" for when in ("early", "late", "
 
 def test_the_same_texts_have_distance_zero() -> None:
     texts = (TEA + RAIN + TRAIN) * 4
-    found = topic_distances(Topics(texts), texts, texts[::-1])
+    found = Topics(texts).distances(texts, texts[::-1])
     assert found == {"topic_total_variation": 0, "topic_jensen_shannon": 0}
 
 
 def test_a_topic_that_is_left_out_is_its_share() -> None:
     texts = (TEA + RAIN + TRAIN) * 4
-    found = topic_distances(Topics(texts), texts, (TEA + RAIN) * 6)
+    found = Topics(texts).distances(texts, (TEA + RAIN) * 6)
     assert abs(found["topic_total_variation"] - 1 / 3) < 0.1
     assert found["topic_jensen_shannon"] > 0.1
 
@@ -29,4 +29,4 @@ def test_clusters_come_from_real_text_alone() -> None:
 def test_texts_that_are_all_the_same_are_one_topic() -> None:
     topics = Topics(["ok"] * 30)
     assert topics.count == 1
-    assert topic_distances(topics, ["ok"] * 30, ["fine"] * 30)["topic_total_variation"] == 0
+    assert topics.distances(["ok"] * 30, ["fine"] * 30)["topic_total_variation"] == 0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rayprivacy.accounting.accountant import gdp_mu_squared
+from rayprivacy.accounting.accountant import total_mu_squared
 from rayprivacy.accounting.calibrate import sigma_for
 from rayprivacy.accounting.gaussian import mu_of
 from rayprivacy.core.errors import BudgetRefusedError, ReleaseError
@@ -119,7 +119,7 @@ def test_the_ledger_holds_no_checkable_hash_of_what_is_asked(tmp_path: Path) -> 
 
 def test_budget_is_refused_before_noise_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = _gate(tmp_path)
-    fit = int(mu_of(Budget(3.0, 1e-6)) ** 2 / gdp_mu_squared(MECHANISM.event))
+    fit = int(mu_of(Budget(3.0, 1e-6)) ** 2 / total_mu_squared([MECHANISM.event]))
     assert 3 < fit < 10  # mu^2 adds up, epsilon does not: more than three releases of epsilon 1 fit into epsilon 3
     for number in range(fit):
         _release(gate, release_id=f"run-{number}")

@@ -14,7 +14,9 @@ from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.release.gate import Asked, Gate, HistogramMechanism, VoteManifest, VoteMechanism
+from rayprivacy.release.gate import Asked, Gate, VoteManifest
+from rayprivacy.release.histogram import HistogramMechanism
+from rayprivacy.release.votes import VoteMechanism
 
 MECHANISM = HistogramMechanism(cells=3, sigma=5.0)
 COUNTS = np.array([[4, 0, 0], [1, 1, 0], [0, 0, 0], [0, 0, 9]])

@@ -9,7 +9,7 @@ import pytest
 from adversaries import P_THRESHOLD, Array, betrays_more, variance_p_value
 from scipy import stats
 
-from rayprivacy.accounting.accountant import gdp_mu_squared
+from rayprivacy.accounting.accountant import total_mu_squared
 from rayprivacy.release import noise
 from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism, Margins
 from rayprivacy.release.votes import VoteMechanism
@@ -47,7 +47,7 @@ def test_the_noise_has_the_declared_scale_and_shape(mechanism: Mechanism) -> Non
     assert noisy.size == 25_000
     assert std == mechanism.sigma * mechanism.sensitivity == _one_event(mechanism) * mechanism.sensitivity
     assert std == pytest.approx(DECLARED[mechanism], rel=1e-12)
-    assert math.isclose(gdp_mu_squared(mechanism.event), mechanism.event.count * mechanism.sigma**-2)
+    assert math.isclose(total_mu_squared([mechanism.event]), mechanism.event.count * mechanism.sigma**-2)
     assert variance_p_value(noisy, std) > P_THRESHOLD
     bins = np.bincount((stats.norm.cdf(noisy.ravel() / std) * 50).astype(int), minlength=50)
     assert stats.chisquare(bins).pvalue > P_THRESHOLD

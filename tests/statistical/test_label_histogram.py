@@ -1,4 +1,4 @@
-"""The label histogram: how far one unit can move the sums."""
+"""The label histogram and margins: how far one unit can move the sums of one partition, or of several."""
 
 import math
 from typing import Any
@@ -11,58 +11,74 @@ from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError, EventError, ReleaseError
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism
+from rayprivacy.release.histogram import MAX_CELLS, SCALE, HistogramMechanism, Margins
 
 CELLS = 8
-SMALL = HistogramMechanism(CELLS, sigma=3.0)
+BLOCKS = (5, 3)
+Mechanism = HistogramMechanism | Margins
+SMALL, MARGINS = HistogramMechanism(CELLS, sigma=3.0), Margins(BLOCKS, sigma=3.0)
+of_both = pytest.mark.parametrize("mechanism", [SMALL, MARGINS], ids=["histogram", "margins"])
 
 LARGEST, LEAST = 2**63 - 1, -(2**63)
 WORST = {
     "nothing": [0] * CELLS,
     "one record": [0, 0, 0, 1, 0, 0, 0, 0],
+    "one record in each block": [0, 0, 1, 0, 0, 0, 1, 0],
     "one of each": [1] * CELLS,
     "sevenths": [1] * 7 + [0],
     "one and a billion": [1] + [10**9] * 7,
     "a billion and ones": [10**9] + [1] * 7,
+    "more in one block than in the other": [9, 0, 0, 0, 0, 0, 0, 1],
+    "nothing in one block": [0, 3, 0, 0, 0, 0, 0, 0],
     "the most that counts": [2**32] * CELLS,
     "one more than that": [2**32 + 1] * CELLS,
     "a sum that overflows": [LARGEST] * CELLS,
     "a product that overflows": [2**43] + [0] * 7,
     "one huge, one small": [2**62, 1] + [0] * 6,
     "negative": [-1] * CELLS,
-    "cancels another": [-(10**9), 10**9 + 1] + [0] * 6,
+    "negative in one block": [-1, 2, 0, 0, 0, 1, 0, 0],
+    "cancels another": [-(10**9), 10**9 + 1, 0, 0, 0, -5, 6, 0],
     "alternating and growing": [(-7) ** power * 10**9 for power in range(CELLS)],
     "least integers": [LEAST] * CELLS,
 }
 WORST = {name: np.array(row, dtype=np.int64) for name, row in WORST.items()}
 
 _counts = st.one_of(
-    st.integers(0, 5), st.integers(-3, 2**33), st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, 1, 2**32])
+    st.integers(0, 5), st.integers(-3, 2**33), st.integers(LEAST, LARGEST), st.sampled_from([0, 1, 2**32])
 )
 _row = st.lists(_counts, min_size=CELLS, max_size=CELLS).map(lambda row: np.array(row, dtype=np.int64))
 
 
-def _moved(mechanism: HistogramMechanism, corpus: list[Array], unit: Array) -> Array:
+def _moved(mechanism: Mechanism, corpus: list[Array], unit: Array) -> Array:
     with_it = mechanism.contribution(np.stack([*corpus, unit]))
     without = mechanism.contribution(np.array(corpus, dtype=np.int64).reshape(-1, mechanism.cells))
     return mechanism.check(with_it) - mechanism.check(without)
 
 
-def _bounded(mechanism: HistogramMechanism, moved: Array) -> bool:
-    total = sum(moved.tolist())  # exact integers: the L2 norm of what is not negative is at most the sum
+def _bounded(mechanism: Mechanism, moved: Array) -> bool:
+    """In exact integers: each block by SCALE in sum, hence in L2, and m blocks by the root of m SCALE^2."""
+    blocks = mechanism.split(moved) if isinstance(mechanism, Margins) else [moved]
     squared = sum(step * step for step in moved.tolist())
-    return moved.min() >= 0 and total <= SCALE and squared <= mechanism.sensitivity**2
+    return (
+        moved.min() >= 0
+        and max(sum(block.tolist()) for block in blocks) <= SCALE
+        and squared <= len(blocks) * SCALE**2 == round(mechanism.sensitivity**2)
+    )
 
 
+@of_both
 @given(st.lists(_row, max_size=4), _row)
-def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(corpus: list[Array], unit: Array) -> None:
-    assert _bounded(SMALL, _moved(SMALL, corpus, unit))
+def test_one_more_unit_moves_the_sums_by_at_most_the_sensitivity(
+    mechanism: Mechanism, corpus: list[Array], unit: Array
+) -> None:
+    assert _bounded(mechanism, _moved(mechanism, corpus, unit))
 
 
+@of_both
 @pytest.mark.parametrize("unit", WORST.values(), ids=WORST)
-def test_no_adversarial_unit_moves_the_sums_further(unit: Array) -> None:
-    assert _bounded(SMALL, _moved(SMALL, list(WORST.values()), unit))
-    assert _bounded(SMALL, _moved(SMALL, [], unit))
+def test_no_adversarial_unit_moves_the_sums_further(mechanism: Mechanism, unit: Array) -> None:
+    assert _bounded(mechanism, _moved(mechanism, list(WORST.values()), unit))
+    assert _bounded(mechanism, _moved(mechanism, [], unit))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64])
@@ -82,12 +98,14 @@ def test_many_small_cells_do_not_round_up_above_the_bound(cells: int) -> None:
         assert _bounded(mechanism, _moved(mechanism, [], row))
 
 
-@pytest.mark.parametrize("cells", [1, 50, 1000])
 @pytest.mark.parametrize("records", [1, 3, 2**32])
-def test_the_bound_is_tight(cells: int, records: int) -> None:
-    mechanism = HistogramMechanism(cells, 1.0)
-    moved = _moved(mechanism, [np.ones(cells, dtype=np.int64)], np.eye(cells, dtype=np.int64)[-1] * records)
-    assert np.linalg.norm(moved.astype(float)) == mechanism.sensitivity == 2**20
+@pytest.mark.parametrize("mechanism", [*(HistogramMechanism(cells, 1.0) for cells in (1, 50, 1000)), MARGINS])
+def test_the_bound_is_tight(mechanism: Mechanism, records: int) -> None:
+    blocks = mechanism.blocks if isinstance(mechanism, Margins) else (mechanism.cells,)
+    unit = np.concatenate([np.eye(cells, dtype=np.int64)[-1] * records for cells in blocks])
+    moved = _moved(mechanism, [np.ones(mechanism.cells, dtype=np.int64)], unit)
+    assert math.isclose(np.linalg.norm(moved.astype(float)), mechanism.sensitivity)
+    assert math.isclose(mechanism.sensitivity, math.sqrt(len(blocks)) * 2**20)
 
 
 def test_a_unit_weighs_the_same_however_much_it_wrote() -> None:
@@ -97,47 +115,84 @@ def test_a_unit_weighs_the_same_however_much_it_wrote() -> None:
     )
 
 
-def test_units_add_up_in_any_order_and_in_any_pieces() -> None:
+@of_both
+def test_units_add_up_in_any_order_and_in_any_pieces(mechanism: Mechanism) -> None:
     counts = np.random.default_rng(0).integers(0, 9, (300, CELLS))
-    whole = SMALL.contribution(counts)
-    assert np.array_equal(whole, SMALL.contribution(counts[::-1]))
-    assert np.array_equal(whole, SMALL.contribution(counts[:7]) + SMALL.contribution(counts[7:]))
-    assert np.abs(whole.sum() - 300 * SCALE) < 300 * CELLS
+    whole = mechanism.contribution(counts)
+    assert np.array_equal(whole, mechanism.contribution(counts[::-1]))
+    assert np.array_equal(whole, mechanism.contribution(counts[:7]) + mechanism.contribution(counts[7:]))
 
 
-def test_shares_follow_the_histogram_where_it_stands_out() -> None:
-    mechanism = HistogramMechanism(4, sigma=5.0)
-    truth = np.array([0.6, 0.3, 0.1, 0.0])
-    shares = mechanism.to_shares(mechanism.draw((truth * 20_000 * SCALE).astype(np.int64)))
-    assert shares.dtype == np.float64
-    assert math.isclose(shares.sum(), 1.0)
+@pytest.mark.parametrize(
+    ("mechanism", "truth"),
+    [
+        (HistogramMechanism(4, sigma=5.0), [0.6, 0.3, 0.1, 0.0]),
+        (Margins((4, 3), sigma=5.0), [0.6, 0.3, 0.1, 0.0, 0.5, 0.25, 0.25]),
+    ],
+)
+def test_shares_are_those_of_the_units_where_they_stand_out(mechanism: Mechanism, truth: list[float]) -> None:
+    shares = mechanism.to_shares(mechanism.draw((np.array(truth) * 20_000 * SCALE).astype(np.int64)))
+    blocks = mechanism.split(shares) if isinstance(mechanism, Margins) else [shares]
+    assert all(math.isclose(block.sum(), 1.0) for block in blocks)
     assert np.abs(shares - truth).max() < 0.01
+    assert shares.min() >= 0
 
 
 def test_cells_below_two_standard_deviations_are_empty_and_none_is_negative() -> None:
     step = round(SMALL.noise_std_grid)
     noisy = np.array([2 * step - 1, 2 * step, 6 * step, -9 * step, 0, 0, 0, 0])
     assert SMALL.to_shares(noisy).tolist() == [0, 0.25, 0.75, 0, 0, 0, 0, 0]
-    assert SMALL.to_shares(-abs(noisy)).tolist() == [1 / CELLS] * CELLS
-    assert SMALL.to_shares(np.zeros(CELLS, dtype=np.int64)).tolist() == [1 / CELLS] * CELLS
+
+
+@pytest.mark.parametrize("noisy", [0, -SCALE])
+def test_where_nobody_stands_out_shares_are_uniform(noisy: int) -> None:
+    assert SMALL.to_shares(np.full(CELLS, noisy)).tolist() == [1 / CELLS] * CELLS
+    assert MARGINS.to_shares(np.full(CELLS, noisy)).tolist() == [1 / 5] * 5 + [1 / 3] * 3
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=CELLS, max_size=CELLS))
+def test_shares_of_a_block_are_the_nearest_ones(noisy: list[int]) -> None:
+    """The optimality conditions of a projection on the simplex: what is positive was lowered by one number."""
+    sides = MARGINS.split(np.array(noisy)), MARGINS.split(MARGINS.to_shares(np.array(noisy)))
+    for block, shares in zip(*sides, strict=True):
+        if block.sum() <= 0:
+            assert np.allclose(shares, 1 / len(block))
+            continue
+        scaled = block / block.sum()
+        lowered, kept, slack = scaled - shares, shares > 1e-12, 1e-6 * max(1, np.abs(scaled).max())
+        assert np.ptp(lowered[kept]) < slack
+        assert (lowered[~kept] <= lowered[kept].min() + slack).all()
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, math.nan, math.inf, 1e10, 1e-9])
 def test_impossible_noise_is_refused(sigma: float) -> None:
-    with pytest.raises((ReleaseError, EventError)):
-        HistogramMechanism(2, sigma)
+    for build in (lambda: HistogramMechanism(2, sigma), lambda: Margins(BLOCKS, sigma)):
+        with pytest.raises((ReleaseError, EventError)):
+            build()
 
 
-def test_too_many_cells_and_other_units_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^codes\.values makes 1,001 combinations.*fewer labels or values"):
-        HistogramMechanism(MAX_CELLS + 1, 1.0)
-    with pytest.raises(ConfigError, match="makes 0 combinations"):
-        HistogramMechanism(0, 1.0)
-    with pytest.raises(ReleaseError, match=r"unit is 'phrase'.*users or records"):
-        HistogramMechanism(2, 1.0, PrivacyUnit.PHRASE)
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda: HistogramMechanism(MAX_CELLS + 1, 1.0),
+            ConfigError,
+            r"^codes\.values makes 1,001 combinations.*fewer labels or values",
+        ),
+        (lambda: HistogramMechanism(0, 1.0), ConfigError, "makes 0 combinations"),
+        (lambda: Margins((1000, 1), 1.0), ConfigError, "1,001"),
+        (lambda: Margins((5, 0), 1.0), ReleaseError, "give each at least 1"),
+        (lambda: HistogramMechanism(2, 1.0, PrivacyUnit.PHRASE), ReleaseError, r"unit is 'phrase'.*users or records"),
+        (lambda: Margins(BLOCKS, 1.0, PrivacyUnit.PHRASE), ReleaseError, "users or records"),
+    ],
+)
+def test_too_many_cells_empty_blocks_and_other_units_are_refused(build: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        build()
 
 
+@of_both
 @pytest.mark.parametrize("counts", [np.zeros((2, CELLS)), np.zeros(CELLS, dtype=int), np.zeros((2, 3), dtype=int)])
-def test_what_is_no_table_of_counts_is_refused(counts: Array) -> None:
+def test_what_is_no_table_of_counts_is_refused(mechanism: Mechanism, counts: Array) -> None:
     with pytest.raises(ReleaseError, match="give whole numbers"):
-        SMALL.contribution(counts)
+        mechanism.contribution(counts)
