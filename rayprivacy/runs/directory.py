@@ -2,19 +2,14 @@
 
 Public and released files lie on top, beside internal ones (mode 0600); everything computed from private text lies in
 `private/`. The directory is its owner's alone (mode 0700): copy what may leave it. A stage is finished when its file is
-there (files appear whole, by rename). A run directory in object storage is worked on in a
-local folder, and mirrored at the end of every stage. `run.log` is JSON Lines of stages, seconds and public counts: it
-never holds text of the corpus, nor counts of its users or rows.
+there (files appear whole, by rename). A run directory in object storage is worked on in a local folder, and mirrored at
+the end of every stage. `run.log` is JSON Lines of stages, seconds and public counts: it never holds text of the corpus,
+nor counts of its users or rows.
 
-Deletion of what a run computed from private text; what was released stays.
-
-A run notes the name of every private file and folder that it makes (`Run.private`); no method needs an entry here.
-
-The recipe, the public files, the synthetic text, the certificate and the votes in the ledger are kept. So are
-metrics.json and report.html, whose internal figures were measured on private text. Files are deleted as `rm` does: a
-disk that must not give them back has to be encrypted or wiped.
-
-What an earlier corpus left in a run directory: no claim and no figure may stand beside what another one made.
+A run notes the name of every private file and folder that it makes (`Run.private`), and `clean_run` deletes these; no
+method needs an entry here. The recipe, the public files, the synthetic text, the certificate and the votes in the
+ledger are kept. So are metrics.json and report.html, whose internal figures were measured on private text. Files are
+deleted as `rm` does: a disk that must not give them back has to be encrypted or wiped.
 """
 
 import json
@@ -31,12 +26,10 @@ from rich.console import Console
 
 from rayprivacy.auditing.canaries import PLAN_FILE
 from rayprivacy.core.errors import ConfigError, KeyFileError
-from rayprivacy.core.files import append_line, private_directory, read_json, write_atomic, write_json
+from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
 from rayprivacy.models.store import FeatureStore, delete_chunks
-from rayprivacy.runs.decide import with_engine
-from rayprivacy.runs.files import dump_recipe, read_mapping
-from rayprivacy.runs.progress import Meter
+from rayprivacy.runs import decide, files, progress
 from rayprivacy.runs.recipe import Recipe
 
 LEDGER_HEAD = "ledger_head"
@@ -81,17 +74,8 @@ class Run(Generic[R]):
     ) -> "Run[R]":
         """A run that is there, or that may be begun: nothing is written.
 
-        Args:
-            root: the run directory.
-            recipe: with nothing left to the machines (see `decide`).
-            resume: whether to go on with a run that is there.
-            console: where progress is shown; standard error when left out.
-            measured: whether figures are measured after it.
-            mirror: where a copy is kept.
-
-        Raises:
-            ConfigError: the directory holds another recipe, or a run and `resume` was not asked for.
-            KeyFileError: the run has begun, and its key is not here.
+        The recipe leaves nothing to the machines (see `decide`). Refused are the run of another recipe, any run without
+        `resume`, and (KeyFileError) a run that has begun and whose key is not here.
         """
         run, stored = Run(root.absolute(), recipe, console or Console(stderr=True), measured, mirror), root / RECIPE
         if stored.exists():
@@ -108,19 +92,14 @@ class Run(Generic[R]):
         """Make the run directory, which may be there, and keep the recipe in it."""
         for folder in (self.root, self.root / "public", self.root / "private"):
             private_directory(folder)
-        write_atomic(self.root / RECIPE, dump_recipe(self.recipe).encode())
+        write_atomic(self.root / RECIPE, files.dump_recipe(self.recipe).encode())
         if self.mirror:
             self.mirror.push()
         return self
 
     @staticmethod
     def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
-        """Find a run and begin it.
-
-        Raises:
-            ConfigError: the directory holds another recipe, or a run and `resume` was not asked for.
-            KeyFileError: the run has begun, and its key is not here.
-        """
+        """Find a run and begin it; errors as in `find`."""
         return Run.find(root, recipe, resume=resume, console=console, measured=measured).begin()
 
     def public(self, name: str) -> Path:
@@ -132,11 +111,7 @@ class Run(Generic[R]):
         return note_private(self.root, name)
 
     def bind(self, **digests: str) -> None:
-        """Hold the run to the public inputs with which it began, by their digests.
-
-        Raises:
-            ConfigError: one of them has changed: its intermediate files would be a mixture of both.
-        """
+        """Hold the run to the digests of public inputs with which it began: files of two would be a mixture."""
         path = self.public(INPUTS)
         bound = read_json(path) if path.exists() else {}
         for name, digest in digests.items():
@@ -161,9 +136,9 @@ class Run(Generic[R]):
             self.mirror.push()
 
     @cached_property
-    def meter(self) -> Meter:
+    def meter(self) -> progress.Meter:
         """Says how far the stage that goes on has come."""
-        return Meter(self.console, lambda stage, figures: self.log(stage, "progress", **figures))
+        return progress.Meter(self.console, lambda stage, figures: self.log(stage, "progress", **figures))
 
     def log(self, stage: str, event: str, **figures: Any) -> None:
         """Append one line to run.log; nothing private may be passed in."""
@@ -188,13 +163,13 @@ class Run(Generic[R]):
         return total
 
 
-def stored_recipe(root: Path) -> dict[str, Any] | None:
+def stored_recipe(root: Path) -> Json | None:
     """The keys of the recipe that a run directory holds; None where no run has begun."""
     stored = root / RECIPE
-    return read_mapping(stored, "recipe") if stored.is_file() else None
+    return files.read_mapping(stored, "recipe") if stored.is_file() else None
 
 
-def log_entries(root: Path) -> Iterator[dict[str, Any]]:
+def log_entries(root: Path) -> Iterator[Json]:
     """The lines of run.log, without those that a full disk has torn."""
     for line in (root / RUN_LOG).read_text(errors="replace").splitlines():
         with suppress(ValueError):
@@ -203,12 +178,7 @@ def log_entries(root: Path) -> Iterator[dict[str, Any]]:
 
 
 def note_private(root: Path, name: str) -> Path:
-    """The path of a private file or folder of a run, after noting that the run made it.
-
-    Args:
-        root: the run directory.
-        name: under `private/`; of a path, its first part is noted.
-    """
+    """The path of a private file or folder of a run, after noting (the first part of its name) that the run made it."""
     folder, top = root / "private", name.partition("/")[0]
     if top not in noted_private(root):
         private_directory(folder)
@@ -222,19 +192,13 @@ def noted_private(root: Path) -> list[str]:
     return [line for note in notes if note.exists() for line in note.read_text().splitlines()]
 
 
-def forget_private(root: Path) -> None:
-    """Delete the notes of what a run has made, once all of it is gone."""
-    for name in (_MADE, _HIDDEN):
-        (root / "private" / name).unlink(missing_ok=True)
-
-
 def _is_of(stored: Path, recipe: Recipe) -> bool:
     """Whether a stored recipe is this one, up to `resources`."""
-    data = read_mapping(stored, "recipe")
+    data = files.read_mapping(stored, "recipe")
     if data.get("method") != recipe.method:
         return False
     apart_from = {"resources"}
-    began = with_engine(type(recipe).parse(data), data)
+    began = decide.with_engine(type(recipe).parse(data), data)
     return began.model_dump(exclude=apart_from) == recipe.model_dump(exclude=apart_from)
 
 
@@ -254,28 +218,18 @@ STORES = "features_store"
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What `clean_run` did.
-
-    Attributes:
-        deleted: folders, and single files, that are gone.
-        freed: bytes of their files.
-        left: what else lies among the private files; the run did not make it.
-        at_uri: how many private files were deleted at the URI of the run, if it has one.
-    """
+    """What `clean_run` did."""
 
     deleted: tuple[Path, ...]
-    freed: int
-    left: tuple[Path, ...]
-    at_uri: int = 0
+    freed: int  # bytes of their files
+    left: tuple[Path, ...]  # what else lies among the private files; the run did not make it
+    at_uri: int = 0  # how many private files were deleted at the URI of the run, if it has one
 
 
 def remember_store(root: Path, store: FeatureStore) -> None:
-    """Note where a run keeps cached features outside of itself, for `clean_run`.
+    """Note where a run keeps cached features outside of itself, for `clean_run`; earlier places stay noted.
 
-    Args:
-        root: the run directory.
-        store: where its features are; earlier ones stay noted. Those in the run itself are deleted with it, and the
-            path that they have today is another run's when this one has moved.
+    A store in the run itself is not noted: it is deleted with it, and its path is another run's when this one moves.
     """
     private = root / "private"
     if store.folder.is_relative_to(private):
@@ -288,11 +242,7 @@ def clean_run(root: Path) -> Cleaned:
     """Delete what a run computed from private text, also where it keeps features elsewhere.
 
     Interrupted, it can be repeated. A run whose features others share takes them from the others too: they compute
-    them anew.
-
-    Raises:
-        ConfigError: this is no run directory, or a folder in it is a link.
-        ShardError: a store's folder holds other files; nothing in the run was deleted.
+    them anew. Where a store's folder holds other files (ShardError), nothing in the run is deleted.
     """
     private = root.absolute() / "private"
     if not ((root / RECIPE).is_file() and private.is_dir()):
@@ -305,7 +255,8 @@ def clean_run(root: Path) -> Cleaned:
     outside = [store for store in _noted(private) if store.is_dir() and not store.is_relative_to(private)]
     freed = sum(delete_chunks(store) for store in outside) + sum(_delete(folder) for folder in inside)
     (private / STORES).unlink(missing_ok=True)  # last, so that a second try still knows what there is to delete
-    forget_private(root.absolute())
+    for name in (_MADE, _HIDDEN):
+        (private / name).unlink(missing_ok=True)
     return Cleaned((*outside, *inside), freed, tuple(sorted(private.iterdir())))
 
 
@@ -329,9 +280,9 @@ _SAID = ("README.md", "certificate.md", CERTIFICATE)  # the one that names the c
 
 
 def forget_another_corpus(root: Path, corpus_digest: str) -> None:
-    """Delete the certificate, cards and figures of another corpus: reports and audits then refuse an unfinished run.
+    """Delete the certificate, cards and figures of another corpus than the one whose release is about to be written.
 
-    `corpus_digest` is of the corpus whose model or text is about to be written.
+    No claim and no figure may stand beside what another corpus made; reports and audits refuse the run until it ends.
     """
     stored = root / CERTIFICATE
     if not stored.exists() or read_json(stored)["corpus_digest"] == corpus_digest:

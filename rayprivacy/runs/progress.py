@@ -1,4 +1,10 @@
-"""Gauges for Prometheus that show how far a run has come.
+"""How far a run has come: gauges for Prometheus, and what console and log say while a stage goes on.
+
+All of it is public: names of stages, counts that the plan names with their totals (`Stage.work`: part files, stacks,
+teachers, queries, steps), and seconds. Running time is not protected. Part files are counted at the end of their stage,
+all at once: an empty part creates no Ray task, so a live counter would reveal how many parts hold users. Tokens per
+second are steps per second times expected_batch times max_tokens: a nominal figure, since how many users a step samples
+and how many tokens it reads are private.
 
 Ray's metrics agent exports them as
 
@@ -6,28 +12,15 @@ Ray's metrics agent exports them as
     ray_rayprivacy_progress_total{release, what}    of how much
     ray_rayprivacy_rate{release, what}              how fast, for DP-SGD
 
-Everybody who may open a dashboard sees them, so they hold public numbers alone. What is counted, and up to which total,
-stands in the plan (`Stage.work`): part files, stacks, teachers, queries, steps. Part files are counted at the end of
-their stage, all at once: an empty part creates no Ray task, so a live counter would reveal how many parts hold users.
-Steps per second is wall time, and tokens per second is that times expected_batch times max_tokens: a nominal figure,
-since how many users a step samples and how many tokens it reads are private. Running time itself is not protected. The
-only tags are the release id, which is a digest of the public recipe, and what is counted.
+The only tags are the release id, which is a digest of the public recipe, and what is counted. A thread sets the gauges
+again and again: Ray drops one that was not set for 20 seconds, so the figures of a run are gone soon after it. When
+metrics fail, the run goes on without them.
 
-The driver sets them at the boundaries of stages and as pieces of work finish, and a thread sets them again: Ray drops a
-gauge that was not set for 20 seconds, so the figures of a run are gone soon after it. Ray must be started; when metrics
-fail, the run goes on without them.
-
-How far a stage of a run has come: done, of how many, and the time left, said while the stage goes on.
-
-On a terminal it is a bar. Elsewhere (a pipe, the log of a job) it is a line after FIRST_SECONDS and another one every
-EVERY_SECONDS:
+On a terminal a stage is a bar. Elsewhere (a pipe, the log of a job) it is a line after FIRST_SECONDS and another one
+every EVERY_SECONDS; `run.log` gets the same figures:
 
     teachers: 150 of 1,000 teachers trained, 2 min 10 s left
     corpus by user: 1 min 20 s so far
-
-`run.log` gets the same figures. A job's log has many readers, so these are public: the name of a stage, a count that
-the plan names with its total (`Stage.work`, which `ProgressGauges` watches over), and seconds. Running time is not
-protected.
 """
 
 import time
@@ -35,13 +28,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from ray.util.metrics import Gauge
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from rayprivacy.core.console import repeating
+from rayprivacy.core.files import Json
 from rayprivacy.runs.plan import PARTS_SHARDED, STEPS_DONE, Plan
 
 RATES = ("steps_per_second", "tokens_per_second")
@@ -53,7 +46,10 @@ _GAUGES = {
     "rate": "Steps, and nominal tokens (expected_batch * max_tokens a step), per second.",
 }
 _TAGS = ("release", "what")
+FIRST_SECONDS, EVERY_SECONDS = 20.0, 30.0
+LOOK_SECONDS = 0.5  # between two looks at the clock, and two pictures of a bar
 Tell = Callable[[str, int, int], None]
+Log = Callable[[str, Json], None]
 
 
 def totals(plan: Plan) -> dict[str, int]:
@@ -73,10 +69,9 @@ class ProgressGauges:
         shown: bool = True,
         tell: Tell = lambda what, done, total: None,
     ) -> None:
-        """Nothing is exported before the first figure.
+        """Nothing is exported where `shown` is false: a trial of a selection must not be seen.
 
-        Totals are public numbers. Nothing is exported where `shown` is false: a trial of a selection must not be seen.
-        The run's own console and log hear of each count by `tell`.
+        Totals are public. The run's own console and log hear of each count by `tell`.
         """
         self._release, self._totals, self._clock, self._shown = release, dict(totals), clock, shown
         self._gauges: dict[str, Gauge] = {}
@@ -91,25 +86,23 @@ class ProgressGauges:
         self._tell(what, done, total)
 
     def steps(self, nominal_tokens: float, total: int | None = None) -> Callable[[int], None]:
-        """A function to report now and then how many steps of DP-SGD are done.
+        """A function to report now and then how many steps of DP-SGD are done; rates are 0 when all are.
 
-        Told that all are done, it sets the rates to 0: nothing runs any more.
-
-        Rates are of steps of `nominal_tokens`; without `total` the plan says how many steps there are.
+        Without `total` the plan says how many steps there are.
         """
         pace, known = _Pace(), self._totals[STEPS_DONE]
 
-        def told(done: int) -> None:
+        def report(done: int) -> None:
             self._totals[STEPS_DONE] = total or known
             rate = pace.after(done, self._clock()) if done < self._totals[STEPS_DONE] else 0.0
             self.show(STEPS_DONE, done)
             self._set("rate", "steps_per_second", rate)
             self._set("rate", "tokens_per_second", rate * nominal_tokens)
 
-        return told
+        return report
 
     def close(self) -> None:
-        """Export nothing more; the run's console and log are told on."""
+        """Export nothing more; console and log go on."""
         self._shown = False
 
     def repeat(self) -> None:
@@ -125,7 +118,8 @@ class ProgressGauges:
         if not self._shown:
             return
         with suppress(Exception):  # no gauge is worth a run
-            self._gauges = self._gauges or {name: _gauge(name) for name in _GAUGES}
+            if not self._gauges:
+                self._gauges = {name: Gauge(f"rayprivacy_{name}", text, _TAGS) for name, text in _GAUGES.items()}
             self._gauges[gauge].set(float(value), tags={"release": self._release, "what": what})
 
 
@@ -162,15 +156,6 @@ class _Pace:
         return (done - before) / (now - began) if now > began else 0.0
 
 
-def _gauge(name: str) -> Gauge:
-    return Gauge(f"rayprivacy_{name}", _GAUGES[name], _TAGS)
-
-
-FIRST_SECONDS, EVERY_SECONDS = 20.0, 30.0
-LOOK_SECONDS = 0.5  # between two looks at the clock, and two pictures of a bar
-Log = Callable[[str, dict[str, Any]], None]
-
-
 @dataclass
 class _Count:
     """A count of the stage that goes on: as it was first seen, at `began`, and as it became at `changed`."""
@@ -187,13 +172,7 @@ class Meter:
     """Says how far the stages of one run have come."""
 
     def __init__(self, console: Console, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is said before a stage begins.
-
-        Args:
-            console: where lines or bars appear.
-            log: told the name of the stage and the figures of each line (see `figures`).
-            clock: seconds.
-        """
+        """Lines or bars appear on a console; the log gets the name of the stage and the `figures` of each line."""
         self._console, self._log, self._clock = console, log, clock
         self._name, self._began, self._next = "", 0.0, 0.0
         self._counts: dict[str, _Count] = {}
@@ -213,13 +192,7 @@ class Meter:
                 yield
 
     def count(self, what: str, done: int, total: int) -> None:
-        """Take a count of the stage that goes on.
-
-        Args:
-            what: a count of the plan.
-            done: pieces that are finished.
-            total: of how many.
-        """
+        """Take a count of the plan, for the stage that goes on."""
         now, count = self._clock(), self._counts.get(what)
         if count is None or done < count.done:  # workers died, and do some of it again
             self._counts[what], self._last = _Count(what, total, now, done, now, done), what
@@ -227,11 +200,7 @@ class Meter:
             count.changed, count.done, self._last = now, done, what
 
     def look(self, show: Callable[[bool], None]) -> None:
-        """Look at the clock, and have the stage shown.
-
-        Args:
-            show: told whether it is time for a line.
-        """
+        """Look at the clock, and show the stage: the argument of `show` is whether it is time for a line."""
         due = self._clock() >= self._next
         if due:
             self._next += EVERY_SECONDS
@@ -239,7 +208,7 @@ class Meter:
         show(due)
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         """`what`, `done`, `total` and, once it can be told, `left_s`; or `so_far_s` where nothing is counted."""
         now, count = self._clock(), self._counts.get(self._last)
         if count is None:

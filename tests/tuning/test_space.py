@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.tuning.search import feasible
 from rayprivacy.tuning.selection import same_event
 from rayprivacy.tuning.space import Space, load_space
 from rayprivacy.tuning.trials import Trials
-from rayprivacy.tuning.tune import feasible
 
 QUERIES = {"votes.queries": {"choice": [20, 40]}}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
