@@ -59,6 +59,10 @@ _NOT_CHARGED = {
     "select": "where a trial and its score are one mechanism",
     "public": "which never opens the private corpus",
 }
+_NOT_CHARGED = {
+    "select": "where a trial and its score are one mechanism",
+    "public": "which never opens the private corpus",
+}
 # What a trial protects, and which corpus it reads, is not for a search to decide.
 FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus", "audit")
 SEARCHABLE = ("privacy.epsilon", "corpus.max_records_per_user", "corpus.max_chars")
@@ -306,14 +310,10 @@ class Space(Config):
             raise ValueError(f"charging is '{self.charging}': the block `public` goes with 'public', and only there")
         if (self.charging == "public") == (self.budget is not None):
             raise ValueError(f"charging is '{self.charging}': the block `budget` goes with all but 'public'")
-        why = {
-            "select": "where a trial and its score are one mechanism",
-            "public": "which never opens the private corpus",
-        }
-        if self.metric.charged and self.charging in why:
+        if self.metric.charged and self.charging in _NOT_CHARGED:
             raise ValueError(
-                f"metric.name is '{self.metric.name}' and charging '{self.charging}', {why[self.charging]}: use charging"
-                " pay_for_all, or public_perplexity"
+                f"metric.name is '{self.metric.name}' and charging '{self.charging}', {_NOT_CHARGED[self.charging]}:"
+                " use charging pay_for_all, or public_perplexity"
             )
         return self
 
