@@ -59,7 +59,7 @@ STEPS = {"sampling_rate": BATCH / SPEAKERS, "expected_batch": BATCH, "steps": 32
 ADAPTER = AdapterConfig(kind="lora", rank=8, layers=10)
 WITHOUT_NOISE = {"noise_multiplier": 1e-6, "clipping_norm": 1e3}  # nothing is clipped
 SEQPATE = [
-    "corpus.holdout=0.1", "pseudo.texts=640", "pseudo.engine=onnxruntime_float32", "teachers.calls=filled",
+    "corpus.holdout=0.1", "pseudo.texts=640", "pseudo.engine=onnxruntime_float32", 
     "resources.actors=1", "model.dtype=float32", "student.batch=128",
 ]  # fmt: skip
 OPTIMIZER = {"learning_rate": 2e-3}

@@ -60,7 +60,7 @@ def read_claim(run: Path) -> Claim:
     try:
         body = read_json(path)
         budget = _pair(body)
-        kind = AccountKind(body.get("kind", AccountKind.CENTRAL))  # certificates of version 0.1 do not say it
+        kind = AccountKind(body["kind"])
         unit = str(body["unit"])
         rows = list(body["events"])
         central = _central_account(body) if kind is AccountKind.SELECTIVE else None

@@ -34,7 +34,7 @@ from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.public import first_sentences, load_prompts
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.fast import sampler_of
-from rayprivacy.generation.settings import SamplingConfig, settled
+from rayprivacy.generation.settings import SamplingConfig
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.pretraining import PublicText, pretrained
 from rayprivacy.models.quiet import trim_memory
@@ -151,7 +151,7 @@ def _beside(run: Run[Any], name: str) -> Any:
 def _written(
     run: Run[Any], base: Backbone, prompts: list[str], config: PretrainConfig, progress: Told
 ) -> list[list[int]]:
-    engine = settled(run.recipe.generation.engine)
+    engine = run.recipe.generation.decided
     longest = max(len(prompt.split()) for prompt in prompts)
     sampling = SamplingConfig(
         texts=config.texts,

@@ -179,7 +179,7 @@ def _named(
         context.corpus.corpus_digest(context.key),
         context.backbone.digest,
         *([digest_json(dict(scales))] if scales else []),
-        stage=context.plan.identity(stage),
+        stage=context.plan.stage(stage).name,
         central=context.plan.second.account if context.plan.second else "",
     )
 

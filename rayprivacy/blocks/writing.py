@@ -5,7 +5,7 @@ from typing import Any
 
 import ray
 
-from rayprivacy.generation.settings import WritingConfig, settled
+from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.generation.text_writers import Structure
 from rayprivacy.generation.writing import Labels, Prompts, Written, read_written, write_samples
 from rayprivacy.runs.context import RunContext
@@ -38,7 +38,7 @@ def written_once(
         labels,
         path,
         context.recipe.resources.actors or int(ray.cluster_resources()["CPU"]),
-        engine=settled(config.engine),
+        engine=config.decided,
         workspace=context.run.root / "public",
         structure=structure,
         names=names,

@@ -3,9 +3,9 @@
 Every figure here is public and chosen before the corpus is touched: none may depend on how many users there are.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field, SerializerFunctionWrapHandler, ValidationInfo, field_validator, model_serializer
+from pydantic import Field, ValidationInfo, field_validator
 
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
@@ -15,7 +15,6 @@ from rayprivacy.corpus.users import ORDER, PLACE
 MEMORY = 2 << 30  # bytes that a process may take, about
 OWN_COLUMNS = frozenset({ORDER, PLACE, "part", "record", "shard", "text", "user"})
 _OF_PHRASES = ("phrases", "max_shards_per_phrase")
-_LATER = (*_OF_PHRASES, "join")
 
 
 WHOLE = 10**9  # characters: no text is cut
@@ -102,12 +101,6 @@ class CorpusConfig(Config):
             listed = ", ".join(sorted(taken))
             raise ValueError(f"corpus.join.words are distinct and none of {listed}: rename the column")
         return join
-
-    @model_serializer(mode="wrap")
-    def _without_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Left out while unset, so that release ids and shards of the first version are found again.
-        written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if name not in _LATER or value is not None}
 
     @property
     def columns(self) -> list[str]:

@@ -10,7 +10,7 @@ of, are its values, not its name. Keys that the recipe gives itself stand. A met
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_serializer, model_validator
 
 from rayprivacy.accounting.schedule import NoiseSchedule, ScheduleKind
 from rayprivacy.core.config import Config, PathKind
@@ -18,13 +18,6 @@ from rayprivacy.core.errors import ConfigError
 
 LEAST_FACTOR = 1e-3  # of the noise of the last step beside that of the first
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
-_LATER = {  # keys that came after 0.5
-    "bands": 1,
-    "microbatches": None,
-    "layer_scale": None,
-    "token_decay": 0.0,
-    "noise_schedule": {"kind": "constant", "tau": 0.0, "steps_per_epoch": 1},
-}
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
 
 
@@ -208,11 +201,6 @@ class DpSgdConfig(Config):
         except ConfigError as error:
             raise ValueError(str(error).rstrip(".")) from None
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Later keys at their defaults are left out, so that release ids from before these keys are found again."""
-        return {name: value for name, value in handler(self).items() if name not in _LATER or value != _LATER[name]}
 
     @model_validator(mode="after")
     def _some_chunks(self) -> "DpSgdConfig":

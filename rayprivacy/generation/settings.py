@@ -7,15 +7,15 @@ This file imports neither torch nor an engine.
 """
 
 import importlib.util
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer
+from pydantic import Field, field_validator
 
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 
 EngineName = Literal["transformers", "onnxruntime_float32"]
-FIRST_ENGINE: Literal["transformers"] = "transformers"
+TRANSFORMERS: Literal["transformers"] = "transformers"
 BATCH = 64  # texts that are sampled at once: more are little faster, and leave the last actor more to do alone
 
 
@@ -57,17 +57,19 @@ class WritingConfig(SamplingConfig):
 
     engine: Literal["auto"] | EngineName = "auto"
 
-
-def settled(engine: str) -> EngineName:
-    """The engine of a run that has begun: `auto` was decided then, and is the first engine where it was not."""
-    return FIRST_ENGINE if engine == "auto" else cast(EngineName, engine)
+    @property
+    def decided(self) -> EngineName:
+        """What samples, in a run that has begun: `auto` is decided before."""
+        if self.engine == "auto":
+            raise ValueError("generation.engine is 'auto' and was not decided: see rayprivacy.runs.decide")
+        return self.engine
 
 
 class PseudoConfig(SamplingConfig):
     """How public pseudo-sentences are sampled.
 
-    What is asked of private text depends on them, so that another engine is another release. Hence nothing is decided
-    by what is installed, and the engine that there always was stays out of the release id.
+    What is asked of private text depends on them, so that another engine is another release: nothing is decided by
+    what is installed.
 
     Attributes:
         engine: the library that samples.
@@ -77,12 +79,7 @@ class PseudoConfig(SamplingConfig):
     temperature: float = Field(default=0.8, gt=0)
     top_k: int = Field(default=40, ge=1)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    engine: EngineName = FIRST_ENGINE
-
-    @model_serializer(mode="wrap")
-    def _without_the_first_engine(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if (name, value) != ("engine", FIRST_ENGINE)}
+    engine: EngineName = TRANSFORMERS
 
 
 ONNX: EngineName = "onnxruntime_float32"
@@ -92,7 +89,7 @@ _PACKAGES = ("onnxruntime", "onnx")
 
 def best_engine(config: Any) -> EngineName:
     """The engine that `auto` stands for, given the transformers configuration of the base model."""
-    return ONNX if has_onnx() and has_graph(config) else FIRST_ENGINE
+    return ONNX if has_onnx() and has_graph(config) else TRANSFORMERS
 
 
 def has_onnx() -> bool:
@@ -110,9 +107,9 @@ def require_engine(key: str, engine: str) -> None:
     Raises:
         ConfigError: its package is missing.
     """
-    if engine not in ("auto", FIRST_ENGINE) and not (engine == ONNX and has_onnx()):
+    if engine not in ("auto", TRANSFORMERS) and not (engine == ONNX and has_onnx()):
         raise ConfigError(
-            f"{key} is '{engine}', which is not installed: run pip install 'rayprivacy[fast]', or use '{FIRST_ENGINE}'."
+            f"{key} is '{engine}', which is not installed: run pip install 'rayprivacy[fast]', or use '{TRANSFORMERS}'."
         )
 
 

@@ -262,15 +262,14 @@ def encode(
     max_rows: int,
     trunk: Any = None,
     *,
-    whole: bool = False,
     threads: int = 1,
 ) -> Encoded:
     """Pack the documents (token ids) of one group into at most `max_rows` rows, and run the trunk over them.
 
-    The bound is public. By default the whole trunk runs, so that states are final. With `whole` it runs on empty
-    positions too, and states may differ in their last bits. No bit depends on the number of threads.
+    The bound is public. By default the whole trunk runs, so that states are final; empty positions at the end of a call
+    are left out. No bit depends on the number of threads.
     """
-    return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, whole=whole, threads=threads)
+    return encode_rows(backbone, pack(documents, row_tokens, max_rows), row_tokens, trunk, threads=threads)
 
 
 def encode_rows(
@@ -279,7 +278,6 @@ def encode_rows(
     row_tokens: int,
     trunk: Any = None,
     *,
-    whole: bool = False,
     threads: int = 1,
 ) -> Encoded:
     """Run the trunk over packed rows, as `encode` does.
@@ -287,7 +285,7 @@ def encode_rows(
     Rows of several groups share calls here, so that the states of one may depend on another's in their last bits. Only
     what is never released, like an evaluation, may do that to private text.
     """
-    states = partial(_states, trunk or backbone.model.base_model, whole=whole)
+    states = partial(_states, trunk or backbone.model.base_model)
     parts = side_by_side(states, _calls(rows), threads)
     return join(parts, row_tokens, backbone.width)
 
@@ -301,9 +299,9 @@ def _calls(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 @torch.no_grad()
-def _states(trunk: Any, rows: list[Row], whole: bool) -> Encoded:
+def _states(trunk: Any, rows: list[Row]) -> Encoded:
     ids, segment = torch.stack([row.ids for row in rows]), torch.stack([row.segment for row in rows])
-    end = segment.shape[1] if whole else _end(segment)
+    end = _end(segment)
     mask = torch.stack([row.mask for row in rows])
     out = trunk(
         input_ids=ids[:, :end].to(trunk.device),

@@ -1,8 +1,8 @@
 """The blocks `model`, `pretrain` and `parser` of a recipe, and the settings of what is trained of the model."""
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from rayprivacy.core.config import Config, PathKind
 
@@ -73,14 +73,6 @@ class PretrainConfig(Config):
     def tokens_written(self) -> int:
         """Tokens of each text that the base model writes behind a prompt, at most."""
         return self.text_tokens or self.max_tokens
-
-    @model_serializer(mode="wrap")
-    def _without_what_it_does_not_use(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Recipes with a source are written as they were before there were prompts, so that their releases are found.
-        written: dict[str, Any] = handler(self)
-        unused = () if self.prompts else ("prompts", "texts")
-        left_out = [name for name in OF_OWN_TEXTS if getattr(self, name) is None]
-        return {name: value for name, value in written.items() if name not in (*unused, *left_out)}
 
 
 class AdapterConfig(Config):

@@ -11,7 +11,6 @@ the last bit, leave two whole chunks and never one chunk with the other's line. 
 key: rows of one group are never taken for those of another. Unreadable lines are ignored, and a damaged chunk
 is deleted when it is found, so that the next run computes its groups anew.
 
-Up to version 0.5 every chunk had a marker file of its own in place of a line; `tidy` turns such markers into lines.
 """
 
 import os
@@ -19,7 +18,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,13 +27,12 @@ from safetensors import safe_open
 from safetensors.torch import save
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.files import TABLE, Journal, Line, private_directory, read_json, write_atomic
+from rayprivacy.core.files import TABLE, Journal, Line, private_directory, write_atomic
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import digest_bytes, digest_file, digest_json
 from rayprivacy.models.features import Encoded, join
 
 STALE_S = 600  # a writer, perhaps of another run, is between a file and its line for a second
-_MARKER = ".json"
 _OWN = re.compile(r"\.?[0-9a-f]{32}-[0-9a-f]{16}\.safetensors(\.json)?(\.\d+)?")
 
 
@@ -135,21 +132,11 @@ class Chunks:
 
     def tidy(self) -> None:
         """Delete what killed writers left: scratch files, and chunks that have no line."""
-        self._adopt()
         self.scan()
         for name in set(_listed(self._folder)) - self._journal.files:
             path = self._folder / name
             if _OWN.fullmatch(name) and time.time() - path.stat().st_mtime > STALE_S:
                 path.unlink(missing_ok=True)
-
-    def _adopt(self) -> None:
-        """Take over the markers of version 0.5, each of which is a line but for the name of its chunk."""
-        for name in _listed(self._folder):
-            chunk, is_marker = name.removesuffix(_MARKER), name.endswith(_MARKER)
-            if is_marker and _OWN.fullmatch(chunk):
-                with suppress(OSError, ValueError, TypeError):
-                    self._journal.add(chunk, dict(read_json(self._folder / name)))
-                (self._folder / name).unlink(missing_ok=True)
 
 
 def delete_chunks(folder: Path) -> int:

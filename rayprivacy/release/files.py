@@ -9,8 +9,6 @@ A crash before the commit leaves a charge and perhaps a file that nobody has see
 under the same charge. A crash after the commit leaves the file in its private place, and the next attempt moves it. So
 one file is ever seen of a release, as the charge says.
 
-What is committed begins with the version of how files are made (see `VERSION`), as the commits of trainings do: a book,
-and an export of it, then show by the size of the output which files were made before.
 """
 
 from collections.abc import Callable
@@ -25,10 +23,6 @@ from rayprivacy.core.units import Protection
 from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.release.gate import leased
-
-# Until version 1 (the digest alone, 64 bytes) a sanitised corpus left out equal texts and cut long ones by characters,
-# so that its shape followed from words, which its claim did not allow.
-VERSION = "file-2:"
 
 
 @dataclass(frozen=True)
@@ -86,4 +80,4 @@ def release_file(ledger: LedgerApi, release: FileRelease, write: Callable[[Path]
 
 def _name(path: Path) -> str:
     """What the ledger keeps of a file."""
-    return VERSION + digest_file(path)
+    return digest_file(path)

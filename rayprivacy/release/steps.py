@@ -29,7 +29,6 @@ from rayprivacy.release.gate import input_digest, leased
 from rayprivacy.release.step_mechanism import NoisySteps
 
 RENEW_SECONDS = 60.0
-_FORMAT = "steps-2:"  # outputs of version 0.1, which bound the last rung alone, are bare digests
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class StepGate:
             raise ReleaseError(f"chunk {rung} ends without the digest of its model: give it.")
         for held in self._held:
             self._ledger.commit_output(held, _output(rung, model_digest))
-            if self._ledger.output(held) not in _outputs(rung, model_digest):
+            if self._ledger.output(held) != _output(rung, model_digest):
                 raise ReleaseError(
                     f"release '{self._release.release_id}' was made before, and chunk {rung} ended in another model:"
                     " use that one, or change the recipe's seed, which is another release and another charge."
@@ -181,7 +180,7 @@ class StepGate:
             ReleaseError: a chunk is missing, or this is another model.
         """
         rungs = rungs or self._release.rungs
-        if not model_digest or self._ledger.output(self._committed(rungs)) not in _outputs(rungs, model_digest):
+        if not model_digest or self._ledger.output(self._committed(rungs)) != _output(rungs, model_digest):
             raise ReleaseError("the trained weights are not those that were committed: run it again with --resume.")
         return Released(value, self._release.release_id, RELEASE_SEAL)
 
@@ -200,10 +199,4 @@ class StepGate:
 
 
 def _output(rung: int, model_digest: str) -> bytes:
-    return f"{_FORMAT}{digest_json({'rung': rung, 'model': model_digest})}".encode()
-
-
-def _outputs(rung: int, model_digest: str) -> tuple[bytes, bytes]:
-    """What the ledger may hold for this model: committed now, or by version 0.1."""
-    output = _output(rung, model_digest)
-    return output, output.removeprefix(_FORMAT.encode())
+    return digest_json({"rung": rung, "model": model_digest}).encode()

@@ -271,7 +271,7 @@ class RunContext(Generic[R]):
         self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest, *, question: str
     ) -> Released[Any]:
         """Release the summed votes of all teachers, for a stage; see `Gate.release_votes` and `asked`."""
-        identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
+        identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_votes(name, mechanism, sums, manifest, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
@@ -283,7 +283,7 @@ class RunContext(Generic[R]):
 
         `chunk` says which charge of the stage this is, from 1, where it is charged in chunks.
         """
-        identity, name, asked = self.plan.identity(stage), self.recipe.release_id, self.asked(question)
+        identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
@@ -322,7 +322,7 @@ class RunContext(Generic[R]):
         """The keyed digest that names what a file of a stage is made of (see `release_file`)."""
         asked, parameters = self.asked(question), digest_json(to_json(event))
         return input_digest(
-            self.key, "release-file", self.plan.identity(stage), asked.corpus, parameters, asked.question
+            self.key, "release-file", self.plan.stage(stage).name, asked.corpus, parameters, asked.question
         )
 
     def _charged(self, event: DpEvent) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from rayprivacy.core.errors import ClusterError, ConfigError
 from rayprivacy.core.files import Json
-from rayprivacy.generation.settings import FIRST_ENGINE, EngineName, WritingConfig, best_engine, require_engine
+from rayprivacy.generation.settings import TRANSFORMERS, EngineName, WritingConfig, best_engine, require_engine
 from rayprivacy.models.settings import AUTO
 from rayprivacy.runs.files import read_mapping
 from rayprivacy.runs.recipe import LOCAL, Recipe
@@ -35,9 +35,7 @@ def with_engine(recipe: R, stored: Mapping[str, Any] | None) -> R:
         return recipe
     engine = recipe.generation.engine
     if engine == AUTO:
-        # Versions without the key had one engine, or wrote it down.
-        began = None if stored is None else (stored.get("generation") or {}).get("engine", FIRST_ENGINE)
-        engine = began or _best_engine(recipe.model.base)
+        engine = (stored or {}).get("generation", {}).get("engine") or _best_engine(recipe.model.base)
     require_engine("generation.engine", engine)
     return recipe.model_copy(update={"generation": recipe.generation.model_copy(update={"engine": engine})})
 
@@ -50,7 +48,7 @@ def _best_engine(base: str) -> EngineName:
     try:
         return best_engine(AutoConfig.from_pretrained(resolve_base(base)))
     except (OSError, ValueError, ConfigError):
-        return FIRST_ENGINE  # loading the model will say what is wrong with it
+        return TRANSFORMERS  # loading the model will say what is wrong with it
 
 
 def _with_format(recipe: R, stored: Mapping[str, Any] | None) -> R:
@@ -60,16 +58,11 @@ def _with_format(recipe: R, stored: Mapping[str, Any] | None) -> R:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": dtype})})
 
 
-def decisions(base: Mapping[str, Any], begun: Path, *, older: bool = False) -> Json:
-    """The keys that are decided for every trial of a search.
-
-    `begun` is the file of what this gave when the search began; an `older` search began without it, in bfloat16.
-    """
+def decisions(base: Mapping[str, Any], begun: Path) -> Json:
+    """The keys that are decided for every trial of a search; `begun` is the file of what this gave when it began."""
     dtype = base.get("model", {}).get("dtype", AUTO)
     if dtype == AUTO and begun.exists():
         return read_mapping(begun, "recipe")
-    if dtype == AUTO and older:
-        return {"model": {"dtype": "bfloat16"}}
     address = base.get("resources", {}).get("address", LOCAL)
     return {"model": {"dtype": format_of(address) if dtype == AUTO else dtype}}
 

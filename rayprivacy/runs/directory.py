@@ -24,7 +24,6 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
-from rayprivacy.auditing.canaries import PLAN_FILE
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
@@ -38,9 +37,8 @@ RECIPE, CERTIFICATE, METRICS = "recipe.yaml", "certificate.json", "metrics.json"
 MODEL = "model"
 RUN_LOG = "run.log"
 FOUND = "found"  # an event of the log: the work of a stage had been done by another run
-# Names of what the run put among its private files. A mirror takes the note with them, which it did not while the note
-# was hidden.
-_MADE, _HIDDEN = "made", ".made"
+# Names of what the run put among its private files.
+_MADE = "made"
 R = TypeVar("R", bound=Recipe)
 
 
@@ -188,8 +186,8 @@ def note_private(root: Path, name: str) -> Path:
 
 def noted_private(root: Path) -> list[str]:
     """Names of the private files and folders that a run has made, as far as they were noted."""
-    notes = [root / "private" / name for name in (_MADE, _HIDDEN)]
-    return [line for note in notes if note.exists() for line in note.read_text().splitlines()]
+    note = root / "private" / _MADE
+    return note.read_text().splitlines() if note.exists() else []
 
 
 def _is_of(stored: Path, recipe: Recipe) -> bool:
@@ -212,7 +210,6 @@ def _require_key(run: Run[R]) -> None:
         )
 
 
-_OF_OLDER_RUNS = ("shards", "teachers", "features", "training", "shadows", "metric", PLAN_FILE)  # before 0.3 noted them
 STORES = "features_store"
 
 
@@ -247,7 +244,7 @@ def clean_run(root: Path) -> Cleaned:
     private = root.absolute() / "private"
     if not ((root / RECIPE).is_file() and private.is_dir()):
         raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
-    made = dict.fromkeys([*noted_private(root.absolute()), *_OF_OLDER_RUNS])
+    made = dict.fromkeys(noted_private(root.absolute()))
     inside = [private / name for name in made if (private / name).exists()]
     for folder in inside:
         if folder.is_symlink():
@@ -255,8 +252,7 @@ def clean_run(root: Path) -> Cleaned:
     outside = [store for store in _noted(private) if store.is_dir() and not store.is_relative_to(private)]
     freed = sum(delete_chunks(store) for store in outside) + sum(_delete(folder) for folder in inside)
     (private / STORES).unlink(missing_ok=True)  # last, so that a second try still knows what there is to delete
-    for name in (_MADE, _HIDDEN):
-        (private / name).unlink(missing_ok=True)
+    (private / _MADE).unlink(missing_ok=True)
     return Cleaned((*outside, *inside), freed, tuple(sorted(private.iterdir())))
 
 

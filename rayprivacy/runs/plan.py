@@ -264,17 +264,6 @@ class Plan:
                 return stage
         raise KeyError(f"the plan has no stage '{name}': add it there, so that it can be seen beforehand")
 
-    def identity(self, name: str) -> str:
-        """What of a stage's name enters its charges and its keyed streams.
-
-        Two trainings of one release with equal settings must not share coins, noise or charges, and neither must two
-        stages that pass the gate. Empty where a stage is the only one of its sort, so that releases from before stages
-        had names are found again.
-        """
-        chunked = self.stage(name).chunked
-        same = [stage for stage in self.charged if stage.chunked == chunked]
-        return name if len(same) > 1 else ""
-
     def epsilons(self, rule: Rule) -> dict[str, float]:
         """What each charged stage costs alone, by name, at the delta of the account and by the account's own rule."""
         return {stage.name: epsilon_of(rule, stage.charges) for stage in self.charged}

@@ -17,7 +17,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, ClassVar, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -235,12 +235,6 @@ class Recipe(Config):
     def sharded_corpus(self) -> CorpusConfig:
         """The corpus as it is spread over shards, which is what most methods read."""
         return self.corpus
-
-    @model_serializer(mode="wrap")
-    def _without_unused_blocks(self, handler: SerializerFunctionWrapHandler) -> Json:
-        # Left out while unset, so that release ids from before there was an audit are found again.
-        written: Json = handler(self)
-        return {name: value for name, value in written.items() if name not in _OPTIONAL or value is not None}
 
     @model_validator(mode="after")
     def _corpus_fits(self) -> "Recipe":

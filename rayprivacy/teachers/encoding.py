@@ -21,7 +21,7 @@ from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 
 CHUNK_POSITIONS = 32_768  # of one file: 38 MB at width 576; a writer holds four times that for a moment
-_FORMATS = {"whole": 1, "filled": 2}
+_FORMAT = 2  # rows are run up to their last token
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
     Kinds that start from the same layer share their states.
     """
     shape = teachers.model_dump(mode="json", include={"max_tokens", "row_tokens", "max_rows"})
-    return digest_json({"format": _FORMATS[teachers.calls], "base": base_digest, "cut": _cut(teachers), **shape})
+    return digest_json({"format": _FORMAT, "base": base_digest, "cut": _cut(teachers), **shape})
 
 
 def _cut(teachers: TeachersConfig) -> str:
@@ -104,7 +104,7 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = W
     positions = 0
     for name, texts in _missing(spec, part, piece):
         documents = [backbone.document(text, config.max_tokens) for text in texts]
-        encoded = encode(backbone, documents, config.row_tokens, config.max_rows, trunk, whole=config.whole)
+        encoded = encode(backbone, documents, config.row_tokens, config.max_rows, trunk)
         if positions + encoded.ids.numel() > CHUNK_POSITIONS:
             spec.store.write(held)
             held = {}

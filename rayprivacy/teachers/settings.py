@@ -1,9 +1,9 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config, PathKind
 
@@ -25,8 +25,6 @@ class TeachersConfig(Config):
         layers: for `lora`: how many of the last layers are adapted; all if absent.
         max_tokens: tokens kept of one record.
         row_tokens: length of a packed row.
-        calls: `filled`: the trunk is run on a row up to its last token, which takes about a third less time; `whole`:
-            on the whole row (what 0.3.0 did).
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
         rank: size of what a teacher trains; by default 128 for `square`, 8 for `lora`.
         shortlist: public tokens the training loss ranks against each other.
@@ -41,7 +39,6 @@ class TeachersConfig(Config):
     layers: int | None = Field(default=None, ge=1)
     max_tokens: int = Field(default=40, ge=1)
     row_tokens: int = Field(default=64, ge=8)
-    calls: Literal["whole", "filled"] = "whole"
     max_rows: int = Field(default=64, ge=1)
     rank: int | None = Field(default=None, ge=1)
     shortlist: int = Field(default=1024, ge=2)
@@ -50,17 +47,6 @@ class TeachersConfig(Config):
     batch: int = Field(default=64, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
     stack: int = Field(default=50, ge=1)
-
-    @model_serializer(mode="wrap")
-    def _without_what_it_was(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Left out as it was before there was a choice, so that release ids from then are found again.
-        written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if (name, value) != ("calls", "whole")}
-
-    @property
-    def whole(self) -> bool:
-        """Whether the trunk is run on whole rows."""
-        return self.calls == "whole"
 
     @model_validator(mode="after")
     def _a_record_fits_a_row(self) -> "TeachersConfig":

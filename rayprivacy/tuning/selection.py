@@ -59,7 +59,6 @@ from rayprivacy.tuning.trials import Trials, Values
 
 PUBLISHED = "winner"
 RENEW_SECONDS = 60.0
-_FORMAT = "selection-2:"  # outputs of version 0.1 are bare names
 _TRIED = 64  # draws of the space whose events are compared before anything runs, beside every value of every list
 _ASSUMPTION = (
     "the number of trials of the search was random and stays secret, all trials were independent and cost the same, and"
@@ -135,8 +134,8 @@ def run_selection(trials: Trials, console: Console) -> Path | None:
             # Trials take longer than the term of a lease. If another process takes it over, committing says so.
             with console.status("searching"), repeating(RENEW_SECONDS, partial(ledger.renew, charge)):
                 winner = _winner(trials, recipe, selection.event, key)
-            ledger.commit_output(charge, f"{_FORMAT}{winner}".encode())
-        winner = (ledger.output(charge) or b"").decode().removeprefix(_FORMAT)
+            ledger.commit_output(charge, winner.encode())
+        winner = (ledger.output(charge) or b"").decode()
         if winner and not (trials.root / PUBLISHED).exists():
             publish(trials, _kept(trials, winner), ledger, selection.release_id, key)
         shutil.rmtree(_folder(trials), ignore_errors=True)

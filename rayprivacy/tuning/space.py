@@ -33,7 +33,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import optuna
 import pyarrow.parquet as pq
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.accounting.selection import TrialDistribution
 from rayprivacy.core.config import Config, PathKind
@@ -158,12 +158,6 @@ class MetricConfig(Config):
         if self.charged != (self.noise_multiplier is not None):
             raise ValueError(f"name is '{self.name}': noise_multiplier goes with '{CHARGED}', and only there")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_unused_noise(self, handler: SerializerFunctionWrapHandler) -> Json:
-        # Left out where it means nothing, so that searches from before there was a charged metric are found again.
-        written: Json = handler(self)
-        return {name: value for name, value in written.items() if name not in _OF_CHARGED or self.charged}
 
     @property
     def charged(self) -> bool:

@@ -61,7 +61,7 @@ class Trials:
             base = elsewhere(base, recipe_type(base), space.public, ledger=ledger, key=key, account="trial")
         elif space.budget is not None:
             base = merged(base, {"privacy": {"account": space.budget.account}})
-        kept = decisions(base, root / DECIDED, older=(root / SPACE).exists())
+        kept = decisions(base, root / DECIDED)
         if space.charging == "pay_for_all" and base.get("privacy", {}).get("composition") == "pld":
             raise ConfigError(
                 "privacy.composition is 'pld', whose account takes one plan alone, and a search is many:"

@@ -147,7 +147,7 @@ def pseudo_rows(
         documents = read_json(texts)
         teachers = run.recipe.teachers
         shape = teachers.row_tokens, len(documents)
-        rows = encode(backbone, documents, *shape, whole=teachers.whole, threads=driver_threads())
+        rows = encode(backbone, documents, *shape, threads=driver_threads())
         save_tensors(path, {"ids": rows.ids, "segment": rows.segment, "hidden": rows.hidden})
     return Encoded(**load_file(path))
 

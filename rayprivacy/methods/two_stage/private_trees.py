@@ -44,7 +44,6 @@ from rayprivacy.corpus.manifest import (
     read_manifest,
     write_part,
 )
-from rayprivacy.generation.settings import FIRST_ENGINE
 from rayprivacy.methods.two_stage.blocks import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
 from rayprivacy.methods.two_stage.parser import Parser, kept_parser, split_pairs
 from rayprivacy.methods.two_stage.public_side import grammar_of, parser_pairs
@@ -91,7 +90,7 @@ class ParsingJob:
     def public(self) -> str:
         """Digest of all that a tree depends on besides its record."""
         rules = self.grammar.text if self.grammar else None
-        return digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column, FIRST_ENGINE])
+        return digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column])
 
 
 @_SEAL.around(_STEP)

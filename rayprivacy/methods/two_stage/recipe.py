@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
 from rayprivacy.blocks.steps_plan import (
@@ -16,14 +16,13 @@ from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, PresetTraining
-from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
+from rayprivacy.generation.settings import TRANSFORMERS, WritingConfig
 from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 TREES = "lispress"
 _TREES_STEPS = 20
-_LATER = ("rules",)
 _OF_SHARDS = ("shard", "user", "record", "text")  # columns that all shards have
 
 
@@ -51,12 +50,6 @@ class ParsesConfig(Config):
     grammar: Literal["lispress", "json", "ebnf"] | None = None
     functions: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
     rules: Annotated[str | None, PathKind.PUBLIC] = Field(default=None, min_length=1)
-
-    @model_serializer(mode="wrap")
-    def _without_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Left out while unset, so that release ids from before there were such keys are found again.
-        written: dict[str, Any] = handler(self)
-        return {name: value for name, value in written.items() if name not in _LATER or value is not None}
 
     @model_validator(mode="after")
     def _rules_over_names(self) -> "ParsesConfig":
@@ -190,13 +183,6 @@ class TwoStageRecipe(PretrainedRecipe):
                 raise ValueError(f"stages.{stage} does not fit training: {error}") from None
         return self
 
-    def _named_by(self, free: Mapping[str, Any]) -> dict[str, Any]:
-        """The engine that reads private text was a key once; the one that is left names releases as it did."""
-        shape = super()._named_by(free)
-        if self.parser is not None:
-            shape["parser"]["engine"] = FIRST_ENGINE
-        return shape
-
     def _check_trees(self) -> None:
         column, labels = self.parses.column, self.corpus.labels
         if self.parser is None:
@@ -214,7 +200,7 @@ class TwoStageRecipe(PretrainedRecipe):
         """How trees are sampled. Masks are for `transformers`: no other engine is made ready where all are drawn so."""
         own: dict[str, Any] = {"max_tokens": self.parses.max_tokens}
         if self.parses.grammar and self.generation.constrained and not self.generation.free_draws:
-            own["engine"] = FIRST_ENGINE
+            own["engine"] = TRANSFORMERS
         return self.generation.model_copy(update=own)
 
     def training_of(self, stage: str) -> DpSgdConfig:
