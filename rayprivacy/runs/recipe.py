@@ -147,7 +147,6 @@ def _of_a_run(place: Path) -> bool:
 LOCAL = "local"  # an address: Ray is started here
 _UNATTACKED = {"users": True, "shadows": True}  # canaries change the release, the attacks on it do not
 FREE: Mapping[str, Any] = {"generation": True, "evaluation": True, "resources": True, "audit": _UNATTACKED}
-_OPTIONAL = ("audit", "generation", "match", "parser", "pretrain")
 _PLACES = ("privacy", "resources")  # blocks whose paths are no part of a release
 
 

@@ -54,7 +54,6 @@ Charging = Literal["pay_for_all", "select", "public"]
 Mode = Literal["min", "max"]  # whether small or large is good
 CHARGED = "heldout_loss"
 MODES: Mapping[str, Mode] = {"public_perplexity": "min", "distinct_1": "max", "distinct_2": "max", CHARGED: "min"}
-_OF_CHARGED = ("noise_multiplier", "most", "records")
 _NOT_CHARGED = {
     "select": "where a trial and its score are one mechanism",
     "public": "which never opens the private corpus",

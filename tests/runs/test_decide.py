@@ -76,17 +76,6 @@ def test_all_trials_of_a_search_share_one_decision(bench: Bench, machine: pytest
     assert Trials.of(space, bench.folder / "search").base["model"]["dtype"] == "float32"
 
 
-def test_a_search_of_an_older_version_goes_on_in_its_own_format(bench: Bench, machine: pytest.MonkeyPatch) -> None:
-    """In another one its trials would be other releases, with other charges."""
-    _fast(machine, "float32")
-    recipe = yaml.safe_load(bench.recipe.read_text())
-    del recipe["model"]["dtype"]
-    bench.recipe.write_text(yaml.safe_dump(recipe))
-    (bench.folder / "search").mkdir()
-    (bench.folder / "search" / "space.json").write_text("{}")
-    assert Trials.of(load_space(bench.space()), bench.folder / "search").base["model"]["dtype"] == "bfloat16"
-
-
 def test_a_cluster_is_as_fast_as_its_slowest_node(local_ray: None) -> None:
     """The nodes are asked: this one is asked through Ray, and answers as it does by itself."""
     assert format_of("auto") == backbone.fast_format()

@@ -62,27 +62,22 @@ def test_time_left_follows_the_pace_of_the_pieces(said: _Said) -> None:
     assert said.logged[1] == {"what": "stacks_trained", "done": 4, "total": 20, "left_s": 150}
 
 
-def test_after_the_last_piece_nothing_is_promised(said: _Said) -> None:
-    with said.meter.stage("pseudo-sentences"):
-        said.meter.count("sentences_written", 0, 96)
-        said.now = 15
-        said.meter.count("sentences_written", 96, 96)
-        assert said.look(20) == ["pseudo-sentences: 96 of 96 sentences written"]
-
-
-def test_a_count_of_an_earlier_stage_is_forgotten(said: _Said) -> None:
-    with said.meter.stage("one"):
+@pytest.mark.parametrize(
+    ("stage", "counted", "line"),
+    [
+        ("pseudo-sentences", [("sentences_written", 0), ("sentences_written", 960)], "960 of 960 sentences written"),
+        ("DP-SGD", [("steps_done", 900), ("steps_done", 910)], "910 of 960 steps done, 2 min 30 s left"),  # resumed
+        ("one after another", [], "30 s so far"),
+    ],
+)
+def test_what_is_said_of_the_stage_alone(said: _Said, stage: str, counted: list[tuple[str, int]], line: str) -> None:
+    with said.meter.stage("an earlier one"):
         said.meter.count("steps_done", 5, 10)
-    with said.meter.stage("two"):
-        assert said.look(30) == ["two: 30 s so far"]
-
-
-def test_a_resumed_count_is_no_pace(said: _Said) -> None:
-    with said.meter.stage("DP-SGD"):
-        said.meter.count("steps_done", 900, 1000)
-        said.now = 30
-        said.meter.count("steps_done", 910, 1000)
-        assert said.look(30) == ["DP-SGD: 910 of 1,000 steps done, 4 min 30 s left"]
+    with said.meter.stage(stage):
+        for seconds, (what, done) in enumerate(counted):
+            said.now = 30.0 * seconds
+            said.meter.count(what, done, 960)
+        assert said.look(30) == [f"{stage}: {line}"]
 
 
 def test_a_terminal_gets_a_bar_and_the_log_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,13 +73,6 @@ def test_what_cannot_be_charged_is_refused_before_anything_is_written(
         assert not (bench.folder / name).exists()
 
 
-def test_other_searches_are_what_they_were_before_there_was_a_charged_metric(bench: Any) -> None:
-    """Their space.json and their release ids are made of it."""
-    free, paid = (load_space(bench.space(**blocks)) for blocks in ({}, {"metric": METRIC}))
-    assert set(free.model_dump(mode="json")["metric"]) == {"name", "text", "max_tokens", "max_texts"}
-    assert paid.model_dump(mode="json")["metric"] | METRIC == paid.model_dump(mode="json")["metric"]
-
-
 def test_every_report_is_on_the_bill_behind_its_chunk(bench: Any) -> None:
     def bill(**blocks: Any) -> list[Any]:
         return Trials.of(load_space(bench.space(fixed=FIXED, **blocks)), bench.folder).bill(VALUES)

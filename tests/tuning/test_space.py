@@ -10,7 +10,7 @@ import pytest
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.tuning.search import feasible
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import Space, load_space
+from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trials import Trials
 
 QUERIES = {"votes.queries": {"choice": [20, 40]}}
@@ -50,10 +50,7 @@ PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
         ({"metric": CHARGED | {"records": 0}}, "'metric.records'"),
         ({"metric": {"name": "private_loss"}}, "it reads private text, and what steers"),
         ({"metric": {"name": "heldout_perplexity"}}, "charged as 'heldout_loss'"),
-        (
-            {"metric": CHARGED, "charging": "select", "searcher": "random"},
-            "are one mechanism: use charging pay_for_all",
-        ),
+        ({"metric": CHARGED, "charging": "select", "searcher": "random"}, "one mechanism: use charging pay_for_all"),
         ({"metric": CHARGED, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
     ],
 )
@@ -95,8 +92,7 @@ def test_a_plan_that_admits_one_recipe_alone_is_refused(bench: Any) -> None:
 
 def test_trials_of_a_selection_must_cost_the_same(bench: Any) -> None:
     def trials(search: dict[str, Any]) -> Trials:
-        space = Space.parse({**_select(bench), "search": search})
-        return Trials.of(space, bench.folder)
+        return Trials.of(load_space(bench.space(charging="select", searcher="random", search=search)), bench.folder)
 
     same_event(trials({"training.clipping_norm": {"uniform": [0.1, 1.0]}}))
     for key, domain in (("steps", {"choice": [4, 6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})):
@@ -137,7 +133,3 @@ def test_a_password_is_refused_before_anything_is_written(bench: Any) -> None:
         bench.search(space)
     assert "hunter2" not in str(refused.value)
     assert not (bench.folder / "out").exists()
-
-
-def _select(bench: Any) -> dict[str, Any]:
-    return load_space(bench.space(charging="select", searcher="random")).model_dump(mode="json")
