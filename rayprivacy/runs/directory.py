@@ -83,7 +83,12 @@ class Run(Generic[R]):
                 raise ConfigError(
                     f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
                 )
-            _require_key(run)
+            key = Path(recipe.privacy.key)
+            if (run.root / RUN_LOG).exists() and not key.exists():  # another key would be another release, and charge
+                raise KeyFileError(
+                    f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or"
+                    " choose another --out for a new release."
+                )
         return run
 
     def begin(self) -> "Run[R]":
@@ -198,16 +203,6 @@ def _is_of(stored: Path, recipe: Recipe) -> bool:
     apart_from = {"resources"}
     began = decide.with_engine(type(recipe).parse(data), data)
     return began.model_dump(exclude=apart_from) == recipe.model_dump(exclude=apart_from)
-
-
-def _require_key(run: Run[R]) -> None:
-    """A new key would make another release of the same recipe, and another charge."""
-    key = Path(run.recipe.privacy.key)
-    if (run.root / RUN_LOG).exists() and not key.exists():
-        raise KeyFileError(
-            f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or choose"
-            " another --out for a new release."
-        )
 
 
 STORES = "features_store"

@@ -28,7 +28,7 @@ from rayprivacy.core.units import Budget
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import method_of
-from rayprivacy.runs import account, decide, drive, files, session
+from rayprivacy.runs import account, decide, files, session
 from rayprivacy.runs.recipe import Recipe
 from rayprivacy.tuning.budgeted import Candidate, PricedSearcher, can_pay
 from rayprivacy.tuning.outcome import Outcome, conclude, ended, open_study, optuna_search
@@ -84,7 +84,10 @@ def _check_example(trials: Trials, example: Values) -> None:
     recipe = trials.recipe(example)
     card = method_of(recipe).card
     if card.has_model and not card.has_language_model:
-        raise ConfigError(f"{drive.tags_alone(recipe.method)}: give values of your own, or choose them on public text.")
+        raise ConfigError(
+            f"method '{recipe.method}' releases a tagger, whose losses searches cannot read yet: give values of your"
+            " own, or choose them on public text."
+        )
     if trials.space.pruning is None:
         return
     if not trials.plan(example).chunks:
