@@ -25,7 +25,7 @@ from rayprivacy.runs.recipe import Recipe, require_public
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-    from rayprivacy.runs.directory import Cleaned
+    from rayprivacy.runs.clean import Cleaned
     from rayprivacy.runs.outline import Outline
     from rayprivacy.tuning.outcome import Outcome
 
@@ -141,13 +141,13 @@ def plan(
     Raises:
         ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
-    from rayprivacy.runs import advice, drive, estimate, outline
+    from rayprivacy.runs import advice, checks, estimate, outline
 
     for name, value in (("nodes", nodes), ("users", users), ("minutes", minutes)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value:g}: give a number of at least 1.")
     if recipe.evaluation.compare:
-        drive.check_comparison(recipe)
+        checks.check_comparison(recipe)
     planned = method_of(recipe).planned(recipe)
     if not timed:
         return outline.Outline(recipe, planned)
@@ -351,7 +351,7 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
     Raises:
         ConfigError: this is no run directory, or a folder in it is a link.
     """
-    from rayprivacy.runs.directory import clean_run
+    from rayprivacy.runs.clean import clean_run
 
     mirror = mirror_of(str(directory), work)
     if mirror is None:

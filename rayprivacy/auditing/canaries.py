@@ -53,7 +53,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -61,13 +61,11 @@ import pyarrow as pa
 from pydantic import Field
 
 from rayprivacy.auditing.bounds import Profile
+from rayprivacy.auditing.population import Population
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import private_directory, read_json, write_json
 from rayprivacy.core.keys import Key
-
-if TYPE_CHECKING:
-    from rayprivacy.auditing.scoring import Population  # which imports torch
 
 Kind = Literal["name", "address", "phone", "email", "plate"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -347,7 +345,7 @@ def planted_users(plan: CanaryPlan | None, key: Key) -> set[str]:
 def canary_figures(
     scorer: Losses,
     plan: CanaryPlan,
-    population: "Population",
+    population: Population,
     synthetic: Sequence[str],
     claim: Profile | None,
     most: int,

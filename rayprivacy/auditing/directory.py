@@ -19,10 +19,9 @@ from rayprivacy.auditing.canaries import canary_figures, least_chance, planted_u
 from rayprivacy.auditing.claim import Claim, read_claim
 from rayprivacy.auditing.extraction import WORDS, Overlap
 from rayprivacy.auditing.membership import Point, auc, auc_interval, calibrated, operating_points, plain
+from rayprivacy.auditing.population import Drawn, Population
 from rayprivacy.auditing.scoring import (
-    Drawn,
     ModelLoss,
-    Population,
     Read,
     Scored,
     ScoredModel,

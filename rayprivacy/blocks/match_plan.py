@@ -15,7 +15,7 @@ from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.models.sources import sentence_weights
+from rayprivacy.models.sentence_weights import sentence_weights
 from rayprivacy.release.histogram import NOISE, Margins, small_vote_noise
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
 from rayprivacy.runs.plan import Block, Effort, Stage, Work

@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from rayprivacy.core.private import digest_json
 from rayprivacy.models.backbone import model_digest, tokenizer_rules
 from rayprivacy.models.quiet import no_progress_bars
-from rayprivacy.models.sources import sentence_weights
+from rayprivacy.models.sentence_weights import sentence_weights
 
 TOKENS = 64
 _BATCH = 64

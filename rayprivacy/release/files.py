@@ -66,18 +66,13 @@ def release_file(ledger: LedgerApi, release: FileRelease, write: Callable[[Path]
     started = leased(ledger, charge)
     if started.state is not ChargeState.COMMITTED:
         write(release.scratch)
-        ledger.commit_output(started, _name(release.scratch).encode())
+        ledger.commit_output(started, digest_file(release.scratch).encode())
     committed = (ledger.output(started) or b"").decode()
-    if release.scratch.exists() and _name(release.scratch) == committed:
+    if release.scratch.exists() and digest_file(release.scratch) == committed:
         release.scratch.replace(release.path)
-    if not release.path.exists() or _name(release.path) != committed:
+    if not release.path.exists() or digest_file(release.path) != committed:
         raise ReleaseError(
             f"release '{release.release_id}' was made before, and its file is not here: use that one, or change the"
             " recipe's seed, which is another release and another charge."
         )
     return Released(release.path, release.release_id, RELEASE_SEAL)
-
-
-def _name(path: Path) -> str:
-    """What the ledger keeps of a file."""
-    return digest_file(path)

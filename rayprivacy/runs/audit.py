@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from rayprivacy.auditing.directory import RunAudit, audit_run
-from rayprivacy.auditing.scoring import Array, Population, Scored, ScoredModel, Shadow
+from rayprivacy.auditing.population import Population
+from rayprivacy.auditing.scoring import Array, Scored, ScoredModel, Shadow
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
 from rayprivacy.core.files import Json, private_directory
 from rayprivacy.core.keys import load_key

@@ -5,11 +5,6 @@ Public and released files lie on top, beside internal ones (mode 0600); everythi
 there (files appear whole, by rename). A run directory in object storage is worked on in a local folder, and mirrored at
 the end of every stage. `run.log` is JSON Lines of stages, seconds and public counts: it never holds text of the corpus,
 nor counts of its users or rows.
-
-A run notes the name of every private file and folder that it makes (`Run.private`), and `clean_run` deletes these; no
-method needs an entry here. The recipe, the public files, the synthetic text, the certificate and the votes in the
-ledger are kept. So are metrics.json and report.html, whose internal figures were measured on private text. Files are
-deleted as `rm` does: a disk that must not give them back has to be encrypted or wiped.
 """
 
 import json
@@ -27,8 +22,8 @@ from rich.console import Console
 from rayprivacy.core.errors import ConfigError, KeyFileError
 from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
-from rayprivacy.models.store import FeatureStore, delete_chunks
-from rayprivacy.runs import decide, files, progress
+from rayprivacy.runs import decide, files
+from rayprivacy.runs.meter import Meter
 from rayprivacy.runs.recipe import Recipe
 
 LEDGER_HEAD = "ledger_head"
@@ -139,9 +134,9 @@ class Run(Generic[R]):
             self.mirror.push()
 
     @cached_property
-    def meter(self) -> progress.Meter:
+    def meter(self) -> Meter:
         """Says how far the stage that goes on has come."""
-        return progress.Meter(self.console, lambda stage, figures: self.log(stage, "progress", **figures))
+        return Meter(self.console, lambda stage, figures: self.log(stage, "progress", **figures))
 
     def log(self, stage: str, event: str, **figures: Any) -> None:
         """Append one line to run.log; nothing private may be passed in."""
@@ -195,6 +190,11 @@ def noted_private(root: Path) -> list[str]:
     return note.read_text().splitlines() if note.exists() else []
 
 
+def forget_private(root: Path) -> None:
+    """Delete the notes of what a run has made, once all of it is gone."""
+    (root / "private" / _MADE).unlink(missing_ok=True)
+
+
 def _is_of(stored: Path, recipe: Recipe) -> bool:
     """Whether a stored recipe is this one, up to `resources`."""
     data = files.read_mapping(stored, "recipe")
@@ -203,67 +203,6 @@ def _is_of(stored: Path, recipe: Recipe) -> bool:
     apart_from = {"resources"}
     began = decide.with_engine(type(recipe).parse(data), data)
     return began.model_dump(exclude=apart_from) == recipe.model_dump(exclude=apart_from)
-
-
-STORES = "features_store"
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """What `clean_run` did."""
-
-    deleted: tuple[Path, ...]
-    freed: int  # bytes of their files
-    left: tuple[Path, ...]  # what else lies among the private files; the run did not make it
-    at_uri: int = 0  # how many private files were deleted at the URI of the run, if it has one
-
-
-def remember_store(root: Path, store: FeatureStore) -> None:
-    """Note where a run keeps cached features outside of itself, for `clean_run`; earlier places stay noted.
-
-    A store in the run itself is not noted: it is deleted with it, and its path is another run's when this one moves.
-    """
-    private = root / "private"
-    if store.folder.is_relative_to(private):
-        return
-    noted = dict.fromkeys([*_noted(private), store.folder])
-    write_atomic(private / STORES, "".join(f"{folder}\n" for folder in noted).encode())
-
-
-def clean_run(root: Path) -> Cleaned:
-    """Delete what a run computed from private text, also where it keeps features elsewhere.
-
-    Interrupted, it can be repeated. A run whose features others share takes them from the others too: they compute
-    them anew. Where a store's folder holds other files (ShardError), nothing in the run is deleted.
-    """
-    private = root.absolute() / "private"
-    if not ((root / RECIPE).is_file() and private.is_dir()):
-        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
-    made = dict.fromkeys(noted_private(root.absolute()))
-    inside = [private / name for name in made if (private / name).exists()]
-    for folder in inside:
-        if folder.is_symlink():
-            raise ConfigError(f"{folder} is a link: delete what it leads to yourself, then the link.")
-    outside = [store for store in _noted(private) if store.is_dir() and not store.is_relative_to(private)]
-    freed = sum(delete_chunks(store) for store in outside) + sum(_delete(folder) for folder in inside)
-    (private / STORES).unlink(missing_ok=True)  # last, so that a second try still knows what there is to delete
-    (private / _MADE).unlink(missing_ok=True)
-    return Cleaned((*outside, *inside), freed, tuple(sorted(private.iterdir())))
-
-
-def _noted(private: Path) -> list[Path]:
-    path = private / STORES
-    return [Path(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _delete(path: Path) -> int:
-    if path.is_file():
-        freed = path.lstat().st_size
-        path.unlink()
-        return freed
-    freed = sum(inner.lstat().st_size for inner in path.rglob("*") if not inner.is_dir())
-    shutil.rmtree(path)
-    return freed
 
 
 MEASURED = ("metrics.json", "audit.json", "evaluation.json", "evaluation.md", "report.html", "report-public.html")

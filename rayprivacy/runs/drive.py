@@ -19,17 +19,13 @@ from rayprivacy.core.files import SHARED, Json, write_atomic, write_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.storage import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
-from rayprivacy.evaluation.settings import require_extra
-from rayprivacy.evaluation.texts import LEAST_TEXTS
 from rayprivacy.ledger.certificate import build_certificate, to_markdown
-from rayprivacy.models.sources import sentence_weights
-from rayprivacy.runs import account, decide, estimate, measure, session, source
+from rayprivacy.runs import account, checks, decide, estimate, measure, session, source
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, stored_recipe
 from rayprivacy.runs.method import Method, Output, exhibits_json
 from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
-from rayprivacy.runs.recipe import Recipe
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -70,39 +66,6 @@ def write_certificate(context: RunContext[Any]) -> Json:
     return certificate
 
 
-def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
-    """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
-    method.check_inputs(recipe)
-    plan.check(recipe)
-    if recipe.audit and not method.card.has_model:
-        raise ConfigError(
-            f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
-        )
-    if recipe.audit and not method.card.has_language_model:
-        raise ConfigError(
-            f"'audit' is set and method '{recipe.method}' releases a tagger, in whose losses no secret could be looked"
-            " for: remove it, and attack the finished run with `rayprivacy audit`."
-        )
-    if recipe.evaluation.compare and not method.card.texts:
-        raise ConfigError(
-            f"evaluation.compare is {recipe.evaluation.compare} and method '{recipe.method}' releases no text: set it"
-            " to 0."
-        )
-    if measured and recipe.evaluation.compare:
-        check_comparison(recipe)
-
-
-def check_comparison(recipe: Recipe) -> None:
-    """Refuse a comparison that cannot be made."""
-    require_extra("evaluation.compare")
-    sentence_weights()
-    if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:
-        raise ConfigError(
-            f"generation.texts is {recipe.generation.texts}, and evaluation.compare needs at least {LEAST_TEXTS}: raise"
-            " it, or set evaluation.compare to 0."
-        )
-
-
 class Driven(NamedTuple, Generic[R]):
     """A run after `drive`, and its certificate as JSON values: empty for a run that was stopped half-way."""
 
@@ -135,7 +98,7 @@ def drive(
     found = decide.decided(recipe, stored_recipe(root))
     run = Run.find(root, found, resume=resume, console=console, measured=measured, mirror=mirror)
     plan = method.planned(run.recipe)
-    check_recipe(method, run.recipe, plan, measured=measured)
+    checks.check_recipe(method, run.recipe, plan, measured=measured)
     with closing(account.open_account(run.recipe, plan, run.ledger_head())) as ledger:
         if ledger.news and announce:
             run.console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)

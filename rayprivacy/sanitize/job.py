@@ -22,8 +22,9 @@ from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.manifest import read_part
 from rayprivacy.corpus.users import PLACE
-from rayprivacy.sanitize.documents import Labels, Sanitizer, Words
+from rayprivacy.sanitize.documents import Sanitizer, Words
 from rayprivacy.sanitize.entities import Surrogates, detector_of
+from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Coins, Mechanism, Tags
 from rayprivacy.sanitize.settings import SanitizeConfig
 from rayprivacy.work.pieces import on_parts

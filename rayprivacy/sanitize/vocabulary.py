@@ -11,7 +11,6 @@ implementations release such words as they are, or draw them from a law of their
 The whole words among the tokens of a public model, with their input embeddings.
 """
 
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,29 +22,7 @@ import numpy.typing as npt
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_array, digest_json
-from rayprivacy.models.backbone import load_backbone
-from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.word_vectors import glove
-
-_WORD = re.compile(r"[^\W_]+|[^\w\s]")
-
-
-def word_embeddings(base: str) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """Words and vectors [words, width], in the order of the model's tokens.
-
-    A word is a token with the space before it, or a mark of punctuation; pieces of words are left out.
-    """
-    backbone = load_backbone(ModelConfig(base=base, dtype="float32"))
-    tokenizer: Any = backbone.tokenizer
-    found: dict[str, int] = {}
-    for token in range(len(tokenizer)):
-        text = tokenizer.decode([token])
-        word = text[1:] if text.startswith(" ") else text if not text[:1].isalnum() else ""
-        if _WORD.fullmatch(word):
-            found.setdefault(word.lower(), token)
-    vectors = backbone.model.get_input_embeddings().weight.detach()[list(found.values())].float().numpy()
-    return list(found), vectors
-
 
 Matrix = npt.NDArray[np.float64]
 
@@ -137,6 +114,8 @@ def load_base(base: str, size: int, unit_length: bool) -> Vocabulary:
     Raises:
         ConfigError: there is no such model, or it has fewer words.
     """
+
+    from rayprivacy.models.word_embeddings import word_embeddings  # loads torch
 
     words, vectors = word_embeddings(base)
     return Vocabulary.of(f"input embeddings of {base}", words, vectors, size, unit_length)

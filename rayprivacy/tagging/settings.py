@@ -13,9 +13,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import PathKind
+from rayprivacy.models.sentence_weights import MINILM
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.size import ModelSize, size_of
-from rayprivacy.models.sources import MINILM
 
 OTHER, OUTSIDE = "other", "O"
 INTENT = "intent:"  # stands before the name of an intent in the configuration of a saved model

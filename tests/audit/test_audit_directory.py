@@ -22,7 +22,7 @@ from rayprivacy.auditing.bounds import Profile, clopper_pearson
 from rayprivacy.auditing.canaries import CanaryPlan, canaries, canary_rows, record_plan
 from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
-from rayprivacy.auditing.scoring import Population
+from rayprivacy.auditing.population import Population
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
 from rayprivacy.core.files import write_atomic, write_json

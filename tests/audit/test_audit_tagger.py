@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from rayprivacy.auditing.directory import RunAudit, audit_run
 from rayprivacy.auditing.membership import auc, shadow_attack
-from rayprivacy.auditing.scoring import Population, Shadow, inside_of
+from rayprivacy.auditing.population import Population
+from rayprivacy.auditing.scoring import Shadow, inside_of
 from rayprivacy.cli import app
 from rayprivacy.core.files import write_atomic, write_json
 from rayprivacy.core.keys import load_key

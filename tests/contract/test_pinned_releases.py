@@ -22,13 +22,13 @@ DEAR = ("domain_private/dialog", "generator/edpsgd")
 
 
 def charges_of(name: str) -> dict[str, Any]:
-    """The charged stages of a recipe by name: what of the name enters a charge, and the events."""
+    """The events of the charged stages of a recipe, by the name of the stage, which enters its charges."""
     few = ["sanitize.words=500"] if name.startswith("santext") else []  # a table of all words takes half a minute
     plan = rp.plan(rp.load_recipe(JOBS / f"{name}.yaml", few)).plan
     charges = {}
     for stage in plan.charged:
         events = [_digits(to_json(event)) for event in stage.charges]
-        charges[stage.name] = {"identity": plan.identity(stage.name), "events": events}
+        charges[stage.name] = events
     return charges | ({"second account": _digits(to_json(plan.second.event))} if plan.second else {})
 
 

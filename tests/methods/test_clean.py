@@ -13,7 +13,8 @@ from rayprivacy.core.storage import Mirror
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.features import Encoded
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.runs.directory import STORES, Run, clean_run, remember_store
+from rayprivacy.runs.clean import STORES, clean_run, remember_store
+from rayprivacy.runs.directory import Run
 
 KEPT = ("recipe.yaml", "certificate.json", "synthetic.parquet", "ledger_head", "public/basis.safetensors")
 

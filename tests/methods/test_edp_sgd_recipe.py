@@ -12,7 +12,7 @@ from rayprivacy.accounting.schedule import DecayingNoise, NoiseSchedule
 from rayprivacy.methods.edp_sgd.plan import plan_run
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.methods.registry import method_of
-from rayprivacy.runs.drive import check_recipe
+from rayprivacy.runs.checks import check_recipe
 
 ROOT = Path(__file__).parents[2]
 

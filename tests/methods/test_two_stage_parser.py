@@ -199,11 +199,6 @@ def test_a_parser_that_is_not_public_or_not_alone_is_refused(blocks: dict[str, A
         _recipe(**blocks)
 
 
-def test_the_release_of_a_parser_keeps_its_name() -> None:
-    """It was given when `parser.engine` was a key."""
-    assert _recipe(parser={"source": "p.parquet"}).release_id == "two_stage-645fa43a24e078ef"
-
-
 def test_the_plan_shows_the_parser_and_charges_nothing_for_it() -> None:
     recipe = _recipe()
     plan = plan_run(recipe)

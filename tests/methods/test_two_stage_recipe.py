@@ -152,11 +152,6 @@ def test_the_release_id_moves_with_what_is_released() -> None:
     assert len({base.release_id, *(_recipe(**other).release_id for other in others)}) == 1 + len(others)
 
 
-def test_keys_that_came_later_left_old_release_ids_as_they_were() -> None:
-    """Read off version 0.6.0 when trees had just got their `token_decay`: keys that are not set do not show."""
-    assert load_recipe(JOB).release_id == "two_stage-e9ab98919cf19a17"
-
-
 def test_tokens_of_trees_weigh_less_and_less_and_those_of_utterances_alike() -> None:
     def decays(**training: Any) -> list[float]:
         return [_recipe(**training).training_of(stage).token_decay for stage in ("trees", "utterances")]

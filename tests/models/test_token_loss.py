@@ -63,18 +63,17 @@ def test_each_piece_has_one_thread_of_torch(threads: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("whole", [False, True])
 def test_states_and_losses_of_rows_are_those_of_one_thread(
-    tiny_backbone: Backbone, public_sentences: list[str], dtype: torch.dtype, whole: bool
+    tiny_backbone: Backbone, public_sentences: list[str], dtype: torch.dtype
 ) -> None:
     model = tiny_backbone.model
     backbone = dataclasses.replace(tiny_backbone, model=copy.deepcopy(model).to(dtype))
     documents = [backbone.document(text, 30) for text in public_sentences * 3]
     bits = set()
     for threads in (1, 2, 3):
-        rows = encode(backbone, documents, 32, len(documents), whole=whole, threads=threads)
+        rows = encode(backbone, documents, 32, len(documents), threads=threads)
         nll = row_nll(rows.hidden, rows, backbone.head, threads)
         assert float(nll.sum()) > 0
-        assert bool(encode(backbone, [[1, 2, 3]], 32, 1, whole=whole, threads=threads).hidden[0, 8:].any()) == whole
+        assert not encode(backbone, [[1, 2, 3]], 32, 1, threads=threads).hidden[0, 8:].any()
         bits.add((rows.hidden.view(torch.int16).numpy().tobytes(), nll.numpy().tobytes()))
     assert len(bits) == 1

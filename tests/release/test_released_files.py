@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from rayprivacy.accounting.events import MetricLocalDpEvent
-from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.private import digest_file
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.store import Ledger
@@ -36,12 +35,3 @@ def test_the_output_in_the_book_begins_with_the_version(ledger: Ledger, tmp_path
     assert len(digest) == 64, "the whole output of version 1, by whose size it is known"
     again = release_file(ledger, release, lambda path: pytest.fail("written twice"))
     assert again.value.read_bytes() == b"text"
-
-
-def test_a_file_of_version_1_is_not_served_again(ledger: Ledger, tmp_path: Path) -> None:
-    release = _release(tmp_path)
-    release.path.write_bytes(b"cut by characters")
-    charge = ledger.reserve("talk", "santext-1", release.inputs, release.event, protection=LOCAL)
-    ledger.commit_output(ledger.start(charge), digest_file(release.path).encode())
-    with pytest.raises(ReleaseError, match="was made before, and its file is not here"):
-        release_file(ledger, release, lambda path: pytest.fail("written again"))

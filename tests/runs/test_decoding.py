@@ -10,9 +10,9 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.methods.registry import method_of
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
+from rayprivacy.runs.checks import check_recipe
 from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import RECIPE, Run, stored_recipe
-from rayprivacy.runs.drive import check_recipe
 from rayprivacy.runs.recipe import Recipe
 
 METHODS: tuple[type[Recipe], ...] = (SeqPateRecipe, GeneratorRecipe)

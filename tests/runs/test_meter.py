@@ -13,9 +13,9 @@ from toy_bench import SPOKEN, Bench
 from toy_method import CHUNKS
 
 import rayprivacy as rp
-from rayprivacy.runs import progress
+from rayprivacy.runs import meter
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.progress import EVERY_SECONDS, FIRST_SECONDS, Meter
+from rayprivacy.runs.meter import EVERY_SECONDS, FIRST_SECONDS, Meter
 
 
 class _Said:
@@ -35,7 +35,7 @@ class _Said:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> _Said:
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(meter, "LOOK_SECONDS", 3600.0)
     return _Said()
 
 
@@ -81,29 +81,29 @@ def test_what_is_said_of_the_stage_alone(said: _Said, stage: str, counted: list[
 
 
 def test_a_terminal_gets_a_bar_and_the_log_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "LOOK_SECONDS", 0.01)
     said = _Said(terminal=True)
     with said.meter.stage("teachers"):
         said.meter.count("stacks_trained", 1, 4)
         for _ in range(400):
             if said.logged:
                 break
-            progress.time.sleep(0.01)
-        progress.time.sleep(0.2)  # two pictures of the bar
+            meter.time.sleep(0.01)
+        meter.time.sleep(0.2)  # two pictures of the bar
     assert said.logged[0]["total"] == 4
     assert "teachers: 1 of 4 stacks trained" in said.console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: str) -> tuple[list[Any], str]:
     """What a run says of counts, to run.log and to a console that is no terminal, when it says all it may."""
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "LOOK_SECONDS", 0.005)
     real = RunContext.release_histogram
 
     def slowly(self: Any, *args: Any, **named: Any) -> Any:
-        progress.time.sleep(0.1)  # several looks, also where others keep the machine busy
+        meter.time.sleep(0.1)  # several looks, also where others keep the machine busy
         return real(self, *args, **named)
 
     monkeypatch.setattr(RunContext, "release_histogram", slowly)

@@ -22,9 +22,10 @@ from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, pr
 from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.corpus.users import PLACE
-from rayprivacy.sanitize.documents import Labels, Words
+from rayprivacy.sanitize.documents import Words
 from rayprivacy.sanitize.documents import tidy as tidied
 from rayprivacy.sanitize.job import Job, sanitise_table
+from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Coins, RandomizedResponse
 from rayprivacy.sanitize.settings import LabelsConfig, SanitizeConfig
 

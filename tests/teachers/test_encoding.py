@@ -116,15 +116,11 @@ def test_every_shard_finds_its_own_documents(spec: GroupSpec, tiny_backbone: Bac
             whole = inside if unit is PrivacyUnit.USER else [[text for texts in inside for text in texts]]
             for texts, found in zip(whole, spec.store.read(names), strict=True):
                 documents = [tiny_backbone.document(text, CONFIG.max_tokens) for text in texts]
-                assert same(found, encode(tiny_backbone, documents, CONFIG.row_tokens, CONFIG.max_rows, whole=True))
+                assert same(found, encode(tiny_backbone, documents, CONFIG.row_tokens, CONFIG.max_rows))
 
 
-@pytest.mark.parametrize("calls", ["whole", "filled"])
-def test_a_users_states_do_not_depend_on_anybody_else(
-    spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path, calls: str
-) -> None:
+def test_a_users_states_do_not_depend_on_anybody_else(spec: GroupSpec, tiny_backbone: Backbone, tmp_path: Path) -> None:
     """Sensitivity rests on this: whoever joins, leaves or writes more, the others' states stay the same to the bit."""
-    spec = replace(spec, teachers=CONFIG.model_copy(update={"calls": calls}))
     users = corpus(8, most=40)
     worlds = [users, {"user-3": users["user-3"]}, users | corpus(30, seed=1, most=40) | {"user-3": users["user-3"]}]
     found = []

@@ -16,7 +16,7 @@ from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
 from rayprivacy.runs.plan import FULL, Block, Effort, Stage, Work
-from rayprivacy.sanitize.documents import Labels
+from rayprivacy.sanitize.labels import Labels
 
 WORDS, PARTS_SANITISED = "sanitised text", "parts_sanitised"
 ROW_FLOPS = 4000 * 400.0  # for each word of the vocabulary: distinct words of a part, times what a cell costs

@@ -12,7 +12,7 @@ from rayprivacy.accounting.events import MetricLocalDpEvent, document_epsilon
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs.meaning import column_named
-from rayprivacy.sanitize.documents import Labels
+from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
 MEANINGFUL = 50.0  # above it, a document's epsilon says nothing

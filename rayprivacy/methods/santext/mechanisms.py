@@ -11,7 +11,7 @@ from rayprivacy.accounting.events import document_epsilon
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.santext.recipe import SanTextRecipe
 from rayprivacy.runs.calibration import kept_values
-from rayprivacy.sanitize.documents import Labels
+from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Mechanism, RandomizedResponse, SanText, randomized_response_epsilon
 from rayprivacy.sanitize.settings import SanitizeConfig
 from rayprivacy.sanitize.table import Table, epsilon_for_bound, epsilon_for_keep

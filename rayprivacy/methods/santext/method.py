@@ -28,9 +28,9 @@ from rayprivacy.runs.account import whole
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import Chart, Output, Table
-from rayprivacy.sanitize.documents import Labels
 from rayprivacy.sanitize.entities import detector_of
 from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
+from rayprivacy.sanitize.labels import Labels
 
 HOW = "A public language model that learnt from public text alone to read text sanitised as this corpus is."
 Context = RunContext[SanTextRecipe]

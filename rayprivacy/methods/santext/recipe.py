@@ -11,7 +11,7 @@ from rayprivacy.ledger.settings import PrivacyConfig
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.method import Card, Method
 from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
-from rayprivacy.sanitize.documents import Labels
+from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.settings import SanitizeConfig
 
 

@@ -33,7 +33,8 @@ from rayprivacy.models.backbone import Backbone, tokenizer_rules
 from rayprivacy.models.features import Encoded, Queries, driver_threads, encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
-from rayprivacy.runs.directory import Run, remember_store
+from rayprivacy.runs.clean import remember_store
+from rayprivacy.runs.directory import Run
 from rayprivacy.teachers.encoding import store_recipe
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace

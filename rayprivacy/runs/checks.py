@@ -1,0 +1,42 @@
+"""Checks of a recipe that cost nothing, made before there is even an account."""
+
+from rayprivacy.core.errors import ConfigError
+from rayprivacy.evaluation.settings import require_extra
+from rayprivacy.evaluation.texts import LEAST_TEXTS
+from rayprivacy.models.sentence_weights import sentence_weights
+from rayprivacy.runs.method import Method
+from rayprivacy.runs.plan import Plan
+from rayprivacy.runs.recipe import Recipe
+
+
+def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool = True) -> None:
+    """Refuse what would fail after something was spent; `measured` runs may be compared with private text."""
+    method.check_inputs(recipe)
+    plan.check(recipe)
+    if recipe.audit and not method.card.has_model:
+        raise ConfigError(
+            f"'audit' is set and method '{recipe.method}' releases no model whose losses could be attacked: remove it."
+        )
+    if recipe.audit and not method.card.has_language_model:
+        raise ConfigError(
+            f"'audit' is set and method '{recipe.method}' releases a tagger, in whose losses no secret could be looked"
+            " for: remove it, and attack the finished run with `rayprivacy audit`."
+        )
+    if recipe.evaluation.compare and not method.card.texts:
+        raise ConfigError(
+            f"evaluation.compare is {recipe.evaluation.compare} and method '{recipe.method}' releases no text: set it"
+            " to 0."
+        )
+    if measured and recipe.evaluation.compare:
+        check_comparison(recipe)
+
+
+def check_comparison(recipe: Recipe) -> None:
+    """Refuse a comparison that cannot be made."""
+    require_extra("evaluation.compare")
+    sentence_weights()
+    if recipe.generation is not None and recipe.generation.texts < LEAST_TEXTS:
+        raise ConfigError(
+            f"generation.texts is {recipe.generation.texts}, and evaluation.compare needs at least {LEAST_TEXTS}: raise"
+            " it, or set evaluation.compare to 0."
+        )
