@@ -16,18 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rayprivacy.core.console import share_cores
 
 if TYPE_CHECKING:
-    from rayprivacy.api import (
-        Result,
-        audit,
-        clean,
-        evaluate,
-        load_recipe,
-        method_names,
-        plan,
-        report,
-        run,
-        tune,
-    )
+    from rayprivacy.api import Result, audit, clean, evaluate, load_recipe, method_names, plan, report, run, tune
     from rayprivacy.core.errors import (
         BudgetRefusedError,
         ClusterError,
@@ -53,41 +42,16 @@ __version__ = "0.6.0"
 
 share_cores()  # before anything imports torch
 
-_PLACES = {
-    "rayprivacy.api": (
-        "Result",
-        "audit",
-        "clean",
-        "evaluate",
-        "load_recipe",
-        "method_names",
-        "plan",
-        "report",
-        "run",
-        "tune",
-    ),
-    "rayprivacy.core.errors": (
-        "BudgetRefusedError",
-        "ClusterError",
-        "ConfigError",
-        "CorpusError",
-        "EventError",
-        "KeyFileError",
-        "LeaseHeldError",
-        "LedgerError",
-        "RayPrivacyError",
-        "ReleaseError",
-        "ShardError",
-        "StorageError",
-    ),
-    "rayprivacy.ledger.certificate": ("Certificate",),
-    "rayprivacy.ledger.store": ("Ledger",),
-    "rayprivacy.methods.edp_sgd.tagger": ("Tagger",),
-    "rayprivacy.runs.recipe": ("Recipe",),
-    "rayprivacy.tuning.budgeted": ("BudgetedSearcher", "trial_release"),
-    "rayprivacy.trainer.trainer": ("DPTorchTrainer",),
+# Where names are that are neither in `api` nor, as errors, in `core.errors`.
+_HOMES = {
+    "Certificate": "ledger.certificate",
+    "Ledger": "ledger.store",
+    "Tagger": "methods.edp_sgd.tagger",
+    "Recipe": "runs.recipe",
+    "BudgetedSearcher": "tuning.budgeted",
+    "trial_release": "tuning.budgeted",
+    "DPTorchTrainer": "trainer.trainer",
 }
-_HOMES = {name: module for module, names in _PLACES.items() for name in names}
 
 __all__ = [
     "BudgetRefusedError",
@@ -124,9 +88,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'rayprivacy' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+    home = _HOMES.get(name, "core.errors" if name.endswith("Error") else "api")
+    return getattr(import_module(f"rayprivacy.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from rayprivacy.auditing.settings import check_shadows
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import read_json
+from rayprivacy.core.files import Json, private_directory, read_json
 from rayprivacy.core.storage import Mirror
 from rayprivacy.core.uris import is_uri, shown
 from rayprivacy.ledger.certificate import Certificate
@@ -55,9 +55,9 @@ class Result:
         return Certificate.model_validate(read_json(self.path / "certificate.json"))
 
     @property
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Json:
         """The content of metrics.json; its block `heldout` was measured on private text."""
-        metrics: dict[str, Any] = read_json(self.path / "metrics.json")
+        metrics: Json = read_json(self.path / "metrics.json")
         return metrics
 
     def texts(self) -> "Dataset":
@@ -68,7 +68,10 @@ class Result:
         """
         import ray.data
 
-        return ray.data.read_parquet(str(self._released_text))
+        texts = method_of(self.recipe).card.texts
+        if not texts:
+            raise ConfigError(f"{self.path} holds no text: its method, {self.recipe.method}, releases none.")
+        return ray.data.read_parquet(str(self.path / texts))
 
     def model(self) -> Any:
         """The released model of Hugging Face: a causal language model, or a tagger (see `Tagger`, which reads text).
@@ -98,13 +101,6 @@ class Result:
         return AutoTokenizer.from_pretrained(self._model_folder)
 
     @property
-    def _released_text(self) -> Path:
-        texts = method_of(self.recipe).card.texts
-        if not texts:
-            raise ConfigError(f"{self.path} holds no text: its method, {self.recipe.method}, releases none.")
-        return self.path / texts
-
-    @property
     def _model_folder(self) -> Path:
         folder = self.path / "model"
         if not folder.is_dir():
@@ -130,12 +126,7 @@ def load_recipe(recipe: str | Path | Mapping[str, Any], overrides: Mapping[str, 
 
 
 def plan(
-    recipe: Recipe,
-    *,
-    timed: bool = False,
-    nodes: int = 1,
-    users: int | None = None,
-    minutes: float | None = None,
+    recipe: Recipe, *, timed: bool = False, nodes: int = 1, users: int | None = None, minutes: float | None = None
 ) -> "Outline":
     """The stages of a recipe, what each reads and charges, and epsilon by stage. Touches no data; prints as a table.
 
@@ -150,21 +141,20 @@ def plan(
     Raises:
         ConfigError: the recipe cannot be run, or there are no nodes, users or minutes.
     """
-    from rayprivacy.runs.advice import advice_for
-    from rayprivacy.runs.checks import check_comparison
-    from rayprivacy.runs.estimate import estimated, this_machine
-    from rayprivacy.runs.outline import Outline
+    from rayprivacy.runs import advice, checks, estimate, outline
 
     for name, value in (("nodes", nodes), ("users", users), ("minutes", minutes)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value:g}: give a number of at least 1.")
     if recipe.evaluation.compare:
-        check_comparison(recipe)
+        checks.check_comparison(recipe)
     planned = method_of(recipe).planned(recipe)
-    estimate = estimated(recipe, planned, this_machine(), nodes=nodes, users=users) if timed else None
+    if not timed:
+        return outline.Outline(recipe, planned)
+    times = estimate.estimated(recipe, planned, estimate.this_machine(), nodes=nodes, users=users)
     guess = planned.users if users is None else users
-    said = advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes) if timed else None
-    return Outline(recipe, planned, estimate=estimate, advice=said)
+    said = advice.advice_for(recipe.method, guess, recipe.privacy.epsilon, minutes)
+    return outline.Outline(recipe, planned, estimate=times, advice=said)
 
 
 def run(
@@ -233,7 +223,7 @@ def tune(
         RayPrivacyError: a key is wrong, the account cannot pay, or every trial failed.
     """
     from rayprivacy.reporting.page import write_report
-    from rayprivacy.tuning.tune import start_search
+    from rayprivacy.tuning.search import start_search
 
     found = start_search(Path(space), overrides, Path(out), resume=resume, console=console or Console(stderr=True))
     if not isinstance(found, Path):
@@ -250,7 +240,7 @@ def evaluate(
     out: str | Path | None = None,
     console: Console | None = None,
     **settings: Any,
-) -> dict[str, Any]:
+) -> Json:
     """Compare synthetic with private text; the figures are internal.
 
     Args:
@@ -277,23 +267,16 @@ def evaluate(
     texts = {name: read_texts(source, name, config) for name, source in sides.items() if source is not None}
     from rayprivacy.evaluation.evaluate import evaluate as measure
 
+    searched = text_blocks(real, "--real", config)
+    compared = texts["--real"], texts["--synthetic"], texts.get("--holdout")
     with (console or Console(stderr=True)).status("reading") as status:
-        found = measure(
-            texts["--real"],
-            texts["--synthetic"],
-            texts.get("--holdout"),
-            config,
-            progress=status.update,
-            searched=text_blocks(real, "--real", config),
-        )
+        found = measure(*compared, config, progress=status.update, searched=searched)
     if out is not None:
         write_evaluation(Path(out), found)
     return found
 
 
-def audit(
-    directory: str | Path, *, users: int = 400, shadows: int = 0, console: Console | None = None
-) -> dict[str, Any]:
+def audit(directory: str | Path, *, users: int = 400, shadows: int = 0, console: Console | None = None) -> Json:
     """Attack a finished run: membership, verbatim overlap, canaries. Writes `audit.json`; the figures are internal.
 
     Args:
@@ -309,7 +292,9 @@ def audit(
 
     if is_uri(str(directory)):
         raise ConfigError(f"{directory} is a URI: audit the run in its local folder, where its private shards are.")
-    root = _run_directory(directory)
+    root = Path(directory)
+    if not (root / "recipe.yaml").is_file():
+        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
     try:
         check_shadows(shadows)
     except ValueError as error:
@@ -366,7 +351,6 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
     Raises:
         ConfigError: this is no run directory, or a folder in it is a link.
     """
-    from rayprivacy.core.files import private_directory
     from rayprivacy.runs.clean import clean_run
 
     mirror = mirror_of(str(directory), work)
@@ -378,11 +362,7 @@ def clean(directory: str | Path, *, work: Path | None = None) -> "Cleaned":
 
 
 def mirror_of(place: str, work: Path | None, *, private: bool = False) -> Mirror | None:
-    """The mirror of a run directory; None when it is a plain path.
-
-    Raises:
-        ConfigError: an option for URIs comes with a path, or the URI cannot be opened.
-    """
+    """The mirror of a run directory; None when it is a plain path, with which an option for URIs is refused."""
     if is_uri(place):
         return Mirror(place, work, private=private)
     if work or private:
@@ -392,19 +372,7 @@ def mirror_of(place: str, work: Path | None, *, private: bool = False) -> Mirror
 
 
 def pull_run(mirror: Mirror) -> None:
-    """Fetch a run that is there.
-
-    Raises:
-        ConfigError: nothing is there.
-        StorageError: the store refuses.
-    """
+    """Fetch a run that is there."""
     if not mirror.holds_run():
         raise ConfigError(f"{mirror.uri} holds no run: give the URI of a `rayprivacy run --out`.")
     mirror.pull()
-
-
-def _run_directory(directory: str | Path) -> Path:
-    root = Path(directory)
-    if not (root / "recipe.yaml").is_file():
-        raise ConfigError(f"{root} is no run directory: give one that `rayprivacy run --out` made.")
-    return root

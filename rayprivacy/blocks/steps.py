@@ -34,7 +34,7 @@ from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.ledger_service import ledger_address
+from rayprivacy.runs.session import ledger_address
 
 SCALES = "training.layer_scale"
 SCALED_TEXTS = 64  # of public text that gradients are taken of, at most

@@ -9,7 +9,7 @@ from rayprivacy.cli import epsilon, ledger, results, runs
 from rayprivacy.core.errors import RayPrivacyError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__, rich_markup_mode=None)
-for commands in (runs, results, runs, runs, results, results, results):
+for commands in (runs, results):
     app.add_typer(commands.app)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(epsilon.app, name="epsilon")

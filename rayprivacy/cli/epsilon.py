@@ -15,19 +15,8 @@ from rayprivacy.accounting.gaussian import epsilon_of
 from rayprivacy.accounting.published import training_event
 from rayprivacy.accounting.schedule import DecayingNoise, NoisePerWorker, NoiseSchedule, ScheduleKind
 from rayprivacy.accounting.selection import TrialDistribution, pay_for_all, select_event
-from rayprivacy.cli.epsilon_answer import (
-    RELATION,
-    Answer,
-    AsJson,
-    AsPublished,
-    Question,
-    Sigma,
-    WantedEpsilon,
-    one_of,
-    positive,
-    share,
-    whole,
-)
+from rayprivacy.cli import epsilon_answer as ask
+from rayprivacy.cli.epsilon_answer import RELATION, Answer, AsJson, AsPublished, Question, Sigma, WantedEpsilon
 from rayprivacy.cli.options import ACCOUNTED, Delta
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
@@ -62,7 +51,7 @@ def epsilon_gaussian(
     Example: rayprivacy epsilon gaussian --count 100 --sigma 10
     """
     asked = Question({"--sigma": sigma}, epsilon, delta)
-    noise, cost = _gaussian(asked, whole("--count", count))
+    noise, cost = _gaussian(asked, ask.whole("--count", count))
     Answer(
         headline=asked.headline(cost, noise),
         epsilon=cost,
@@ -93,10 +82,10 @@ def epsilon_votes(
     Example: rayprivacy epsilon seqpate --queries 1000 --teachers 1000 --epsilon 3
     """
     asked = Question({"--sigma": sigma}, 3.0 if sigma is None and epsilon is None else epsilon, delta)
-    shards = 1 if shards_per_phrase is None else whole("--shards-per-phrase", shards_per_phrase)
-    noise, cost = _gaussian(asked, whole("--queries", queries))
+    shards = 1 if shards_per_phrase is None else ask.whole("--shards-per-phrase", shards_per_phrase)
+    noise, cost = _gaussian(asked, ask.whole("--queries", queries))
     std = noise * math.sqrt(2) * shards
-    on_votes = f"noise std {std:.4g} on the sum, {std / whole('--teachers', teachers):.4g} on the mean"
+    on_votes = f"noise std {std:.4g} on the sum, {std / ask.whole('--teachers', teachers):.4g} on the mean"
     first = asked.headline(cost, noise) if asked.epsilon is None else f"sigma = {noise:.6g} per query"
     unit, sensitivity = "user", "sqrt(2)"
     of_users: tuple[str, ...] = ()
@@ -249,9 +238,9 @@ def epsilon_edpsgd(
     Example: rayprivacy epsilon edpsgd --z0 8 --schedule linear --tau .1 --steps-per-epoch 50 --steps 100 --workers 4
     """
     asked = Question({"--z0": z0}, epsilon, delta)
-    share("--q", q)
-    positive("--max-scale", max_scale)
-    logical = whole("--workers", workers) * whole("--micro-batches", micro_batches)
+    ask.share("--q", q)
+    ask.positive("--max-scale", max_scale)
+    logical = ask.whole("--workers", workers) * ask.whole("--micro-batches", micro_batches)
     falling = _schedule(schedule, tau, steps_per_epoch, decay)
     noise = DecayingNoise(falling, steps, logical, per_worker, q, max_scale)
     start = noise.least_z0(epsilon, delta) if epsilon is not None else asked.given()[0]
@@ -288,15 +277,17 @@ def epsilon_santext(
 
     Example: rayprivacy epsilon santext --epsilon 2 --tokens 100 --diameter 1.5
     """
-    given = one_of({"--epsilon": epsilon}, document_epsilon_wanted, "--document-epsilon")
-    length = whole("--tokens", tokens)
-    widest = positive("--diameter", diameter)
-    kept = positive("--keep-cost", keep_cost) if keep_cost else 0.0
+    given = ask.one_of({"--epsilon": epsilon}, document_epsilon_wanted, "--document-epsilon")
+    length = ask.whole("--tokens", tokens)
+    widest = ask.positive("--diameter", diameter)
+    kept = ask.positive("--keep-cost", keep_cost) if keep_cost else 0.0
     if given:
-        per_token = positive("--epsilon", epsilon)
+        per_token = ask.positive("--epsilon", epsilon)
     else:
-        wanted = positive("--document-epsilon", document_epsilon_wanted) - kept * length
-        per_token = token_epsilon(positive("--document-epsilon, less what kept words cost,", wanted), widest, length)
+        wanted = ask.positive("--document-epsilon", document_epsilon_wanted) - kept * length
+        per_token = token_epsilon(
+            ask.positive("--document-epsilon, less what kept words cost,", wanted), widest, length
+        )
     cost = document_epsilon(MetricLocalDpEvent(per_token, widest, length, kept))
     solved = f"epsilon = {per_token:.6g} per token and unit of distance for {cost:.6g} per document"
     Answer(
@@ -325,7 +316,7 @@ def _gaussian(asked: Question, count: int) -> tuple[float, float]:
 
 def _schedule(kind: ScheduleKind, tau: float | None, steps_per_epoch: int, decay: float) -> NoiseSchedule:
     """The schedule that the options name, of which `--decay` is short for one."""
-    whole("--steps-per-epoch", steps_per_epoch)
+    ask.whole("--steps-per-epoch", steps_per_epoch)
     if not 0 < decay <= 1:
         raise ConfigError(f"--decay is {decay}: give a factor above 0 and at most 1.")
     if decay < 1 and (kind != "constant" or tau is not None or steps_per_epoch > 1):
@@ -334,13 +325,13 @@ def _schedule(kind: ScheduleKind, tau: float | None, steps_per_epoch: int, decay
         return NoiseSchedule("exponential", -math.log(decay))
     if (tau is None) != (kind == "constant"):
         raise ConfigError(f"--tau is {tau} with --schedule {kind}: give it to a schedule that falls, and to no other.")
-    return NoiseSchedule(kind, 0.0 if tau is None else positive("--tau", tau), steps_per_epoch)
+    return NoiseSchedule(kind, 0.0 if tau is None else ask.positive("--tau", tau), steps_per_epoch)
 
 
 def _training(q: float, steps: int, records: int = 1, stage: str = "") -> Callable[[float], DpEvent]:
     """A run by its noise multiplier; `stage` ends the names of its options."""
-    share(f"--q{stage}", q)
-    whole(f"--steps{stage}", steps)
+    ask.share(f"--q{stage}", q)
+    ask.whole(f"--steps{stage}", steps)
     if not 1 <= records <= 999:
         raise ConfigError(f"--records-per-user is {show(records)}: give a whole number from 1 to 999.")
     return lambda sigma: training_event(q, sigma, records, steps)
@@ -348,8 +339,8 @@ def _training(q: float, steps: int, records: int = 1, stage: str = "") -> Callab
 
 def _banded(q: float, steps: int, records: int, bands: int) -> Callable[[float], DpEvent]:
     """A run with banded noise by its noise multiplier."""
-    share("--q", q)
-    if whole("--steps", steps) % whole("--bands", bands):
+    ask.share("--q", q)
+    if ask.whole("--steps", steps) % ask.whole("--bands", bands):
         raise ConfigError(f"--bands is {bands} and --steps {steps}: give a multiple of the bands.")
     if steps > MOST_BANDED_STEPS:
         raise ConfigError(f"--steps is {steps} with --bands: give at most {MOST_BANDED_STEPS}.")

@@ -11,7 +11,7 @@ from rich.table import Table
 from rayprivacy.accounting.accountant import read_plan
 from rayprivacy.cli.options import AccountName, Delta, Head, LedgerKey, LedgerUrl
 from rayprivacy.core.errors import ConfigError, LedgerError
-from rayprivacy.core.files import read_json
+from rayprivacy.core.files import Json, read_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.accounts import MEANING, Account
@@ -60,7 +60,7 @@ def ledger_create(
         what = f"--composition is '{composition}'" if order is None else "--order is given"
         raise ConfigError(f"--plan chooses the order of 'rdp', or is registered for 'pld', and {what}: leave one out.")
     events = read_plan(plan) if plan else ()
-    terms: dict[str, Any] = {"order": order, "policy": policy, "of": of, "protected": protected}
+    terms: Json = {"order": order, "policy": policy, "of": of, "protected": protected}
     terms = {name: value for name, value in terms.items() if value is not None}
     book = Ledger.open(ledger, key=_key(ledger_key))
     opened = book.create_account(
@@ -108,7 +108,7 @@ def ledger_show(
         for status in found:
             typer.echo(json.dumps(status.figures))
         return
-    _print(_accounts(found))
+    _print_accounts(found)
     for status in found:
         _echo_meaning(status.account)
         if status.exposures:
@@ -213,7 +213,7 @@ def _print(table: Table) -> None:
     Console(width=max(Console().width, WIDTH)).print(table)
 
 
-def _accounts(found: list[AccountStatus]) -> Table:
+def _print_accounts(found: list[AccountStatus]) -> None:
     title = "epsilon at the account's delta; the claim is the cap, all else is a diagnostic"
     table = Table(
         "account", "protects", "rule", "delta", "cap", "reserved", "started", "committed", "left", title=title
@@ -223,7 +223,7 @@ def _accounts(found: list[AccountStatus]) -> Table:
         figures: list[Any] = [rule.epsilon(part) for part in (balance.reserved, balance.started, balance.committed)]
         cells = [f"{value:.4g}" for value in (terms.epsilon, *figures, status.epsilon_remaining)]
         table.add_row(terms.name, str(terms.protection), terms.composition, f"{terms.delta:g}", *cells)
-    return table
+    _print(table)
 
 
 def _print_charges(book: Ledger, status: AccountStatus, last: int | None) -> None:

@@ -1,15 +1,8 @@
-"""The command `sanitize`: one file in, a sanitised one out, with a certificate beside it.
-
-Command: attack a finished run, and compare what comes out with its certificate.
-
-The command that deletes what a run computed from private text.
-
-Command: compare synthetic text with real text.
-"""
+"""Commands on results: attack or clean a finished run, compare synthetic with real text, sanitise one file."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,6 +12,7 @@ from rayprivacy import api
 from rayprivacy.cli.options import WorkFolder, show_claim, show_files
 from rayprivacy.core.console import WholeTable
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import Json
 
 app = typer.Typer()
 
@@ -47,12 +41,16 @@ def audit(
         _show_attacks(found, Console(), Path(directory))
 
 
-def _show_attacks(found: dict[str, Any], console: Console, root: Path) -> None:
+def _show_attacks(found: Json, console: Console, root: Path) -> None:
     claim, sample = found["claim"], found["sample"]
     people = f"{sample['members']} training and {sample['others']} held-out {claim['unit']}s"
     console.print(_membership(found, f"membership inference, {people}; internal"))
     if found["overlap"]:
-        console.print(_overlap(found["overlap"]), highlight=False)
+        sharing = (
+            "synthetic texts that share {words} words in a row with all training users: {training:.1%}; with as many of"
+            " them as were held out: {training_as_many_users:.1%}; with held-out users: {heldout:.1%}"
+        )
+        console.print(sharing.format(**found["overlap"]), highlight=False)
     if found["canaries"]:
         console.print(_canaries(found["canaries"]))
     for note in found["notes"].values():
@@ -62,7 +60,7 @@ def _show_attacks(found: dict[str, Any], console: Console, root: Path) -> None:
     show_files([("audit", root / "audit.json")])
 
 
-def _membership(found: dict[str, Any], title: str) -> WholeTable:
+def _membership(found: Json, title: str) -> WholeTable:
     table = WholeTable("attack", "AUC (95%)", "false alarms", "hits (95%)", "events admit", "claim admits", title=title)
     for name, attack in found["membership"].items():
         low, high = attack["auc_interval"]
@@ -83,15 +81,7 @@ def _admitted(rate: float | None) -> str:
     return "" if rate is None else f"{rate:.1%}"
 
 
-def _overlap(overlap: dict[str, Any]) -> str:
-    return (
-        f"synthetic texts that share {overlap['words']} words in a row with all training users: "
-        f"{overlap['training']:.1%}; with as many of them as were held out: {overlap['training_as_many_users']:.1%};"
-        f" with held-out users: {overlap['heldout']:.1%}"
-    )
-
-
-def _canaries(figures: list[dict[str, Any]]) -> WholeTable:
+def _canaries(figures: list[Json]) -> WholeTable:
     table = WholeTable("secret", "users", "trained", "rank", "exposure", "verbatim", "claim admits", title="canaries")
     for each in figures:
         chance = each["chance_admitted"]
@@ -150,17 +140,16 @@ def evaluate(
 
     Example: rayprivacy evaluate --real chats.parquet --synthetic runs/chat/synthetic.parquet --out runs/evaluation
     """
-    columns = {"text": text, "user": user, "label": label, "tree": tree}
-    given = {**columns, "max_texts": max_texts, "max_words": max_words, "seed": seed}
+    given = {"text": text, "user": user, "label": label, "tree": tree, "max_texts": max_texts, "max_words": max_words}
     models = ({"embeddings": tuple(embedding)} if embedding else {}) | ({"base": base} if base else {})
     console = Console()
-    found = api.evaluate(real, synthetic, holdout=holdout, out=out, console=console, **given, **models)
+    found = api.evaluate(real, synthetic, holdout=holdout, out=out, console=console, seed=seed, **given, **models)
     _show_figures(found, console)
     if out is not None:
         console.print(f"written to {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _show_figures(found: dict[str, Any], console: Console) -> None:
+def _show_figures(found: Json, console: Console) -> None:
     from rayprivacy.evaluation.figures import COLUMNS, tables
 
     for title, cells in tables(found):
@@ -205,7 +194,7 @@ def sanitize(
     if (epsilon is None) == (keep is None):
         raise ConfigError("give --epsilon, the cap of a user's words, or --keep, the share of words that stay.")
     columns = {"text": text, "user": user, "labels": label or [], "max_records_per_user": max_records}
-    data: dict[str, Any] = {
+    data: Json = {
         "method": "santext",
         "corpus": {"source": str(source), **columns},
         "privacy": {"account": account, "ledger": ledger, "key": key, "epsilon": 1e9 if epsilon is None else epsilon},

@@ -1,14 +1,9 @@
-"""Commands on recipes: plan, run, report, schema.
-
-The command that sends a recipe to a Ray cluster.
-
-Command: search hyper-parameters.
-"""
+"""Commands on recipes and spaces: plan, run, submit, tune, report, schema."""
 
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -16,11 +11,24 @@ from rich.console import Console
 from rayprivacy import api
 from rayprivacy.cli.options import Overrides, RecipeFile, WorkFolder, show_claim, show_files
 from rayprivacy.core.console import WholeTable
+from rayprivacy.core.files import Json
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.methods.registry import method_of, recipe_schema
 
 if TYPE_CHECKING:
     from rayprivacy.tuning.outcome import Outcome
+
+MOUNT = "/mnt/rayprivacy"  # of cluster.yaml and deploy/kuberay
+_SAID = {
+    "submitted": "submitted {id}, which writes {out}",
+    "resubmitted": "submitted {id} again: it goes on in {out}, and what was charged is not charged twice",
+    "attached": "{id} is on this cluster already, and writes {out}: nothing was submitted",
+    "done": "{id} has succeeded: see {out}. To run it anew, which its account pays once only, delete the record with "
+    "`ray job delete {id} --address {address}`, and submit it with another --out",
+}
+_FOLLOW = """follow it:  rayprivacy submit ... --wait   (the same command attaches)
+            ray job logs {id} --follow --address {address}
+stop it:    ray job stop {id} --address {address}"""
 
 app = typer.Typer()
 
@@ -74,7 +82,7 @@ def run(
     _summary(result.uri or out, result.certificate, heldout, method_of(settings).card.texts)
 
 
-def _summary(out: str, certificate: Certificate, heldout: dict[str, Any], texts: str) -> None:
+def _summary(out: str, certificate: Certificate, heldout: Json, texts: str) -> None:
     request = certificate.run_request
     show_claim(
         certificate,
@@ -88,7 +96,7 @@ def _summary(out: str, certificate: Certificate, heldout: dict[str, Any], texts:
     show_files((label, f"{out.rstrip('/')}/{name}") for label, name in files)
 
 
-def _perplexities(heldout: dict[str, Any]) -> WholeTable:
+def _perplexities(heldout: Json) -> WholeTable:
     bleu, intervals = heldout.get("bleu", {}), heldout.get("perplexity_interval", {})
     columns = (*(("95%",) if intervals else ()), *(("Bleu-3", "Bleu-4") if bleu else ()))
     table = WholeTable("model", "held-out perplexity", *columns, title="internal: measured on private text")
@@ -129,9 +137,6 @@ def schema(
     typer.echo(json.dumps(shown, indent=2))
 
 
-MOUNT = "/mnt/rayprivacy"  # of cluster.yaml and deploy/kuberay
-
-
 @app.command()
 def submit(
     recipe: RecipeFile,
@@ -155,48 +160,29 @@ def submit(
 
     Example: rayprivacy submit recipe.yaml --address http://127.0.0.1:8265 --wait
     """
-    from rayprivacy.cluster.job import run_job
-    from rayprivacy.cluster.paths import check_out, check_recipe_paths, warnings_of
-    from rayprivacy.cluster.submit import (
-        JobOutcome,
-        connect,  # ray takes seconds to import
-        failure_of,
-        follow,
-    )
-    from rayprivacy.cluster.submit import submit as send
+    from rayprivacy.cluster import job, paths
+    from rayprivacy.cluster import submit as jobs  # ray takes seconds to import
 
     settings = api.load_recipe(recipe, override or ())
-    check_recipe_paths(settings, working_dir)
+    paths.check_recipe_paths(settings, working_dir)
     default = f"{MOUNT}/runs/{settings.release_id}"
     place, work = out or default, work or default
-    check_out(place, work)
-    for warning in warnings_of(settings):
+    paths.check_out(place, work)
+    for warning in paths.warnings_of(settings):
         _say(f"WARNING: {warning}")
-    client = connect(address, token_file)
-    job = run_job(settings, place, work)
-    found = send(client, job, working_dir)
-    _say(_SAID[found.outcome].format(id=job.id, out=job.out, address=address))
-    if found.outcome == JobOutcome.DONE:
+    client = jobs.connect(address, token_file)
+    sent = job.run_job(settings, place, work)
+    found = jobs.submit(client, sent, working_dir)
+    _say(_SAID[found.outcome].format(id=sent.id, out=sent.out, address=address))
+    if found.outcome == jobs.JobOutcome.DONE:
         return
     if not wait:
-        _say(_FOLLOW.format(id=job.id, address=address))
+        _say(_FOLLOW.format(id=sent.id, address=address))
         return
-    code = follow(client, found, lambda text: typer.echo(text, nl=False))
+    code = jobs.follow(client, found, lambda text: typer.echo(text, nl=False))
     if code:
-        failure_of(client, job.id)
+        jobs.failure_of(client, sent.id)
         raise typer.Exit(code)
-
-
-_SAID = {
-    "submitted": "submitted {id}, which writes {out}",
-    "resubmitted": "submitted {id} again: it goes on in {out}, and what was charged is not charged twice",
-    "attached": "{id} is on this cluster already, and writes {out}: nothing was submitted",
-    "done": "{id} has succeeded: see {out}. To run it anew, which its account pays once only, delete the record with "
-    "`ray job delete {id} --address {address}`, and submit it with another --out",
-}
-_FOLLOW = """follow it:  rayprivacy submit ... --wait   (the same command attaches)
-            ray job logs {id} --follow --address {address}
-stop it:    ray job stop {id} --address {address}"""
 
 
 def _say(text: str) -> None:

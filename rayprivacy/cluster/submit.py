@@ -8,15 +8,12 @@
 Ray's record of a job is not what prevents a second charge (the ledger does, by release id and input digest); it
 prevents that two drivers of one release work at the same time.
 
-The client of a cluster's job server, and its errors as one sentence each.
-
 A token is read from a file and travels in the Authorization header alone. Ray's own ways work too: RAY_AUTH_MODE=token
-with RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN, or ~/.ray/auth_token) in the environment of whoever submits.
+with RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN, or ~/.ray/auth_token) in the environment of the one who submits.
 
-What travels to the cluster: the job's own files, and nothing of the directory that one submits from.
-
-With a working directory its files travel too, less what `.rayignore` and `.gitignore` name: that is meant for code
-that the cluster's image lacks. Corpora, runs, ledgers and keys are named there.
+The job's own files travel to the cluster. With a working directory its files travel too, less what `.rayignore` and
+`.gitignore` name: that is meant for code that the cluster's image lacks. Corpora, runs, ledgers and keys are named
+there.
 """
 
 import asyncio

@@ -24,6 +24,7 @@ from typing import Any
 from rayprivacy.core.private import digest_bytes
 
 OWNER_ONLY, SHARED = 0o600, 0o644
+Json = dict[str, Any]  # JSON values by name
 
 
 def write_atomic(path: Path, data: bytes, mode: int = OWNER_ONLY) -> None:

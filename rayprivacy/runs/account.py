@@ -61,18 +61,14 @@ def charged_besides(
     `event` is of the charge that was made now, `planned` those of all charges that one run makes.
     """
     charges = [charge.event for charge in ledger.charges_of(account, release_id) if charge.is_live]
-    found, most = (sum(_alike(each, event) for each in events) for events in (charges, planned))
+    kind = [leaf for leaf, _ in leaves(event)]  # one mechanism, however often it ran
+    found, most = (sum([leaf for leaf, _ in leaves(each)] == kind for each in every) for every in (charges, planned))
     if found <= max(most, 1):
         return ""
     return (
         f"account '{account}' has {found} charges like this one for the release, and a run makes {max(most, 1)}: it was"
         " charged before for another corpus or question, or by a version that named charges otherwise, and all count."
     )
-
-
-def _alike(one: DpEvent, other: DpEvent) -> bool:
-    """Whether two events are of one mechanism, however often it ran."""
-    return [leaf for leaf, _ in leaves(one)] == [leaf for leaf, _ in leaves(other)]
 
 
 def whole(events: Sequence[DpEvent]) -> DpEvent:

@@ -63,12 +63,9 @@ def of_unit(unit: PrivacyUnit) -> tuple[Placed, ...]:
 
 
 def of_training(unit: PrivacyUnit, bands: int = 1, microbatches: int | None = None) -> tuple[str, ...]:
-    """What the claim of DP-SGD about one unit rests on, whatever is trained.
+    """What the claim of DP-SGD rests on, whatever is trained.
 
-    Args:
-        unit: whose gradient is clipped.
-        bands: over how many steps noise is correlated.
-        microbatches: how many means of units are clipped; None where units are.
+    Noise is correlated over `bands` steps; what is clipped is a unit's gradient, or that of a micro-batch.
     """
     groups = (
         f"A keyed hash puts each {unit}, alone, into one of {bands} groups, which take turns: no {unit} takes part "

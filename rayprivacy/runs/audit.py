@@ -1,19 +1,15 @@
-"""The audit of a finished run, as its recipe and its method say: how it read a row, and with how many shadow models.
+"""The audit of a finished run: its models, as they read a row, are attacked, with shadow models where they are wanted.
 
-Computes the loss of private rows under a run's released models, for attacks and for the charged metric.
-
-Shadow models of a run: its recipe trained again, on halves of its users, with a key and a ledger of their own.
-
-They are made of private text, are never released, and lie in `private/shadows`, which `rayprivacy clean` deletes, in a
-folder of their corpus: those of a corpus that has changed since are not taken for these. Their ledger is a file beside
-them: what they charge is nobody's release. A killed audit goes on where it stopped.
+A shadow model is the run's recipe trained again on a half of its users, with a key and a ledger of its own: what it
+charges is nobody's release. Shadow models are made of private text, are never released, and lie in `private/shadows`,
+which `rayprivacy clean` deletes, in a folder of their corpus: those of a corpus that has changed since are not taken
+for these. A killed audit goes on where it stopped.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +20,7 @@ from rayprivacy.auditing.directory import RunAudit, audit_run
 from rayprivacy.auditing.population import Population
 from rayprivacy.auditing.scoring import Array, Scored, ScoredModel, Shadow
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
-from rayprivacy.core.files import private_directory
+from rayprivacy.core.files import Json, private_directory
 from rayprivacy.core.keys import load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.manifest import read_manifest
@@ -37,20 +33,18 @@ from rayprivacy.runs.recipe import Recipe, elsewhere
 from rayprivacy.tagging.loss import losses, sorted_scores
 from rayprivacy.tagging.settings import TaggerConfig, Tags
 
+FOLDER = "shadows"
+_UNORDERED = "place among turns"  # a column of nothing, read where the recipe joins turns
+_SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
+
 
 @dataclass(frozen=True)
 class ScoredTagger:
-    """A released tagger, and how it read a row (see `auditing.scoring.ScoredModel`).
-
-    Attributes:
-        tags: what it can say.
-        reading: how a row becomes a document.
-        folder: of the model in the run directory.
-    """
+    """A released tagger, and how it read a row (see `auditing.scoring.ScoredModel`)."""
 
     tags: Tags
     reading: Reading = field(repr=False)
-    folder: str = MODEL
+    folder: str = MODEL  # in the run directory
 
     def totals(self, backbone: Backbone, rows: Sequence[Row]) -> tuple[Array, Array]:
         """The loss of each row in nats, which is one figure and not a sum over tokens."""
@@ -82,11 +76,6 @@ def _text(reading: Reading, row: Row) -> str:
     return reading.text(row, reading.versions - 1)
 
 
-FOLDER = "shadows"
-_UNORDERED = "place among turns"  # a column of nothing, read where the recipe joins turns
-_SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
-
-
 @_SEAL.around("training shadow models")
 def train_shadows(
     method: Method, root: Path, recipe: Recipe, population: Population, count: int, console: Console
@@ -115,18 +104,13 @@ def _trained(
 
 def shadow_recipe(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe of a shadow model: the same on another corpus, and as little text as possible."""
-    columns: dict[str, Any] = {"source": str(folder / "corpus.parquet"), "user": "user", "text": "text", "holdout": 0.0}
+    columns: Json = {"source": str(folder / "corpus.parquet"), "user": "user", "text": "text", "holdout": 0.0}
     join = recipe.corpus.join
     if join is not None:  # its rows are documents already: none has a place among turns
         columns["join"] = join.model_copy(update={"by": "user", "order": _UNORDERED})
-    data = elsewhere(
-        recipe.model_dump(mode="json"),
-        type(recipe),
-        recipe.corpus.model_copy(update=columns),
-        ledger=folder / "ledger.db",
-        key=folder / "key",
-        account=FOLDER,
-    )
+    corpus = recipe.corpus.model_copy(update=columns)
+    own = {"ledger": folder / "ledger.db", "key": folder / "key"}
+    data = elsewhere(recipe.model_dump(mode="json"), type(recipe), corpus, **own, account=FOLDER)
     if recipe.generation is not None:
         data["generation"] = {**data["generation"], "texts": 1}  # the model is what is attacked
     return type(recipe).parse(data)
@@ -145,9 +129,7 @@ def _write_corpus(path: Path, population: Population, shadow: Shadow) -> None:
     scratch.replace(path)
 
 
-def audit_finished(
-    method: Method, recipe: Recipe, root: Path, *, users: int, shadows: int, console: Console
-) -> dict[str, Any]:
+def audit_finished(method: Method, recipe: Recipe, root: Path, *, users: int, shadows: int, console: Console) -> Json:
     """Attack a finished run, write `audit.json` into it, and return what that says.
 
     At most `users` training users are attacked, and held-out ones; `shadows` models are trained first, for the stronger
@@ -157,15 +139,8 @@ def audit_finished(
         raise ConfigError(f"method '{recipe.method}' releases no model, so it has no losses to attack.")
     if (root / CERTIFICATE).exists():  # of a run that is not finished the audit itself says so
         recipe = recipe.on_its_base(root)
-    audit = RunAudit(
-        root,
-        recipe.model,
-        recipe.privacy.unit,
-        attacked_models(method, recipe),
-        load_key(Path(recipe.privacy.key)),
-        users,
-        texts=method.card.texts,
-    )
+    models, key = attacked_models(method, recipe), load_key(Path(recipe.privacy.key))
+    audit = RunAudit(root, recipe.model, recipe.privacy.unit, models, key, users, texts=method.card.texts)
     if shadows:
         audit.check()
         audit = replace(audit, shadows=train_shadows(method, root, recipe, audit.population(), shadows, console))

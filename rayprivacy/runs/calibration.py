@@ -11,25 +11,19 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from rayprivacy.core.files import user_cache, write_atomic
+from rayprivacy.core.files import Json, user_cache, write_atomic
 from rayprivacy.core.private import digest_json
 
 _PACKAGES = ("rayprivacy", "dp-accounting", "numpy", "scipy")
 
 
 def kept(compute: Callable[[], float], *inputs: Any) -> float:
-    """A positive number that was computed from these inputs before, or is now.
-
-    Inputs are all that it depends on, as JSON values; what `compute` raises is not kept.
-    """
-    return float(_kept(compute, _is_positive, inputs))
+    """A positive number, computed before or now from these inputs: all that it depends on, as JSON values."""
+    return float(_kept(compute, lambda found: isinstance(found, int | float) and 0 < found < math.inf, inputs))
 
 
-def kept_values(compute: Callable[[], dict[str, Any]], *inputs: Any) -> dict[str, Any]:
-    """Values by name that were computed from these inputs before, or are now, as JSON has them.
-
-    Inputs as in `kept`.
-    """
+def kept_values(compute: Callable[[], Json], *inputs: Any) -> Json:
+    """JSON values by name, computed before or now from inputs as in `kept`."""
     return dict(_kept(compute, lambda found: isinstance(found, dict), inputs))
 
 
@@ -48,7 +42,3 @@ def _kept(compute: Callable[[], Any], fits: Callable[[Any], bool], inputs: Seque
     except OSError:
         pass  # a home that cannot be written to is no reason to stop
     return json.loads(written)
-
-
-def _is_positive(found: Any) -> bool:
-    return isinstance(found, int | float) and math.isfinite(found) and found > 0

@@ -31,11 +31,6 @@ def check_recipe(method: Method, recipe: Recipe, plan: Plan, *, measured: bool =
         check_comparison(recipe)
 
 
-def tags_alone(method: str) -> str:
-    """Why a method with a tagger cannot be searched, to stand in a sentence."""
-    return f"method '{method}' releases a tagger, whose losses searches cannot read yet"
-
-
 def check_comparison(recipe: Recipe) -> None:
     """Refuse a comparison that cannot be made."""
     require_extra("evaluation.compare")

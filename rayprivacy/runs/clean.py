@@ -21,28 +21,18 @@ STORES = "features_store"
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What `clean_run` did.
-
-    Attributes:
-        deleted: folders, and single files, that are gone.
-        freed: bytes of their files.
-        left: what else lies among the private files; the run did not make it.
-        at_uri: how many private files were deleted at the URI of the run, if it has one.
-    """
+    """What `clean_run` did."""
 
     deleted: tuple[Path, ...]
-    freed: int
-    left: tuple[Path, ...]
-    at_uri: int = 0
+    freed: int  # bytes of their files
+    left: tuple[Path, ...]  # what else lies among the private files; the run did not make it
+    at_uri: int = 0  # how many private files were deleted at the URI of the run, if it has one
 
 
 def remember_store(root: Path, store: FeatureStore) -> None:
-    """Note where a run keeps cached features outside of itself, for `clean_run`.
+    """Note where a run keeps cached features outside of itself, for `clean_run`; earlier places stay noted.
 
-    Args:
-        root: the run directory.
-        store: where its features are; earlier ones stay noted. Those in the run itself are deleted with it, and the
-            path that they have today is another run's when this one has moved.
+    A store in the run itself is not noted: it is deleted with it, and its path is another run's when this one moves.
     """
     private = root / "private"
     if store.folder.is_relative_to(private):
@@ -55,11 +45,7 @@ def clean_run(root: Path) -> Cleaned:
     """Delete what a run computed from private text, also where it keeps features elsewhere.
 
     Interrupted, it can be repeated. A run whose features others share takes them from the others too: they compute
-    them anew.
-
-    Raises:
-        ConfigError: this is no run directory, or a folder in it is a link.
-        ShardError: a store's folder holds other files; nothing in the run was deleted.
+    them anew. Where a store's folder holds other files (ShardError), nothing in the run is deleted.
     """
     private = root.absolute() / "private"
     if not ((root / RECIPE).is_file() and private.is_dir()):

@@ -1,12 +1,9 @@
-"""The context of a run: what every method is given, and the two ways through the release gate, named by stage.
+"""The context of a run: what every method is given, and the ways through the release gate, named by stage.
 
-The canaries of an audit run, on their way into its corpus.
-
-What a stage asks of a cluster that grows and shrinks: its machines come before its work begins.
-
-A stage counts the CPUs of the cluster when it begins, so machines that come later would stay idle. What it asks for is
-asked of Ray's autoscaler by a placement group, which is given back as soon as it is there. A group goes with its
-driver, so a run that is killed keeps no machine; machines without work go after the cluster's own idle time.
+On a cluster that grows and shrinks, the machines that a stage asks for come before its work begins: a stage counts the
+CPUs of the cluster when it begins, and later ones would stay idle. Ray's autoscaler is asked by a placement group,
+which is given back as soon as it is there. A group goes with its driver, so a run that is killed keeps no machine;
+machines without work go after the cluster's own idle time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +18,7 @@ from dp_accounting.dp_event import DpEvent
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from rayprivacy.accounting.events import to_json
-from rayprivacy.auditing.canaries import PLAN_FILE, canary_rows, record_plan
+from rayprivacy.auditing.canaries import PLAN_FILE, CanaryPlan, canary_rows, record_plan
 from rayprivacy.core.console import Told
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import Private, Released, digest_json
@@ -43,16 +40,8 @@ from rayprivacy.runs.progress import ProgressGauges
 from rayprivacy.runs.recipe import LOCAL, StageNeeds
 from rayprivacy.runs.source import corpus_of
 
-
-def planted_rows(run: Run[Any], key: Key) -> pa.Table:
-    """Rows of user and text that an audit run adds to its corpus, after their plan was written down."""
-    assert run.recipe.audit is not None
-    run.private(PLAN_FILE)  # `clean` deletes the plan too
-    record_plan(run.root, run.recipe.audit.canaries, key)
-    return canary_rows(run.recipe.audit.canaries, key)
-
-
 MINUTES = 15.0  # that a stage waits at most: autoscalers take a few to start a machine
+T = TypeVar("T")
 
 
 def await_machines(needs: StageNeeds, report: Callable[[str], None]) -> None:
@@ -84,24 +73,14 @@ def _spoken(counts: Mapping[str, int]) -> str:
     return " and ".join(f"{count} {kind}s" for kind, count in counts.items())
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class Pretrained:
-    """The base model after training on public text (`blocks.pretrain`).
-
-    Attributes:
-        backbone: the model.
-        config: how other processes load it.
-        text: digest of the public text.
-        figures: loss on held-out public text before and after, in nats for each token.
-    """
+    """The base model after training on public text (`blocks.pretrain`)."""
 
     backbone: Backbone
-    config: ModelConfig
-    text: str
-    figures: dict[str, float]
+    config: ModelConfig  # how other processes load it
+    text: str  # digest of the public text
+    figures: dict[str, float]  # loss on held-out public text before and after, in nats for each token
 
 
 @dataclass
@@ -172,7 +151,7 @@ class RunContext(Generic[R]):
         return self.pretrained.backbone if self.pretrained else self.base
 
     @property
-    def public_models(self) -> dict[str, Any]:
+    def public_models(self) -> Mapping[str, Any]:
         """The model that the recipe names, as `base`, and what it became by pretraining, as `pretrained`."""
         found = {"base": self.base, "pretrained": self.pretrained and self.pretrained.backbone}
         return {name: backbone.model for name, backbone in found.items() if backbone}
@@ -203,17 +182,13 @@ class RunContext(Generic[R]):
         return tuple(f"Public input: {each}." for each in inputs)
 
     @property
-    def public_figures(self) -> dict[str, Any]:
+    def public_figures(self) -> Mapping[str, Any]:
         """Figures of pretraining for metrics.json, measured on public text."""
         return {"pretraining": self.pretrained.figures} if self.pretrained else {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run a stage of the plan: it is announced, timed and logged, and mirrored when it ends.
-
-        Raises:
-            KeyError: the plan has no such stage.
-        """
+        """Run a stage of the plan, or KeyError: it is announced, timed and logged, and mirrored when it ends."""
         self.plan.stage(name)
         with self.run.stage(name):
             self._await_machines(name)
@@ -232,30 +207,20 @@ class RunContext(Generic[R]):
         self.run.console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
 
     def track(self, done: Iterable[T], what: str) -> Iterator[T]:
-        """Pass on pieces of work as they finish, and count them on the console and on the gauge.
-
-        Args:
-            done: the pieces.
-            what: a count of the plan.
-        """
+        """Pass on pieces of work as they finish, and show their number as the count `what` of the plan."""
         self.progress.show(what, 0)
         for finished, piece in enumerate(done, start=1):
             self.progress.show(what, finished)
             yield piece
 
     def counter(self, what: str) -> Told:
-        """A function to report how many pieces of a count are finished, for code that knows no run.
-
-        Args:
-            what: a count of the plan.
-        """
+        """A function to report how many pieces of a count of the plan are finished, for code that knows no run."""
         return lambda done: self.progress.show(what, done)
 
     def shard(self, folder: Path | None = None) -> ShardManifest:
         """Spread the corpus over the plan's shards by the unit of privacy, or find that done, and verify it.
 
-        Args:
-            folder: private, where the shards are written; by default `shards`, where everything else reads them.
+        `folder` is private; by default it is `shards`, where everything else reads them.
 
         Raises:
             CorpusError: the source cannot be read as the recipe says.
@@ -272,13 +237,19 @@ class RunContext(Generic[R]):
                 self.plan.shards_per_part,
                 folder,
                 unit,
-                planted_rows(self.run, self.key) if recipe.audit else None,
+                self._planted(recipe.audit.canaries) if recipe.audit else None,
                 by_place=self.plan.protection.is_word_for_word,
             )
             phrases = PhraseFile.of(corpus.phrases, self.key) if corpus.phrases else None
             verify_with_ray(folder, self.key_path, unit, phrases)
             self.progress.show(PARTS_SHARDED, self.plan.parts)
         return self.corpus
+
+    def _planted(self, canaries: CanaryPlan) -> pa.Table:
+        """Rows of user and text that an audit run adds to its corpus, after their plan was written down."""
+        self.run.private(PLAN_FILE)  # `clean` deletes the plan too
+        record_plan(self.run.root, canaries, self.key)
+        return canary_rows(canaries, self.key)
 
     def load_model(self, **public_inputs: str) -> Backbone:
         """Load the base model, and hold the run to it and to other public inputs, digests by name.
@@ -292,47 +263,27 @@ class RunContext(Generic[R]):
         return self.base
 
     def asked(self, question: str) -> Asked:
-        """What a release of this run reads and asks, which names its charge; see `release.charging`.
+        """What a release of this run reads and asks, which names its charge.
 
-        Args:
-            question: digest of everything that the private answer depends on beside the corpus, all of it public.
+        `question` is the digest of everything that the private answer depends on beside the corpus, all of it public.
         """
         return Asked(self.corpus.corpus_digest(self.key), question)
 
     def release_votes(
         self, stage: str, mechanism: VoteMechanism, sums: Private[Any], manifest: VoteManifest, *, question: str
     ) -> Released[Any]:
-        """Release summed votes through the gate; see `Gate.release_votes`.
-
-        Args:
-            stage: of the plan.
-            mechanism: the noise and its event.
-            sums: votes of all teachers.
-            manifest: who has voted.
-            question: digest of what the teachers are and are asked; see `asked`.
-        """
+        """Release the summed votes of all teachers, for a stage; see `Gate.release_votes` and `asked`."""
         identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_votes(name, mechanism, sums, manifest, asked=asked, stage=identity)
         self._charged(mechanism.event)
         return released
 
     def release_histogram(
-        self,
-        stage: str,
-        mechanism: HistogramMechanism | Margins,
-        sums: Private[Any],
-        chunk: int = 0,
-        *,
-        question: str,
+        self, stage: str, mechanism: HistogramMechanism | Margins, sums: Private[Any], chunk: int = 0, *, question: str
     ) -> Released[Any]:
-        """Release a histogram through the gate; see `Gate.release_histogram`.
+        """Release a histogram, int64 [cells], for a stage; see `Gate.release_histogram` and `asked`.
 
-        Args:
-            stage: of the plan.
-            mechanism: the noise and its event.
-            sums: int64 [cells].
-            chunk: which charge of the stage this is, from 1, where it is charged in chunks.
-            question: digest of what is counted, and into which cells; see `asked`.
+        `chunk` says which charge of the stage this is, from 1, where it is charged in chunks.
         """
         identity, name, asked = self.plan.stage(stage).name, self.recipe.release_id, self.asked(question)
         released = self.gate.release_histogram(name, mechanism, sums, chunk, asked=asked, stage=identity)
@@ -348,12 +299,7 @@ class RunContext(Generic[R]):
     ) -> Path:
         """Charge a stage, and let it write a released file into the run directory, once; see `release.files`.
 
-        Args:
-            stage: of the plan.
-            event: what the file costs.
-            name: of the file in the run directory.
-            write: writes it, with fresh noise, to the path that it is given.
-            question: digest of what the file is made of beside the corpus; see `asked`.
+        `write` writes it, with fresh noise, to the path that it is given; for `question` see `asked`.
         """
         recipe = self.recipe
         release = FileRelease(

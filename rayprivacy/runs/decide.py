@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rayprivacy.core.errors import ClusterError, ConfigError
+from rayprivacy.core.files import Json
 from rayprivacy.generation.settings import TRANSFORMERS, EngineName, WritingConfig, best_engine, require_engine
 from rayprivacy.models.settings import AUTO
 from rayprivacy.runs.files import read_mapping
@@ -29,7 +30,7 @@ def decided(recipe: R, stored: Mapping[str, Any] | None) -> R:
 
 
 def with_engine(recipe: R, stored: Mapping[str, Any] | None) -> R:
-    """The same recipe with the engine that samples decided."""
+    """The same recipe with its sampling engine decided."""
     if not isinstance(recipe.generation, WritingConfig):
         return recipe
     engine = recipe.generation.engine
@@ -57,7 +58,7 @@ def _with_format(recipe: R, stored: Mapping[str, Any] | None) -> R:
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dtype": dtype})})
 
 
-def decisions(base: Mapping[str, Any], begun: Path) -> dict[str, Any]:
+def decisions(base: Mapping[str, Any], begun: Path) -> Json:
     """The keys that are decided for every trial of a search; `begun` is the file of what this gave when it began."""
     dtype = base.get("model", {}).get("dtype", AUTO)
     if dtype == AUTO and begun.exists():

@@ -2,19 +2,9 @@
 
 Public and released files lie on top, beside internal ones (mode 0600); everything computed from private text lies in
 `private/`. The directory is its owner's alone (mode 0700): copy what may leave it. A stage is finished when its file is
-there (files appear whole, by rename). A run directory in object storage is worked on in a
-local folder, and mirrored at the end of every stage. `run.log` is JSON Lines of stages, seconds and public counts: it
-never holds text of the corpus, nor counts of its users or rows.
-
-Deletion of what a run computed from private text; what was released stays.
-
-A run notes the name of every private file and folder that it makes (`Run.private`); no method needs an entry here.
-
-The recipe, the public files, the synthetic text, the certificate and the votes in the ledger are kept. So are
-metrics.json and report.html, whose internal figures were measured on private text. Files are deleted as `rm` does: a
-disk that must not give them back has to be encrypted or wiped.
-
-What an earlier corpus left in a run directory: no claim and no figure may stand beside what another one made.
+there (files appear whole, by rename). A run directory in object storage is worked on in a local folder, and mirrored at
+the end of every stage. `run.log` is JSON Lines of stages, seconds and public counts: it never holds text of the corpus,
+nor counts of its users or rows.
 """
 
 import json
@@ -30,10 +20,9 @@ from typing import Any, Generic, TypeVar
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError, KeyFileError
-from rayprivacy.core.files import append_line, private_directory, read_json, write_atomic, write_json
+from rayprivacy.core.files import Json, append_line, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.storage import Mirror
-from rayprivacy.runs.decide import with_engine
-from rayprivacy.runs.files import dump_recipe, read_mapping
+from rayprivacy.runs import decide, files
 from rayprivacy.runs.meter import Meter
 from rayprivacy.runs.recipe import Recipe
 
@@ -78,17 +67,8 @@ class Run(Generic[R]):
     ) -> "Run[R]":
         """A run that is there, or that may be begun: nothing is written.
 
-        Args:
-            root: the run directory.
-            recipe: with nothing left to the machines (see `decide`).
-            resume: whether to go on with a run that is there.
-            console: where progress is shown; standard error when left out.
-            measured: whether figures are measured after it.
-            mirror: where a copy is kept.
-
-        Raises:
-            ConfigError: the directory holds another recipe, or a run and `resume` was not asked for.
-            KeyFileError: the run has begun, and its key is not here.
+        The recipe leaves nothing to the machines (see `decide`). Refused are the run of another recipe, any run without
+        `resume`, and (KeyFileError) a run that has begun and whose key is not here.
         """
         run, stored = Run(root.absolute(), recipe, console or Console(stderr=True), measured, mirror), root / RECIPE
         if stored.exists():
@@ -98,26 +78,26 @@ class Run(Generic[R]):
                 raise ConfigError(
                     f"{root} holds a run of another recipe: resume it with its own, or choose another --out."
                 )
-            _require_key(run)
+            key = Path(recipe.privacy.key)
+            if (run.root / RUN_LOG).exists() and not key.exists():  # another key would be another release, and charge
+                raise KeyFileError(
+                    f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or"
+                    " choose another --out for a new release."
+                )
         return run
 
     def begin(self) -> "Run[R]":
         """Make the run directory, which may be there, and keep the recipe in it."""
         for folder in (self.root, self.root / "public", self.root / "private"):
             private_directory(folder)
-        write_atomic(self.root / RECIPE, dump_recipe(self.recipe).encode())
+        write_atomic(self.root / RECIPE, files.dump_recipe(self.recipe).encode())
         if self.mirror:
             self.mirror.push()
         return self
 
     @staticmethod
     def open(root: Path, recipe: R, *, resume: bool, console: Console | None = None, measured: bool = True) -> "Run[R]":
-        """Find a run and begin it.
-
-        Raises:
-            ConfigError: the directory holds another recipe, or a run and `resume` was not asked for.
-            KeyFileError: the run has begun, and its key is not here.
-        """
+        """Find a run and begin it; errors as in `find`."""
         return Run.find(root, recipe, resume=resume, console=console, measured=measured).begin()
 
     def public(self, name: str) -> Path:
@@ -129,11 +109,7 @@ class Run(Generic[R]):
         return note_private(self.root, name)
 
     def bind(self, **digests: str) -> None:
-        """Hold the run to the public inputs with which it began, by their digests.
-
-        Raises:
-            ConfigError: one of them has changed: its intermediate files would be a mixture of both.
-        """
+        """Hold the run to the digests of public inputs with which it began: files of two would be a mixture."""
         path = self.public(INPUTS)
         bound = read_json(path) if path.exists() else {}
         for name, digest in digests.items():
@@ -185,13 +161,13 @@ class Run(Generic[R]):
         return total
 
 
-def stored_recipe(root: Path) -> dict[str, Any] | None:
+def stored_recipe(root: Path) -> Json | None:
     """The keys of the recipe that a run directory holds; None where no run has begun."""
     stored = root / RECIPE
-    return read_mapping(stored, "recipe") if stored.is_file() else None
+    return files.read_mapping(stored, "recipe") if stored.is_file() else None
 
 
-def log_entries(root: Path) -> Iterator[dict[str, Any]]:
+def log_entries(root: Path) -> Iterator[Json]:
     """The lines of run.log, without those that a full disk has torn."""
     for line in (root / RUN_LOG).read_text(errors="replace").splitlines():
         with suppress(ValueError):
@@ -200,12 +176,7 @@ def log_entries(root: Path) -> Iterator[dict[str, Any]]:
 
 
 def note_private(root: Path, name: str) -> Path:
-    """The path of a private file or folder of a run, after noting that the run made it.
-
-    Args:
-        root: the run directory.
-        name: under `private/`; of a path, its first part is noted.
-    """
+    """The path of a private file or folder of a run, after noting (the first part of its name) that the run made it."""
     folder, top = root / "private", name.partition("/")[0]
     if top not in noted_private(root):
         private_directory(folder)
@@ -226,22 +197,12 @@ def forget_private(root: Path) -> None:
 
 def _is_of(stored: Path, recipe: Recipe) -> bool:
     """Whether a stored recipe is this one, up to `resources`."""
-    data = read_mapping(stored, "recipe")
+    data = files.read_mapping(stored, "recipe")
     if data.get("method") != recipe.method:
         return False
     apart_from = {"resources"}
-    began = with_engine(type(recipe).parse(data), data)
+    began = decide.with_engine(type(recipe).parse(data), data)
     return began.model_dump(exclude=apart_from) == recipe.model_dump(exclude=apart_from)
-
-
-def _require_key(run: Run[R]) -> None:
-    """A new key would make another release of the same recipe, and another charge."""
-    key = Path(run.recipe.privacy.key)
-    if (run.root / RUN_LOG).exists() and not key.exists():
-        raise KeyFileError(
-            f"privacy.key is {key}, which does not exist, and this run began with it: bring the key here, or choose"
-            " another --out for a new release."
-        )
 
 
 MEASURED = ("metrics.json", "audit.json", "evaluation.json", "evaluation.md", "report.html", "report-public.html")
@@ -249,9 +210,9 @@ _SAID = ("README.md", "certificate.md", CERTIFICATE)  # the one that names the c
 
 
 def forget_another_corpus(root: Path, corpus_digest: str) -> None:
-    """Delete the certificate, cards and figures of another corpus: reports and audits then refuse an unfinished run.
+    """Delete the certificate, cards and figures of another corpus than the one whose release is about to be written.
 
-    `corpus_digest` is of the corpus whose model or text is about to be written.
+    No claim and no figure may stand beside what another corpus made; reports and audits refuse the run until it ends.
     """
     stored = root / CERTIFICATE
     if not stored.exists() or read_json(stored)["corpus_digest"] == corpus_digest:

@@ -2,10 +2,6 @@
 
 It alone checks a recipe, decides what that leaves to the machines, plans, and opens the account, once each and in this
 order: a run that is refused leaves neither a directory nor a charge.
-
-Write the certificate of a finished run, for machines and for people.
-
-Checks of a recipe that cost nothing, made before there is even an account.
 """
 
 import json
@@ -19,39 +15,36 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import SHARED, write_atomic, write_json
+from rayprivacy.core.files import SHARED, Json, write_atomic, write_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.storage import Mirror
 from rayprivacy.evaluation.language import synthetic_metrics
 from rayprivacy.ledger.certificate import build_certificate, to_markdown
-from rayprivacy.runs.account import open_account
-from rayprivacy.runs.checks import check_recipe
+from rayprivacy.runs import account, checks, decide, estimate, measure, session, source
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.decide import decided
 from rayprivacy.runs.directory import CERTIFICATE, METRICS, R, Run, stored_recipe
-from rayprivacy.runs.estimate import keep_seconds
-from rayprivacy.runs.ledger_service import ledger_service
-from rayprivacy.runs.measure import compare_with_private, drawn_rows
 from rayprivacy.runs.method import Method, Output, exhibits_json
 from rayprivacy.runs.plan import EVALUATION, Plan, epsilon_of
 from rayprivacy.runs.progress import ProgressGauges, progress_gauges, totals
-from rayprivacy.runs.session import ray_session
-from rayprivacy.runs.source import write_dataset
 
 if TYPE_CHECKING:
     from ray.data import Dataset
 
 TOGETHER = "all stages together"
+MEASURED = 100_000  # texts that are in memory for their figures; public, whatever was written
+_UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out users"}
 PACKAGES = ("rayprivacy", "ray", "torch", "transformers", "opendp")
 
 
-def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
+def write_certificate(context: RunContext[Any]) -> Json:
     """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values.
 
     Each charged stage is a line with the epsilon that the plan predicts for it alone; the last line is all of them
     together, by the account's rule.
     """
     run, recipe, plan = context.run, context.run.recipe, context.plan
+    _, rule = context.ledger.terms(recipe.privacy.account)
+    stages = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
     certificate = build_certificate(
         context.ledger,
         recipe.privacy.account,
@@ -61,7 +54,7 @@ def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
         assumptions=(*plan.assumptions, *dict.fromkeys(context.tried.values()), *context.public_inputs),
         test_key=context.key.is_test_key,
         versions={name: version(name) for name in PACKAGES} | context.model_version,
-        stages=_stages(context),
+        stages=[*stages, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}],
         figures=plan.figures,
         warnings=plan.warnings,
         as_published=plan.as_published,
@@ -73,22 +66,11 @@ def write_certificate(context: RunContext[Any]) -> dict[str, Any]:
     return certificate
 
 
-def _stages(context: RunContext[Any]) -> list[dict[str, Any]]:
-    plan = context.plan
-    _, rule = context.ledger.terms(context.recipe.privacy.account)
-    lines = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
-    return [*lines, {"name": TOGETHER, "epsilon": epsilon_of(rule, plan.charges)}]
-
-
-MEASURED = 100_000  # texts that are in memory for their figures; public, whatever was written
-_UNMEASURED = {"releasable": False, "why": "nothing was measured on held-out users"}
-
-
 class Driven(NamedTuple, Generic[R]):
     """A run after `drive`, and its certificate as JSON values: empty for a run that was stopped half-way."""
 
     run: Run[R]
-    certificate: dict[str, Any]
+    certificate: Json
 
 
 def drive(
@@ -104,44 +86,27 @@ def drive(
     announce: bool = True,
     mirror: Mirror | None = None,
 ) -> Driven[R]:
-    """Run, or finish, one recipe.
+    """Run, or finish, one recipe in the run directory `root`, which for a run at a URI is the folder of its mirror.
 
-    Args:
-        method: of the recipe.
-        recipe: the recipe.
-        root: the run directory.
-        resume: whether to go on with a run that is there; otherwise that is an error.
-        until: chunks after which to stop and to save the model alone; all when left out.
-        dataset: the private corpus, for a recipe with `corpus.source: dataset`.
-        console: where progress is shown; standard error when left out.
-        measured: whether figures are measured on private text afterwards, which are internal.
-        announce: whether to say that the account is new.
-        mirror: of a run directory at a URI; `root` is its local folder.
-
-    Raises:
-        BudgetRefusedError: the account has less left than the run asks for; what was charged before stays charged.
-        RayPrivacyError: whatever else stopped the run, without private text.
+    With `until`, the run stops after these chunks and saves the model alone. `measured` figures, on private text, are
+    internal; `announce` says whether the console hears that the account is new.
     """
     if mirror is not None:
-        _pull(mirror, resume)
-    run = Run.find(
-        root,
-        decided(recipe, stored_recipe(root)),
-        resume=resume,
-        console=console,
-        measured=measured,
-        mirror=mirror,
-    )
+        if not resume and mirror.holds_run():
+            raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
+        mirror.pull()
+    found = decide.decided(recipe, stored_recipe(root))
+    run = Run.find(root, found, resume=resume, console=console, measured=measured, mirror=mirror)
     plan = method.planned(run.recipe)
-    check_recipe(method, run.recipe, plan, measured=measured)
-    with closing(open_account(run.recipe, plan, run.ledger_head())) as ledger:
+    checks.check_recipe(method, run.recipe, plan, measured=measured)
+    with closing(account.open_account(run.recipe, plan, run.ledger_head())) as ledger:
         if ledger.news and announce:
             run.console.print(ledger.news, highlight=False, markup=False, soft_wrap=True)
         key = load_or_create_key(Path(run.recipe.privacy.key).absolute())
         run.begin()
         if dataset is not None:
             with run.stage("dataset"):
-                write_dataset(run, dataset, key)
+                source.write_dataset(run, dataset, key)
         with _session(run, plan) as progress:
             context = RunContext(run, plan, ledger, key, progress, until)
             output = method.execute(context)
@@ -151,16 +116,9 @@ def drive(
         certificate = write_certificate(context)
     if measured:
         _measure(run, method, output)
-        compare_with_private(run, method.card, context.base, output.codes)
-        keep_seconds(run, plan)
+        measure.compare_with_private(run, method.card, context.base, output.codes)
+        estimate.keep_seconds(run, plan)
     return Driven(run, certificate)
-
-
-def _pull(mirror: Mirror, resume: bool) -> None:
-    """Fetch a run directory as the store has it."""
-    if not resume and mirror.holds_run():
-        raise ConfigError(f"{mirror.uri} holds a run already: add --resume to finish it, or choose another --out.")
-    mirror.pull()
 
 
 @contextmanager
@@ -168,7 +126,8 @@ def _session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
     """Ray, the ledger service, and the counts of one run; a quiet run shows no gauges either."""
     recipe, shown = run.recipe, not run.console.quiet
     gauges = progress_gauges(recipe.release_id, totals(plan), shown, run.meter.count)
-    with ray_session(recipe.resources.address), ledger_service(recipe.privacy, shown), gauges as progress:
+    service = session.ledger_service(recipe.privacy, shown)
+    with session.ray_session(recipe.resources.address), service, gauges as progress:
         yield progress
 
 
@@ -182,9 +141,9 @@ def _measure(run: Run[R], method: Method, output: Output) -> None:
     write_json(run.root / METRICS, {**metrics, **internal, "exhibits": exhibits})
 
 
-def _of_text(path: Path, output: Output) -> dict[str, Any]:
+def _of_text(path: Path, output: Output) -> Json:
     """The free figures of the released text; of more than MEASURED texts those of a sample, whose size is named."""
-    texts = [str(text) for text in drawn_rows([path], MEASURED, ["text"])["text"].to_pylist()]
+    texts = [str(text) for text in measure.drawn_rows([path], MEASURED, ["text"])["text"].to_pylist()]
     count = pq.read_metadata(path).num_rows
     counts = {"texts": count, "texts_measured": len(texts)} if count > len(texts) else {}
     return {"releasable": True, **synthetic_metrics(texts), **counts, **output.figures}

@@ -61,21 +61,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Guessed seconds of a run.
+    """Guessed seconds of a run."""
 
-    Attributes:
-        seconds: by stage; None where they are not known.
-        measured: the stages that were run here before.
-        nodes: machines like this one, for a stage that asks for none of its own.
-        users: the public guess at how many users the corpus has, if anything depends on it.
-        machines: of the stages that ask for machines of their own (`resources.stages`).
-    """
-
-    seconds: Mapping[str, float | None]
-    measured: frozenset[str]
-    nodes: int
-    users: float | None
-    machines: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float | None]  # by stage; None where they are not known
+    measured: frozenset[str]  # the stages that were run here before
+    nodes: int  # machines like this one, for a stage that asks for none of its own
+    users: float | None  # the public guess at how many users the corpus has, if anything depends on it
+    machines: Mapping[str, int] = field(default_factory=dict)  # of stages that ask for their own (`resources.stages`)
 
     @property
     def total(self) -> float:
@@ -127,15 +119,11 @@ def estimated(recipe: Recipe, plan: Plan, machine: Machine, *, nodes: int = 1, u
         if kept is not None:
             before.add(stage.name)
         rates = [machine.rate(each.kernel, recipe.model.dtype) for each in stage.efforts]
-        guessed = _start(stage) + sum(each / rate for each, rate in zip(flops, rates, strict=True))
+        starts = any(not each.threads or each.processes > 1 for each in stage.efforts)  # processes of its own
+        guessed = START_SECONDS * starts + sum(each / rate for each, rate in zip(flops, rates, strict=True))
         seconds[stage.name] = (None if math.isnan(guessed) else guessed) if kept is None else kept
     grows = any(effort.users for stage in stages for effort in stage.efforts)
     return Estimate(seconds, frozenset(before), nodes, guess if grows else None, asked)
-
-
-def _start(stage: Stage) -> float:
-    """Seconds that the processes of a stage need to start, if it has any."""
-    return START_SECONDS if any(not each.threads or each.processes > 1 for each in stage.efforts) else 0.0
 
 
 def keep_seconds(run: Run[R], plan: Plan) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import Json
 from rayprivacy.runs.recipe import Recipe
 
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -15,12 +16,13 @@ _EXAMPLES = {"recipe": "one of jobs/", "space": "one of tune_spaces/"}
 _FIRST_KEY = {"recipe": "method", "space": "recipe"}
 
 
-def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> dict[str, Any]:
-    """Read a YAML file of keys and apply overrides.
-
-    `kind` is `recipe` or `space`.
-    """
-    if not _is_file(path):
+def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> Json:
+    """Read a YAML file of keys, a `recipe` or a `space`, and apply overrides."""
+    try:
+        there = path.is_file()
+    except OSError:  # a name that is too long, or a folder that may not be read
+        there = False
+    if not there:
         raise ConfigError(f"the {kind} {path} does not exist: give the path of a YAML file, e.g. {_EXAMPLES[kind]}.")
     data = _yaml(path.read_text(), f"the {kind} {path}")
     if not isinstance(data, dict):
@@ -28,29 +30,15 @@ def read_mapping(path: Path, kind: str, overrides: Overrides = ()) -> dict[str, 
     return overridden(data, overrides)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long, or a folder that may not be read
-        return False
-
-
-def overridden(data: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
+def overridden(data: Mapping[str, Any], overrides: Overrides) -> Json:
     """A mapping of keys with single ones changed; the given one stays as it is.
 
     >>> overridden({"privacy": {"epsilon": 3.0}}, ["privacy.epsilon=8", "seed=1"])
     {'privacy': {'epsilon': 8}, 'seed': 1}
     >>> overridden({}, {"privacy.epsilon": 8.0})
     {'privacy': {'epsilon': 8.0}}
-
-    Args:
-        data: the mapping.
-        overrides: `key.path=value` strings with YAML values, or a mapping of dotted keys to values.
-
-    Raises:
-        ConfigError: an override is malformed, or goes into a value.
     """
-    changed: dict[str, Any] = copy.deepcopy(dict(data))
+    changed: Json = copy.deepcopy(dict(data))
     for key, value in overrides.items() if isinstance(overrides, Mapping) else map(_key_and_value, overrides):
         _assign(changed, key, value)
     return changed
@@ -63,7 +51,7 @@ def _key_and_value(override: str) -> tuple[str, Any]:
     return key, _yaml(value, f"the option -o {override!r}")
 
 
-def _assign(data: dict[str, Any], key: str, value: Any) -> None:
+def _assign(data: Json, key: str, value: Any) -> None:
     *path, last = key.split(".")
     for part in path:
         if data.get(part) is None:

@@ -1,17 +1,16 @@
-"""Rows of held-out users, and what a language model loses on them. Both are private: see `sealed`.
+"""Held-out users: their rows, and what language models lose on them. Both are private: see `sealed`.
 
-Internal evaluation of language models on held-out users, as they read a row: perplexity, and lengths of texts.
-
-All figures read private text and are outside the certificate: `releasable: false`.
+All figures are internal: they read private text and are outside the certificate (`releasable: false`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from rayprivacy.core.console import Told, nobody
+from rayprivacy.core.files import Json
 from rayprivacy.corpus.manifest import first_holdout
 from rayprivacy.dpsgd.batches import Document, physical_batches
 from rayprivacy.dpsgd.losses import row_losses
@@ -25,9 +24,9 @@ WHY = "measured on private held-out text"
 NOBODY = {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
 
 
-def heldout_rows(run: Run[Any]) -> list[dict[str, Any]]:
+def heldout_rows(run: Run[Any]) -> list[Json]:
     """The rows of at most `evaluation.users` held-out users."""
-    rows: list[dict[str, Any]] = first_holdout(run.private("shards"), run.recipe.evaluation.users).to_pylist()
+    rows: list[Json] = first_holdout(run.private("shards"), run.recipe.evaluation.users).to_pylist()
     return rows
 
 
@@ -44,12 +43,8 @@ def total_loss(run: Run[Any], model: Any, end: int, documents: Sequence[Document
 
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
-    run: Run[Any],
-    backbone: Backbone,
-    reading: Reading,
-    models: dict[str, Any],
-    told: Told = nobody,
-) -> dict[str, Any]:
+    run: Run[Any], backbone: Backbone, reading: Reading, models: Mapping[str, Any], told: Told = nobody
+) -> Json:
     """Perplexity of each model behind the control codes, and how long the texts are before and after cutting."""
     rows = heldout_rows(run)
     if not rows:

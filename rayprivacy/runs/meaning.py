@@ -29,15 +29,10 @@ _LIST = 16  # hex digits by which people tell lists apart
 
 @dataclass(frozen=True)
 class Key:
-    """What a key of `corpus` or `privacy` has to do with who or what is protected.
+    """What a key of `corpus` or `privacy` has to do with who or what is protected."""
 
-    Attributes:
-        units: the units whose meaning it changes; none for a key that changes no meaning.
-        why: why not, or how the account knows of it.
-    """
-
-    units: tuple[PrivacyUnit, ...] = ()
-    why: str = ""
+    units: tuple[PrivacyUnit, ...] = ()  # whose meaning it changes; none for a key that changes no meaning
+    why: str = ""  # why not, or how the account knows of it
 
 
 EVERY = (USER, RECORD, PHRASE)
@@ -86,15 +81,11 @@ def column_named(name: str) -> str:
 
 def _named(recipe: Recipe, key: str) -> list[str]:
     if key == "corpus.phrases":
-        return [f"list {_digest(recipe)}"]
+        secret = load_or_create_key(Path(recipe.privacy.key).absolute())
+        return [f"list {PhraseFile.of(str(recipe.corpus.phrases), secret).digest[:_LIST]}"]
     value: Any = recipe
     for part in key.split("."):
         value = getattr(value, part)
     if value is None:
         return ["no user"]  # every row is its own author's
     return [column_named(value)] if isinstance(value, str) else sorted(map(column_named, value))
-
-
-def _digest(recipe: Recipe) -> str:
-    key = load_or_create_key(Path(recipe.privacy.key).absolute())
-    return PhraseFile.of(str(recipe.corpus.phrases), key).digest[:_LIST]

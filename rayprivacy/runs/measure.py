@@ -1,4 +1,4 @@
-"""The comparison of a run's released text with its private text, as `rayprivacy evaluate` makes it of files.
+"""The comparison of a run's released with its private text, as `rayprivacy evaluate` makes it of files.
 
     private shards    -> at most `evaluation.compare` training texts -+
     held-out users    -> as many of their texts at most --------------+-> evaluation.json, evaluation.md (internal)
@@ -11,19 +11,17 @@ and the run still succeeds.
 The figures read private text without noise: no certificate covers them, they go into these two files (mode 0600) and
 into the internal report alone, and a search writes none. Which texts are drawn depends on a public seed and on how many
 there are; files are read batch by batch, so that memory holds the drawn texts and not the corpus.
-
-A random sample of the rows of Parquet files, by a public seed; reads one batch at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import CorpusError, RayPrivacyError
+from rayprivacy.core.files import Json
 from rayprivacy.core.private import Seal
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import part_paths, read_manifest
@@ -36,8 +34,12 @@ from rayprivacy.runs.directory import R, Run
 from rayprivacy.runs.method import Card
 from rayprivacy.runs.plan import COMPARISON, GROUPS, GROUPS_MEASURED
 
+STAGE = COMPARISON
+SKIPPED = "left out: too few texts"
+NO_CLASSIFIER = "the labels have nothing to learn on one side, so there is no classifier"
 BATCH_ROWS = 8192  # in memory at a time
 _SEED = 0
+_SEAL = Seal(RayPrivacyError, "everything else of the run is there; report it, with the sizes and the settings")
 
 
 def drawn_rows(files: Sequence[Path], most: int, columns: list[str]) -> pa.Table:
@@ -68,18 +70,11 @@ def _within(places: Indexes, first: int, size: int) -> Indexes:
     return np.asarray(places[(places >= first) & (places < first + size)] - first)
 
 
-STAGE = COMPARISON
-SKIPPED = "left out: too few texts"
-NO_CLASSIFIER = "the labels have nothing to learn on one side, so there is no classifier"
-_SEAL = Seal(RayPrivacyError, "everything else of the run is there; report it, with the sizes and the settings")
-
-
 def compare_with_private(run: Run[R], card: Card, backbone: Backbone | None, codes: Codes | None = None) -> None:
     """Write `evaluation.json` and `evaluation.md` into a run whose released text is there.
 
-    Does nothing where `evaluation.compare` is 0. Killed, it is repeated.
-
-    Without a backbone the perplexity of the texts is left out; with codes a classifier learns their first label.
+    Does nothing where `evaluation.compare` is 0. Killed, it is repeated. Without a backbone the perplexity of the texts
+    is left out; with codes a classifier learns their first label.
     """
     if not run.recipe.evaluation.compare:
         return
@@ -93,7 +88,7 @@ def compare_with_private(run: Run[R], card: Card, backbone: Backbone | None, cod
 
 
 @_SEAL.around("the comparison with private text")
-def _compared(run: Run[R], texts: Path, backbone: Backbone | None, codes: Codes | None) -> dict[str, Any] | None:
+def _compared(run: Run[R], texts: Path, backbone: Backbone | None, codes: Codes | None) -> Json | None:
     """The figures; None where training texts or synthetic texts are too few."""
     from rayprivacy.evaluation.evaluate import evaluate  # of the extra `eval`, which other runs do without
 
@@ -110,12 +105,12 @@ def _compared(run: Run[R], texts: Path, backbone: Backbone | None, codes: Codes 
     control = heldout if len(heldout) >= LEAST_TEXTS else None
     opened = {run.recipe.model.base: backbone} if backbone else {}
     given = {"label": label, "base": next(iter(opened), None), "max_texts": most, "seed": _SEED}
-    config, say = EvaluationConfig.parse(given), _counter(run)
+    config, report = EvaluationConfig.parse(given), _counter(run)
     try:
-        return evaluate(real, synthetic, control, config, say, opened)
+        return evaluate(real, synthetic, control, config, report, opened)
     except CorpusError:
         plain = config.model_copy(update={"label": None})
-        found = evaluate(real, synthetic, control, plain, say, opened)
+        found = evaluate(real, synthetic, control, plain, report, opened)
         return found | {"notes": [*found["notes"], NO_CLASSIFIER]}
 
 
@@ -123,11 +118,11 @@ def _counter(run: Run[R]) -> Callable[[str], None]:
     """Counts the groups of figures as they begin; each once, whether the labels could be used or not."""
     begun: set[str] = set()
 
-    def say(group: str) -> None:
+    def report(group: str) -> None:
         begun.add(group)
         run.meter.count(GROUPS_MEASURED, min(len(begun), GROUPS) - 1, GROUPS)
 
-    return say
+    return report
 
 
 def _texts(files: Sequence[Path], most: int, columns: Mapping[str, str], codes: Codes | None) -> Texts:

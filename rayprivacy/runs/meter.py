@@ -1,34 +1,28 @@
 """How far a stage of a run has come: done, of how many, and the time left, said while the stage goes on.
 
-On a terminal it is a bar. Elsewhere (a pipe, the log of a job) it is a line after FIRST_SECONDS and another one every
-EVERY_SECONDS:
+On a terminal a stage is a bar. Elsewhere (a pipe, the log of a job) it is a line after FIRST_SECONDS and another one
+every EVERY_SECONDS; `run.log` gets the same figures:
 
     teachers: 150 of 1,000 teachers trained, 2 min 10 s left
     corpus by user: 1 min 20 s so far
 
-`run.log` gets the same figures. A job's log has many readers, so these are public: the name of a stage, a count that
-the plan names with its total (`Stage.work`, which `ProgressGauges` watches over), and seconds. Running time is not
-protected.
+A log has many readers: all of this is public, as `progress` says.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from rayprivacy.core.console import repeating
+from rayprivacy.core.files import Json
 
 FIRST_SECONDS, EVERY_SECONDS = 20.0, 30.0
-
-
 LOOK_SECONDS = 0.5  # between two looks at the clock, and two pictures of a bar
-
-
-Log = Callable[[str, dict[str, Any]], None]
+Log = Callable[[str, Json], None]
 
 
 @dataclass
@@ -47,13 +41,7 @@ class Meter:
     """Says how far the stages of one run have come."""
 
     def __init__(self, console: Console, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is said before a stage begins.
-
-        Args:
-            console: where lines or bars appear.
-            log: told the name of the stage and the figures of each line (see `figures`).
-            clock: seconds.
-        """
+        """Lines or bars appear on a console; the log gets the name of the stage and the `figures` of each line."""
         self._console, self._log, self._clock = console, log, clock
         self._name, self._began, self._next = "", 0.0, 0.0
         self._counts: dict[str, _Count] = {}
@@ -73,13 +61,7 @@ class Meter:
                 yield
 
     def count(self, what: str, done: int, total: int) -> None:
-        """Take a count of the stage that goes on.
-
-        Args:
-            what: a count of the plan.
-            done: pieces that are finished.
-            total: of how many.
-        """
+        """Take a count of the plan, for the stage that goes on."""
         now, count = self._clock(), self._counts.get(what)
         if count is None or done < count.done:  # workers died, and do some of it again
             self._counts[what], self._last = _Count(what, total, now, done, now, done), what
@@ -87,11 +69,7 @@ class Meter:
             count.changed, count.done, self._last = now, done, what
 
     def look(self, show: Callable[[bool], None]) -> None:
-        """Look at the clock, and have the stage shown.
-
-        Args:
-            show: told whether it is time for a line.
-        """
+        """Look at the clock, and show the stage: the argument of `show` is whether it is time for a line."""
         due = self._clock() >= self._next
         if due:
             self._next += EVERY_SECONDS
@@ -99,7 +77,7 @@ class Meter:
         show(due)
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         """`what`, `done`, `total` and, once it can be told, `left_s`; or `so_far_s` where nothing is counted."""
         now, count = self._clock(), self._counts.get(self._last)
         if count is None:

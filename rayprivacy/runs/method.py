@@ -3,15 +3,14 @@
 The parts that need torch or Ray are named, not imported, so that `plan`, `schema` and the command line stay quick. A
 package of somebody else's registers its method by the entry point `rayprivacy.methods` (see `methods.registry`).
 
-Charts and tables that a method adds to the report of a run: plain numbers, drawn by the page that shows them.
-
-Each is internal, and so on no page that is made to be shared, unless the method says that it is not.
+What a method adds to the report of a run (`Chart`, `Table`) is internal, and so on no page that is made to be shared,
+unless the method says that it is not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import check_by_place
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
     from rayprivacy.dpsgd.units import Reading
     from rayprivacy.generation.codes import Codes
     from rayprivacy.runs.context import RunContext
+
+
+T = TypeVar("T")
+SYNTHETIC = "synthetic.parquet"
+LANGUAGE_MODEL = "AutoModelForCausalLM"
+BASE = {"base": "Base model"}
+PRETRAINED = {"pretrained": "Base model after pretraining"}
 
 
 @dataclass(frozen=True)
@@ -61,17 +67,11 @@ class Table:
     internal: bool = True
 
 
-def exhibits_json(exhibits: Sequence[Chart | Table]) -> dict[str, Any]:
+def exhibits_json(exhibits: Sequence[Chart | Table]) -> Mapping[str, object]:
     """Charts and tables as JSON values, for metrics.json."""
     charts = [asdict(each) for each in exhibits if isinstance(each, Chart)]
     tables = [asdict(each) for each in exhibits if isinstance(each, Table)]
     return {"charts": charts, "tables": tables}
-
-
-SYNTHETIC = "synthetic.parquet"
-LANGUAGE_MODEL = "AutoModelForCausalLM"
-BASE = {"base": "Base model"}
-PRETRAINED = {"pretrained": "Base model after pretraining"}
 
 
 @dataclass(frozen=True)
@@ -167,55 +167,39 @@ class Method:
         return str(self.recipe.model_fields["method"].default)
 
     def planned(self, recipe: Recipe) -> Plan:
-        """The plan of a recipe.
-
-        Raises:
-            ConfigError: the recipe cannot be run: no noise is enough for its budget, say.
-        """
-        plan: Plan = _loaded(self.plan)(recipe)
-        _require_stages(recipe, plan)
+        """The plan of a recipe; ConfigError where it cannot be run: no noise is enough for its budget, say."""
+        plan = _loaded(self.plan)(recipe)
+        stages = [CORPUS, *(stage.name for stage in plan.stages)]
+        for needs in recipe.resources.stages:
+            if needs.stage not in stages:
+                raise ConfigError(
+                    f"resources.stages names '{needs.stage}', and the run has no such stage: {', '.join(stages)}."
+                )
         if plan.protection.is_word_for_word:
             check_by_place(recipe.sharded_corpus, plan.protection.unit)
         return plan
 
     def check_inputs(self, recipe: Recipe) -> None:
-        """Refuse private inputs that cannot be used.
-
-        Raises:
-            ConfigError: names the key of the input; never quotes it.
-        """
+        """Refuse private inputs that cannot be used; ConfigError names the key of the input, and never quotes it."""
         if self.check is not None:
             _loaded(self.check)(recipe)
 
     def reads(self, recipe: Recipe) -> "Reading":
         """How a run of the recipe reads a private row."""
-        reading: Reading = _loaded(self.reading)(recipe)
-        return reading
+        return _loaded(self.reading)(recipe)
 
     def reads_beside(self, recipe: Recipe) -> "Mapping[str, Reading]":
         """How a run of the recipe reads a private row for its further models, by their folder."""
-        found: Mapping[str, Reading] = _loaded(self.beside)(recipe) if self.beside is not None else {}
-        return found
+        return _loaded(self.beside)(recipe) if self.beside is not None else {}
 
     def execute(self, context: "RunContext[Any]") -> Output | None:
         """Run the algorithm."""
-        output: Output | None = _loaded(self.run)(context)
-        return output
+        return _loaded(self.run)(context)
 
 
-def _require_stages(recipe: Recipe, plan: Plan) -> None:
-    """Refuse resources for a stage that there is not."""
-    stages = [CORPUS, *(stage.name for stage in plan.stages)]
-    for needs in recipe.resources.stages:
-        if needs.stage not in stages:
-            raise ConfigError(
-                f"resources.stages names '{needs.stage}', and the run has no such stage: {', '.join(stages)}."
-            )
-
-
-def _loaded(function: Callable[..., Any] | str) -> Callable[..., Any]:
+def _loaded(function: Callable[..., T] | str) -> Callable[..., T]:
     if not isinstance(function, str):
         return function
     module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
+    found: Callable[..., T] = getattr(import_module(module), name)
     return found

@@ -19,21 +19,13 @@ _INTERNAL = {EVALUATION: "evaluation (internal)", COMPARISON: "comparison (inter
 
 @dataclass(frozen=True)
 class Outline:
-    """A recipe and its plan; prints as a table.
-
-    Attributes:
-        recipe: the resolved recipe.
-        plan: of its method.
-        measured: whether figures are measured on held-out users after the run.
-        estimate: how long the stages may take; None leaves times out.
-        advice: what the measured frontier suggests; None leaves it out.
-    """
+    """A recipe and its plan; prints as a table, with times and advice where they are given."""
 
     recipe: Recipe
     plan: Plan
-    measured: bool = True
+    measured: bool = True  # whether figures are measured on held-out users after the run
     estimate: Estimate | None = None
-    advice: str | None = None
+    advice: str | None = None  # what the measured frontier suggests
 
     @property
     def rule(self) -> Rule:
@@ -77,9 +69,12 @@ class Outline:
 
     def show(self, console: Console) -> None:
         """Print the table and the notes."""
-        title = f"{self.recipe.method}: release {_named(self.recipe)}"
-        times = () if self.estimate is None else (f"time, {_nodes(self.estimate.nodes)}",)
-        table = WholeTable("stage", "reads", "cost", *times, title=title)
+        # Nothing that the release id depends on may be left to the machines.
+        undecided = self.recipe.model.dtype == AUTO
+        release = "decided with model.dtype when it runs" if undecided else self.recipe.release_id
+        nodes = self.estimate.nodes if self.estimate else 0
+        times = (f"time, {'this machine' if nodes == 1 else f'{nodes} such machines'}",) if nodes else ()
+        table = WholeTable("stage", "reads", "cost", *times, title=f"{self.recipe.method}: release {release}")
         for row in self.rows():
             table.add_row(*row)
         console.print(table)
@@ -98,11 +93,6 @@ class Outline:
         with console.capture() as captured:
             self.show(console)
         return captured.get()
-
-
-def _named(recipe: Recipe) -> str:
-    """The release id, where nothing that it depends on is left to the machines."""
-    return "decided with model.dtype when it runs" if recipe.model.dtype == AUTO else recipe.release_id
 
 
 def _time(estimate: Estimate, stage: str) -> str:
@@ -125,10 +115,6 @@ def rough(seconds: float) -> str:
             count = seconds / size
             return f"{count:.1f} {unit}" if count < 10 else f"{count:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _nodes(count: int) -> str:
-    return "this machine" if count == 1 else f"{count} such machines"
 
 
 def _about(estimate: Estimate) -> str:

@@ -3,13 +3,10 @@
 A method describes itself by its plan, before any data is touched. The account is opened with the plan's events, a
 search prices a trial by them, the certificate shows epsilon by stage, and gauges count the work that stages announce.
 
-How much a stage computes: floating-point operations of one of a few kernels, from public numbers alone.
-
-A plan declares it for its stages (`Stage.efforts`), and `rayprivacy plan` estimates from it how long they will take
-(`runs.estimate`); nothing else depends on it. How many users a corpus has is private, so work that grows with them is
-declared for each user, and multiplied by a public guess (`Plan.users`).
-
-The stage that compares released with private text after a run; it is the same for all methods.
+How much a stage computes (`Stage.efforts`: floating-point operations of one of a few kernels) is declared from public
+numbers alone, and `rayprivacy plan` estimates from it how long a run will take (`runs.estimate`); nothing else depends
+on it. How many users a corpus has is private, so work that grows with them is declared for each user, and multiplied by
+a public guess (`Plan.users`).
 """
 
 import math
@@ -32,6 +29,12 @@ from rayprivacy.runs.recipe import Recipe
 # float32: sampling by ONNX Runtime, one large product, and many small ones.
 Kernel = Literal["encode", "decode", "train", "sample", "product", "batched"]
 SHARED, MOST_THREADS = 0.7, 16  # of a core that each further thread of one process adds, and threads that add something
+PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
+TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
+CORPUS, EVALUATION = "corpus", "evaluation"  # stages that every run has
+COMPARISON = "comparison with private text"  # of a run that is compared
+GROUPS_MEASURED, GROUPS = "groups_measured", 4  # embeddings, fidelity, words, memorisation
+SIDES, TEXT_TOKENS = 3, 32  # training, held-out and synthetic texts, and tokens of each text
 FULL = 0.5  # how long a private text is taken to be, of the tokens that a recipe keeps of it
 
 
@@ -64,15 +67,8 @@ UNKNOWN = Effort("product", math.nan)
 
 
 def sampling_kernel(engine: str) -> Kernel:
-    """The kernel whose speed an engine's sampling has. For `auto`, assume that an installed fast engine can convert the
-    model.
-    """
+    """The kernel whose speed an engine's sampling has; `auto` is taken for an installed fast one that has the model."""
     return "sample" if engine == ONNX or (engine == "auto" and has_onnx()) else "decode"
-
-
-PARTS_SHARDED, STEPS_DONE = "parts_sharded", "steps_done"  # counts of more than one method
-TEXTS_WRITTEN, MODELS_MEASURED = "texts_written", "models_measured"
-CORPUS, EVALUATION = "corpus", "evaluation"  # stages that every run has
 
 
 @dataclass(frozen=True)
@@ -121,19 +117,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class SecondAccount:
-    """A central account that pays for the chunked stage of a run besides, for a guarantee of its own.
+    """A central account that pays for the chunked stage of a run besides, for a guarantee of its own."""
 
-    Attributes:
-        account: its name; ledger, corpus and composition are those of the run.
-        budget: its cap, if it is opened by this run.
-        protection: what it pays for.
-        event: what all chunks cost it.
-    """
-
-    account: str
-    budget: Budget
+    account: str  # ledger, corpus and composition are those of the run
+    budget: Budget  # its cap, if it is opened by this run
     protection: Protection
-    event: DpEvent
+    event: DpEvent  # what all chunks cost it
 
 
 class Block:
@@ -161,11 +150,7 @@ class Block:
         return {}
 
     def check(self, recipe: Any) -> None:
-        """Refuse inputs that cannot be used, before there is an account.
-
-        Raises:
-            ConfigError: names the key of the input; never quotes what is private.
-        """
+        """Refuse inputs that cannot be used, before there is an account; ConfigError names the key, quotes nothing."""
 
 
 @dataclass(frozen=True)
@@ -215,13 +200,9 @@ class Plan:
 
         Args:
             recipe: the recipe.
-            blocks: those that are calibrated find their noise beside the charges of all others.
+            blocks: the calibrated one finds its noise beside the charges of all others; ValueError for two of them.
             says: the method's own assumptions. Those of the unit, of the blocks and on timing are added.
             facts: further fields of the plan; they go before those of the blocks.
-
-        Raises:
-            ConfigError: no noise is enough for the budget.
-            ValueError: more than one block is calibrated.
         """
         if sum(block.calibrated for block in blocks) > 1:
             raise ValueError("two blocks are calibrated, and each would take all that the others leave: make them one")
@@ -235,11 +216,7 @@ class Plan:
         return cls(stages=stages, assumptions=in_order(said), blocks=fitted, **(found | facts))
 
     def check(self, recipe: Any) -> None:
-        """Refuse what a block cannot use.
-
-        Raises:
-            ConfigError: names the key.
-        """
+        """Refuse what a block cannot use."""
         for block in self.blocks:
             block.check(recipe)
 
@@ -281,11 +258,7 @@ class Plan:
         return next((stage for stage in reversed(self.charged) if stage.chunked), None)
 
     def stage(self, name: str) -> Stage:
-        """The stage of this name.
-
-        Raises:
-            KeyError: the plan has none.
-        """
+        """The stage of this name, or KeyError."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -321,11 +294,6 @@ def composed(events: Sequence[DpEvent]) -> DpEvent:
                 counted.append((leaf, times))
     parts = [SelfComposedDpEvent(leaf, times) for leaf, times in counted]
     return parts[0] if len(parts) == 1 else ComposedDpEvent(parts)
-
-
-COMPARISON = "comparison with private text"
-GROUPS_MEASURED, GROUPS = "groups_measured", 4  # embeddings, fidelity, words, memorisation
-SIDES, TEXT_TOKENS = 3, 32  # training, held-out and synthetic texts, and tokens of each text
 
 
 def all_stages(plan: Plan, recipe: Recipe, measured: bool = True) -> tuple[Stage, ...]:

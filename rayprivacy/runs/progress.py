@@ -1,4 +1,10 @@
-"""Gauges for Prometheus that show how far a run has come.
+"""How far a run has come: gauges for Prometheus (what console and log say of it is in `meter`).
+
+All of it is public: names of stages, counts that the plan names with their totals (`Stage.work`: part files, stacks,
+teachers, queries, steps), and seconds. Running time is not protected. Part files are counted at the end of their stage,
+all at once: an empty part creates no Ray task, so a live counter would reveal how many parts hold users. Tokens per
+second are steps per second times expected_batch times max_tokens: a nominal figure, since how many users a step samples
+and how many tokens it reads are private.
 
 Ray's metrics agent exports them as
 
@@ -6,16 +12,9 @@ Ray's metrics agent exports them as
     ray_rayprivacy_progress_total{release, what}    of how much
     ray_rayprivacy_rate{release, what}              how fast, for DP-SGD
 
-Everybody who may open a dashboard sees them, so they hold public numbers alone. What is counted, and up to which total,
-stands in the plan (`Stage.work`): part files, stacks, teachers, queries, steps. Part files are counted at the end of
-their stage, all at once: an empty part creates no Ray task, so a live counter would reveal how many parts hold users.
-Steps per second is wall time, and tokens per second is that times expected_batch times max_tokens: a nominal figure,
-since how many users a step samples and how many tokens it reads are private. Running time itself is not protected. The
-only tags are the release id, which is a digest of the public recipe, and what is counted.
-
-The driver sets them at the boundaries of stages and as pieces of work finish, and a thread sets them again: Ray drops a
-gauge that was not set for 20 seconds, so the figures of a run are gone soon after it. Ray must be started; when metrics
-fail, the run goes on without them.
+The only tags are the release id, which is a digest of the public recipe, and what is counted. A thread sets the gauges
+again and again: Ray drops one that was not set for 20 seconds, so the figures of a run are gone soon after it. When
+metrics fail, the run goes on without them.
 """
 
 import time
@@ -57,10 +56,9 @@ class ProgressGauges:
         shown: bool = True,
         tell: Tell = lambda what, done, total: None,
     ) -> None:
-        """Nothing is exported before the first figure.
+        """Nothing is exported where `shown` is false: a trial of a selection must not be seen.
 
-        Totals are public numbers. Nothing is exported where `shown` is false: a trial of a selection must not be seen.
-        The run's own console and log hear of each count by `tell`.
+        Totals are public. The run's own console and log hear of each count by `tell`.
         """
         self._release, self._totals, self._clock, self._shown = release, dict(totals), clock, shown
         self._gauges: dict[str, Gauge] = {}
@@ -75,25 +73,23 @@ class ProgressGauges:
         self._tell(what, done, total)
 
     def steps(self, nominal_tokens: float, total: int | None = None) -> Callable[[int], None]:
-        """A function to report now and then how many steps of DP-SGD are done.
+        """A function to report now and then how many steps of DP-SGD are done; rates are 0 when all are.
 
-        Told that all are done, it sets the rates to 0: nothing runs any more.
-
-        Rates are of steps of `nominal_tokens`; without `total` the plan says how many steps there are.
+        Without `total` the plan says how many steps there are.
         """
         pace, known = _Pace(), self._totals[STEPS_DONE]
 
-        def told(done: int) -> None:
+        def report(done: int) -> None:
             self._totals[STEPS_DONE] = total or known
             rate = pace.after(done, self._clock()) if done < self._totals[STEPS_DONE] else 0.0
             self.show(STEPS_DONE, done)
             self._set("rate", "steps_per_second", rate)
             self._set("rate", "tokens_per_second", rate * nominal_tokens)
 
-        return told
+        return report
 
     def close(self) -> None:
-        """Export nothing more; the run's console and log are told on."""
+        """Export nothing more; console and log go on."""
         self._shown = False
 
     def repeat(self) -> None:
@@ -109,7 +105,8 @@ class ProgressGauges:
         if not self._shown:
             return
         with suppress(Exception):  # no gauge is worth a run
-            self._gauges = self._gauges or {name: _gauge(name) for name in _GAUGES}
+            if not self._gauges:
+                self._gauges = {name: Gauge(f"rayprivacy_{name}", text, _TAGS) for name, text in _GAUGES.items()}
             self._gauges[gauge].set(float(value), tags={"release": self._release, "what": what})
 
 
@@ -144,7 +141,3 @@ class _Pace:
             self._looks.popleft()
         began, before = self._looks[0] if self._looks else (now, done)
         return (done - before) / (now - began) if now > began else 0.0
-
-
-def _gauge(name: str) -> Gauge:
-    return Gauge(f"rayprivacy_{name}", _GAUGES[name], _TAGS)

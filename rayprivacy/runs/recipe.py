@@ -1,20 +1,14 @@
-"""The base class of recipes: corpus, budget, base model, what is measured, and the release id.
+"""Recipes: corpus, budget, base model, what is measured, and the release id.
 
 The part of a recipe that decides what is released is digested into the release id. Settings of performance
 (`resources`), of post-processing (`generation`, `evaluation`) and of bookkeeping (ledger URL, account, key file) are
 left out of it, so changing them re-serves the stored release for nothing.
 
-What is declared public must be no private text: each field marked so is compared with every private place.
-
-Whoever writes a recipe says what is public, and nobody can check that. What can be checked is the slip by which one
-place is named twice: a search on "public" text, say, that would read the private corpus for nothing. Places are
-compared as what they are (links, mounts and other spellings lead to the same file), and nothing in them is read. So a
-private file that was copied elsewhere passes.
-
-A recipe run elsewhere: on another corpus, with a ledger, a key and caches of its own.
-
-Shadow models of an audit and trials on public text are such runs. Nothing of the private side may be left in the copy:
-neither the corpus nor a path to a cache that was made from it.
+The author of a recipe says what is public, and that cannot be checked. What can be checked is the slip by which one
+place is named twice: a search on "public" text, say, that would read the private corpus for nothing. So each field that
+is marked public is compared with every private place (`require_public`). Places are compared as what they are (links,
+mounts and other spellings lead to the same file), and nothing in them is read: a private file that was copied elsewhere
+passes.
 """
 
 import os
@@ -30,6 +24,7 @@ from sqlalchemy.exc import ArgumentError
 from rayprivacy.auditing.settings import AuditConfig
 from rayprivacy.core.config import PRIVATE_SIDE, PUBLIC_SIDE, Config, PathKind, path_keys, path_values
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import Json
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.core.uris import has_credentials, is_uri, shown, sounds_secret
@@ -149,16 +144,9 @@ def _of_a_run(place: Path) -> bool:
     )
 
 
-FREE: Mapping[str, Any] = {
-    "generation": True,
-    "evaluation": True,
-    "resources": True,
-    "audit": {"users": True, "shadows": True},
-}
-
-
 LOCAL = "local"  # an address: Ray is started here
-_OPTIONAL = ("audit", "generation", "match", "parser", "pretrain")
+_UNATTACKED = {"users": True, "shadows": True}  # canaries change the release, the attacks on it do not
+FREE: Mapping[str, Any] = {"generation": True, "evaluation": True, "resources": True, "audit": _UNATTACKED}
 _PLACES = ("privacy", "resources")  # blocks whose paths are no part of a release
 
 
@@ -248,15 +236,11 @@ class Recipe(Config):
         return self.corpus
 
     @model_validator(mode="after")
-    def _can_be_audited(self) -> "Recipe":
+    def _corpus_fits(self) -> "Recipe":
         if self.audit and self.privacy.unit is PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and the attacks of 'audit' ask who took part: remove 'audit'")
         if self.audit and self.corpus.holdout == 0:
             raise ValueError("corpus.holdout is 0, and 'audit' compares training users with others: set e.g. 0.1")
-        return self
-
-    @model_validator(mode="after")
-    def _knows_users(self) -> "Recipe":
         if self.corpus.user is None and self.needs_users:
             raise ValueError("corpus.user is null, and the method protects users or their records: name the column")
         return self
@@ -275,16 +259,12 @@ class Recipe(Config):
         return self
 
     @model_validator(mode="after")
-    def _no_credentials(self) -> "Recipe":
+    def _places_fit(self) -> "Recipe":
         for key, source in path_values(self, PathKind.CORPUS, PathKind.PUBLIC_CORPUS):
             if has_credentials(source):
                 raise ValueError(
                     f"{key} is a URI with credentials in it: give them by the environment, or by the machine's role"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _public_is_not_private(self) -> "Recipe":
         require_public(self, path_values(self, *PRIVATE_SIDE))
         return self
 
@@ -318,7 +298,7 @@ class Recipe(Config):
     def _named(self, free: Mapping[str, Any]) -> str:
         return f"{self.method}-{digest_json(self._named_by(free))[:16]}"
 
-    def _named_by(self, free: Mapping[str, Any]) -> dict[str, Any]:
+    def _named_by(self, free: Mapping[str, Any]) -> Json:
         """All that names the release, as JSON values."""
         shape = self.model_dump(mode="json", exclude=dict(free))
         shape["privacy"] = self.privacy.model_dump(mode="json", include={"unit", "epsilon", "delta"})
@@ -327,10 +307,12 @@ class Recipe(Config):
 
 def elsewhere(
     data: Mapping[str, Any], kind: type[Recipe], corpus: CorpusConfig, *, ledger: Path, key: Path, account: str
-) -> dict[str, Any]:
-    """The keys of a recipe that is run elsewhere.
+) -> Json:
+    """The keys of a recipe that is run on another corpus, with a ledger and a key of its own.
 
-    The block of the corpus is replaced, private paths are forgotten, and the audit is left out.
+    Nothing of the private side may be left, neither the corpus nor a path to a cache that was made from it: the block
+    of the corpus is replaced, private paths are forgotten, and the audit is left out. Shadow models of an audit and
+    trials on public text are such runs.
     """
     copy = {name: dict(block) if isinstance(block, Mapping) else block for name, block in data.items()}
     copy.pop("audit", None)
@@ -338,15 +320,11 @@ def elsewhere(
         _forget(copy, path.split("."))
     copy["corpus"] = corpus.model_dump(mode="json")
     shared = {name: value for name, value in copy.get("privacy", {}).items() if name != "corpus"}  # of other accounts
-    copy["privacy"] = shared | {
-        "ledger": f"sqlite:///{ledger}",
-        "key": str(key),
-        "account": account,
-    }
+    copy["privacy"] = shared | {"ledger": f"sqlite:///{ledger}", "key": str(key), "account": account}
     return copy
 
 
-def _forget(data: dict[str, Any], path: list[str]) -> None:
+def _forget(data: Json, path: list[str]) -> None:
     """Take a key out, so that its default holds; blocks on the way are copied first."""
     *blocks, name = path
     for block in blocks:

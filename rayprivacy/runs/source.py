@@ -5,10 +5,8 @@ it, as it does not for a path; the shards, and with them the input digest of eve
 """
 
 import shutil
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ConfigError, CorpusError
@@ -29,11 +27,7 @@ _SEAL = Seal(CorpusError, "report it, with the schema of the dataset")  # errors
 
 
 def corpus_of(run: Run[R]) -> CorpusConfig:
-    """The corpus of a run, with the place where its rows are.
-
-    Raises:
-        ConfigError: it is a dataset, and none was handed over.
-    """
+    """The corpus of a run, with the place where its rows are; ConfigError for a dataset that was not handed over."""
     corpus = run.recipe.sharded_corpus
     if corpus.source != DATASET:
         return corpus
@@ -50,17 +44,9 @@ def corpus_of(run: Run[R]) -> CorpusConfig:
 def write_dataset(run: Run[R], dataset: "Dataset", key: Key) -> None:
     """Write a dataset to the private side of a run, or find it there.
 
-    Its rows are named by a keyed digest that does not depend on their order, which Ray does not keep. A dataset with
-    other rows replaces the one that is there: it is another corpus, as a changed file is.
-
-    Args:
-        run: whose recipe says `corpus.source: dataset`.
-        dataset: only the columns of the recipe are read and kept.
-        key: the run's secret.
-
-    Raises:
-        ConfigError: the recipe names another source.
-        CorpusError: a column of the recipe is missing.
+    Only the columns of the recipe are read and kept. Rows are named by a keyed digest that does not depend on their
+    order, which Ray does not keep. A dataset with other rows replaces the one that is there: it is another corpus, as a
+    changed file is.
     """
     corpus, folder = run.recipe.corpus, run.private(_FOLDER)
     if corpus.source != DATASET:
@@ -73,22 +59,15 @@ def write_dataset(run: Run[R], dataset: "Dataset", key: Key) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     private_directory(scratch)
     digest = 0
-    for number, rows in enumerate(_batches(dataset, corpus.columns)):
+    batches: Any = dataset.iter_batches(batch_size=_ROWS, batch_format="pyarrow")  # Ray's types do not know the format
+    for number, batch in enumerate(batches):
+        rows = batch.select(corpus.columns)
         pq.write_table(rows, scratch / f"{number:06d}.parquet", compression="zstd")
-        digest += sum(_number(key, row) for row in rows.to_pylist())
+        named = (key.digest("dataset-row", *(repr(value) for value in row.values())) for row in rows.to_pylist())
+        digest += sum(int(name, 16) for name in named)
     stamp = f"{digest % 2**256:064x}\n"
     if not ((folder / _STAMP).exists() and (folder / _STAMP).read_text() == stamp):
         write_atomic(scratch / _STAMP, stamp.encode())
         shutil.rmtree(folder, ignore_errors=True)
         scratch.rename(folder)
     shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _batches(dataset: "Dataset", columns: list[str]) -> Iterator[pa.Table]:
-    rows: Any  # Ray's types do not know that the format is pyarrow
-    for rows in dataset.iter_batches(batch_size=_ROWS, batch_format="pyarrow"):
-        yield rows.select(columns)
-
-
-def _number(key: Key, row: dict[str, Any]) -> int:
-    return int(key.digest("dataset-row", *(repr(value) for value in row.values())), 16)

@@ -1,9 +1,7 @@
-"""The training of the user's own model as a method: its plan, and its algorithm of one charged stage.
+"""The training of the user's own model as a method: its recipe, its plan, and its algorithm of one charged stage.
 
 dataset -> users -> coins -> clipped gradients of the user's loss                    (private)
 their noisy sums, step by step, charged in chunks before they run -> the model       (released)
-
-The recipe of a training of the user's own model: what decides the release, and nothing else.
 
 A model that was handed over as an object is named by a digest of its weights and its tokenizer; where its copy is saved
 is no part of the release. A loss of the user's own is named by its function and the digest of its source text.
@@ -106,6 +104,7 @@ OWN_LOSS = (
     "nothing between calls."
 )
 LABEL_CHARS = 64  # of a label's value; a longer one is cut, as texts are
+_PRIVATE = (("corpus", "the dataset"), ("users", "one id each"), ("sample", "by keyed coin"), ("gradients", "clipped"))
 CARD = Card(
     citation="DP-SGD (Abadi et al., CCS 2016)",
     sentence="a model was fine-tuned with clipped, noisy gradients of keyed samples of private text.",
@@ -136,11 +135,7 @@ def trainer_method(loss: RowLoss | None, ray_train: RayTrain, save_base: Callabl
 
 
 def plan_training(recipe: TrainerRecipe) -> Plan:
-    """The plan of a training: one charged stage.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
+    """The plan of a training: one charged stage."""
     detail = f"{recipe.training.steps} steps, {recipe.adapter.kind}"
     steps = Steps(STEPS, recipe.training, detail, size_of(recipe.model.base))
     own = (OWN_LOSS.format(unit=recipe.privacy.unit),) if recipe.loss else ()

@@ -14,11 +14,8 @@
     result = trainer.fit()       # result.metrics["certificate"], result.checkpoint
 
 Charges, draws, files and resuming are those of every other run. Losses and norms of gradients are private:
-no metric, callback, log or checkpoint has them.
-
-A model that was handed over as an object: its digest, and the copy from which workers load it.
-
-The copy is public, like every base model, and is saved once into the storage of the run.
+no metric, callback, log or checkpoint has them. A model that was handed over as an object is public, like every base
+model; the copy from which workers load it is saved once into the storage of the run.
 """
 
 import shutil
@@ -34,6 +31,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rayprivacy.blocks.steps import RayTrain
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import Json
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.uris import is_uri
 from rayprivacy.dpsgd.losses import RowLoss
@@ -150,17 +148,19 @@ class DPTorchTrainer:
         self._given = GivenModel.of(model, tokenizer) if isinstance(model, PreTrainedModel) else None
         self._dataset, self._loss = dataset, loss
         self._console = console or Console(stderr=True)
+        workers: Any = scaling.num_workers  # a pair, from least to most, for a number that changes
+        workers = workers[-1] if isinstance(workers, tuple) else workers
         recipe = TrainerRecipe.parse(
             {
                 "seed": seed,
                 "corpus": _keys(corpus),
-                "privacy": _keys(privacy) | _of_ledger(ledger),
+                "privacy": _keys(privacy) | ({"ledger": getattr(ledger, "url", ledger)} if ledger is not None else {}),
                 "model": self._model(model, storage),
                 "weights": self._given.digest if self._given else "",
                 "adapter": _keys(adapter),
                 "training": _keys(training),
                 "loss": name_of_loss(loss) if loss else "",
-                "resources": _keys(engine) | {"workers": _most_workers(scaling), "gpu": scaling.use_gpu},
+                "resources": _keys(engine) | {"workers": workers, "gpu": scaling.use_gpu},
             }
         )
         self.recipe = decided(recipe, stored_recipe(storage / str(run_config.name if run_config else "")))
@@ -170,11 +170,7 @@ class DPTorchTrainer:
         self.path = storage / str(named.name)
 
     def plan(self) -> Outline:
-        """The stage, the noise and the cost; prints as a table.
-
-        Raises:
-            ConfigError: no noise is enough for the budget.
-        """
+        """The stage, the noise and the cost; prints as a table. ConfigError where no noise is enough for the budget."""
         return Outline(self.recipe, plan_training(self.recipe), measured=False)
 
     def fit(self) -> Result:
@@ -192,22 +188,15 @@ class DPTorchTrainer:
         _, certificate = drive(
             method, self.recipe, self.path, dataset=self._dataset, console=self._console, measured=False
         )
-        return Result(
-            metrics={
-                "certificate": certificate,
-                "epsilon": certificate["epsilon"],
-                "release_id": certificate["release_id"],
-            },
-            checkpoint=Checkpoint.from_directory(str(self.path / MODEL)),
-            error=None,
-            path=str(self.path),
-        )
+        figures = {"certificate": certificate, **{name: certificate[name] for name in ("epsilon", "release_id")}}
+        checkpoint = Checkpoint.from_directory(str(self.path / MODEL))
+        return Result(metrics=figures, checkpoint=checkpoint, error=None, path=str(self.path))
 
     def _save_base(self) -> None:
         if self._given:
             self._given.save(self._storage)
 
-    def _model(self, model: Any, storage: Path) -> dict[str, Any]:
+    def _model(self, model: Any, storage: Path) -> Json:
         if self._given:
             dtype = str(self._given.model.dtype).removeprefix("torch.")
             return {"base": str(self._given.folder(storage)), "dtype": dtype}
@@ -221,11 +210,6 @@ class DPTorchTrainer:
         )
 
 
-def _most_workers(scaling: ScalingConfig) -> Any:
-    wanted: Any = scaling.num_workers  # a pair, from least to most, for a number that changes
-    return wanted[-1] if isinstance(wanted, tuple) else wanted
-
-
 def _storage(run_config: RunConfig) -> Path:
     """The folder of all runs, which this process and the workers see."""
     place = str(run_config.storage_path)
@@ -237,12 +221,6 @@ def _storage(run_config: RunConfig) -> Path:
     return Path(place).expanduser().absolute()
 
 
-def _keys(block: Config | Keys | None) -> dict[str, Any]:
+def _keys(block: Config | Keys | None) -> Json:
     # Keys that were not set take the defaults of a trainer, not those of the block.
     return block.model_dump(exclude_unset=True) if isinstance(block, Config) else dict(block or {})
-
-
-def _of_ledger(ledger: str | Ledger | None) -> dict[str, str]:
-    if ledger is None:
-        return {}
-    return {"ledger": ledger if isinstance(ledger, str) else ledger.url}

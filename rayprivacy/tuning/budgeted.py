@@ -24,13 +24,11 @@ Searches of space files run through the same loop (`PricedSearcher`):
 - A trial that the account cannot pay ends the search. A search whose running trials may charge less than
   their price waits for them first.
 
-The charges that a search makes for its trials: one for each run of a trial, started before the trial is.
-
-Privacy argument. A charge pays for one draw of a trial's noise. A trial of the user's own may draw fresh noise whenever
-it runs, so a second run of an equal config is a second release. Hence a trial that came to its end is not run again:
-the ledger stores its last figures, and serves them. A trial that did not (it failed, or the search was killed) stays
-charged, since its noise may have been seen, and its next run is a release of its own, charged anew: `<release>-2`,
-`<release>-3`, ...
+Privacy argument. A charge is made for each run of a trial, and started before the trial is. It pays for one draw of a
+trial's noise. A trial of the user's own may draw fresh noise whenever it runs, so a second run of an equal config is a
+second release. Hence a trial that came to its end is not run again: the ledger stores its last figures, and serves
+them. A trial that did not (it failed, or the search was killed) stays charged, since its noise may have been seen, and
+its next run is a release of its own, charged anew: `<release>-2`, `<release>-3`, ...
 
 A trial is `repeatable` when all of its noise is a function of a secret key and of its config, as it is behind the
 release gate: a second run releases the same once more. It runs again on the charge that it has.
@@ -54,6 +52,7 @@ from ray.tune.utils import merge_dicts
 from sqlalchemy import make_url
 
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, LeaseHeldError
+from rayprivacy.core.files import Json
 from rayprivacy.core.private import digest_bytes, digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.core.uris import sounds_secret
@@ -64,6 +63,10 @@ from rayprivacy.ledger.service import Address
 from rayprivacy.runs.account import whole
 
 Owed = tuple[str, DpEvent]  # a release, and one charge of it
+Price = Callable[[Json], Sequence[DpEvent]]
+MOST_SKIPPED = 200  # in a row
+NO_BUDGET = "the account has too little left for another trial"
+_STATE = ("_running", "_waiting", "_started", "_constants", "_head", "exhausted")
 
 
 def trial_release(name: str, config: Mapping[str, Any]) -> str:
@@ -171,12 +174,6 @@ def _scalar(value: Any) -> Any:
     raise TypeError
 
 
-Price = Callable[[dict[str, Any]], Sequence[DpEvent]]
-MOST_SKIPPED = 200  # in a row
-NO_BUDGET = "the account has too little left for another trial"
-_STATE = ("_running", "_waiting", "_started", "_constants", "_head", "exhausted")
-
-
 @dataclass
 class Candidate:
     """A suggestion that can be run."""
@@ -186,6 +183,11 @@ class Candidate:
     release: str
     bill: Sequence[Owed]  # every charge of the trial, in order
     charge: Charge | None = None  # of this run of the trial, where the searcher makes it
+
+    @property
+    def event(self) -> DpEvent:
+        """The whole bill as one event."""
+        return whole([event for _, event in self.bill])
 
 
 class PricedSearcher(Searcher):
@@ -208,8 +210,7 @@ class PricedSearcher(Searcher):
     def suggest(self, trial_id: str) -> Any:
         """The config of the next trial, None to be asked again later, or FINISHED.
 
-        Raises:
-            ConfigError: none of `MOST_SKIPPED` suggestions in a row could be run.
+        ConfigError where none of MOST_SKIPPED suggestions in a row could be run.
         """
         found = self._waiting or self._next(trial_id)
         if not isinstance(found, Candidate):
@@ -226,12 +227,12 @@ class PricedSearcher(Searcher):
         self.exhausted = NO_BUDGET
         return Searcher.FINISHED
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+    def on_trial_result(self, trial_id: str, result: Json) -> None:
         """Pass a report on."""
         if trial_id in self._running:
             self._inner.on_trial_result(self._running[trial_id].name, result)
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Pass the end of a trial on."""
         ended = self._running.pop(trial_id, None)
         if ended is not None:
@@ -245,7 +246,7 @@ class PricedSearcher(Searcher):
         """Whether the account can pay for the trial."""
         raise NotImplementedError
 
-    def _figures(self, candidate: Candidate) -> dict[str, Any] | None:
+    def _figures(self, candidate: Candidate) -> dict[str, float] | None:
         """The last report of an earlier run of the same trial, which then need not run; None where there is none."""
         return None
 
@@ -330,7 +331,7 @@ class BudgetedSearcher(PricedSearcher):
         self._charges = TrialCharges(account, protection or Protection(), repeatable)
         self._address = _address(ledger, ledger_key) if isinstance(ledger, str) else None
         self._ledger = None if isinstance(ledger, str) else ledger
-        self._constants: dict[str, Any] = {}
+        self._constants: Json = {}
         self._head: str | None = None
         with self._open() as opened:
             check_protection(opened.account(account), self._charges.protection)
@@ -340,7 +341,7 @@ class BudgetedSearcher(PricedSearcher):
         """The wrapped searcher, which Ray Tune saves by itself."""
         return self._inner
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(self, metric: str | None, mode: str | None, config: Json, **spec: Any) -> bool:
         """Pass on metric, mode and space of `tune.Tuner`, and keep the constants of `param_space`."""
         self._constants = config
         accepted = self._inner.set_search_properties(metric, mode, config, **spec)
@@ -352,7 +353,7 @@ class BudgetedSearcher(PricedSearcher):
         """Ask the wrapped searcher whether it limits concurrent trials by itself."""
         return self._inner.set_max_concurrency(max_concurrent)
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Commit the charge of a trial that came to its end, with its figures; what failed stays charged."""
         ended = self._running.get(trial_id)
         if ended and ended.charge and result and not error:
@@ -368,22 +369,18 @@ class BudgetedSearcher(PricedSearcher):
         """Restore the wrapped searcher."""
         self._inner.restore(checkpoint_path)
 
-    def get_state(self) -> dict[str, Any]:
+    def get_state(self) -> Json:
         """What Ray Tune keeps of this searcher beside the wrapped one."""
         return {name: getattr(self, name) for name in _STATE}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with a search; trials that were running run again, and are charged again unless they are repeatable.
-
-        Raises:
-            BudgetRefusedError: the account cannot pay for them.
-        """
+    def set_state(self, state: Json) -> None:
+        """Go on with a search; trials that were running run again, and are charged again unless they are repeatable."""
         self.__dict__.update(state)
         for interrupted in self._running.values():
             if interrupted.charge is not None:
                 self._charge(interrupted)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         return self.__dict__ | {"_ledger": None}
 
     def _candidate(self, name: str, config: Mapping[str, Any]) -> Candidate:
@@ -406,17 +403,14 @@ class BudgetedSearcher(PricedSearcher):
 
     def _charge(self, candidate: Candidate) -> None:
         with self._open() as ledger:
-            candidate.charge = self._charges.begin(ledger, candidate.release, self._whole(candidate))
+            candidate.charge = self._charges.begin(ledger, candidate.release, candidate.event)
 
-    def _figures(self, candidate: Candidate) -> dict[str, Any] | None:
+    def _figures(self, candidate: Candidate) -> dict[str, float] | None:
         first = candidate.release not in self._started
         if self._waits or not candidate.bill or (self._charges.repeatable and first):
             return None
         with self._open() as ledger:
-            return self._charges.figures(ledger, candidate.release, self._whole(candidate))
-
-    def _whole(self, candidate: Candidate) -> DpEvent:
-        return whole([event for _, event in candidate.bill])
+            return self._charges.figures(ledger, candidate.release, candidate.event)
 
     def _reported(self, result: Mapping[str, Any]) -> dict[str, float]:
         metrics = [self._metric] if isinstance(self._metric, str) else self._metric or []

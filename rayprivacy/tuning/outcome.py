@@ -1,23 +1,19 @@
 """What a search leaves: every trial with its spend, the best recipe, and the frontier of utility against epsilon.
 
-The privacy-utility frontier of a search as a picture: every finished trial, and the line of the best ones.
-
-The memory of a search: Optuna's study in a journal file, so that a search that was killed goes on where it stopped.
-
-Trials that were running when it was killed are asked for again first: what they had charged is charged, and is not
-charged again.
+It remembers by Optuna's study in a journal file: one that was killed goes on where it stopped, and asks for the trials
+that were running first. What they had charged is charged, and is not charged again.
 """
 
 import json
-from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import optuna
 import pyarrow as pa
 import pyarrow.parquet as pq
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import Study, StudyDirection
@@ -33,6 +29,9 @@ from rayprivacy.tuning.trainable import EPSILON, UTILITY
 from rayprivacy.tuning.trials import Trials, Values
 
 Point = tuple[float, float, bool]  # epsilon, utility, whether it is the best
+State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
+_NAME = "search"
+_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
 
 def frontier(points: Sequence[Point], mode: str) -> list[tuple[float, float]]:
@@ -67,10 +66,6 @@ def draw_frontier(points: Sequence[Point], metric: MetricConfig, path: Path) -> 
     figure.savefig(path, dpi=150)
 
 
-_NAME = "search"
-_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-
-
 def open_study(space: Space, root: Path) -> Study:
     """The study of a search: new, or with the trials that were running enqueued again."""
     directions = [_DIRECTIONS[mode] for _, mode in _objectives(space)]
@@ -89,12 +84,12 @@ def ended(study: Study) -> list[FrozenTrial]:
 def optuna_search(space: Space, root: Path, past: int) -> OptunaSearch:
     """Ray Tune's view of the study; with the number of `past` trials, a resumed search draws others."""
     metrics, modes = ([each[i] for each in _objectives(space)] for i in (0, 1))
-    one = len(metrics) == 1
+    one, seed = len(metrics) == 1, space.seed + past
     return OptunaSearch(
         {key: domain.distribution() for key, domain in space.search.items()},
         metric=metrics[0] if one else metrics,
         mode=modes[0] if one else modes,
-        sampler=_sampler(space, past),
+        sampler=RandomSampler(seed) if space.searcher == "random" else TPESampler(seed=seed, constant_liar=True),
         study_name=_NAME,
         storage=_storage(root),
     )
@@ -105,61 +100,37 @@ def _objectives(space: Space) -> list[tuple[str, str]]:
     return [(UTILITY, space.metric.mode), *frontier]
 
 
-def _sampler(space: Space, past: int) -> BaseSampler:
-    seed = space.seed + past
-    return RandomSampler(seed) if space.searcher == "random" else TPESampler(seed=seed, constant_liar=True)
-
-
 def _storage(root: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(root / "study.journal")))
 
 
-State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
-
-
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial.
+    """One trial."""
 
-    Attributes:
-        number: in the order of suggestion.
-        state: how it ended; `refused` and `failed` trials have no figure, and for the rest of a refused one the account
-            has too little left.
-        release_id: its release; empty when it was infeasible.
-        utility: the metric.
-        epsilon: what its recipe asked for.
-        charges, planned: how many of its charges were made, and how many a whole trial has, with its reports where
-            the metric is charged.
-        share: part of the account's cap that they took; None where trials are free.
-        values: the searched values, as JSON.
-    """
-
-    number: int
-    state: State
-    release_id: str
-    utility: float | None
-    epsilon: float | None
-    charges: int
-    planned: int
-    share: float | None
-    values: str
+    number: int  # in the order of suggestion
+    state: State  # `refused` and `failed` trials have no figure; the account has too little left for a refused one
+    release_id: str  # empty when it was infeasible
+    utility: float | None  # the metric
+    epsilon: float | None  # what its recipe asked for
+    charges: int  # that were made
+    planned: int  # charges of a whole trial, with its reports where the metric is charged
+    share: float | None  # part of the account's cap that the charges took; None where trials are free
+    values: str  # the searched values, as JSON
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a search.
+    """The end of a search."""
 
-    Attributes:
-        rows: every trial.
-        best: the best whole trial, or the best pruned one if there is no whole one.
-        exhausted: why there are fewer trials than asked for; None if there are not.
-        spent: part of the account's cap that is used in all; None where trials are free.
-    """
+    rows: Sequence[TrialRow]  # every trial
+    best: TrialRow | None  # the best whole trial, or the best pruned one if there is no whole one
+    exhausted: str | None  # why there are fewer trials than asked for; None if there are not
+    spent: float | None  # part of the account's cap that is used in all; None where trials are free
 
-    rows: Sequence[TrialRow]
-    best: TrialRow | None
-    exhausted: str | None
-    spent: float | None
+
+_ARROW: Mapping[Any, pa.DataType] = {int: pa.int64(), float | None: pa.float64()}  # all else is text
+_SCHEMA = pa.schema([(each.name, _ARROW.get(each.type, pa.string())) for each in fields(TrialRow)])
 
 
 def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Outcome:
@@ -175,21 +146,6 @@ def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Ou
     budget = trials.space.budget
     spent = ledger.status(budget.account).share if ledger and budget else None
     return Outcome(rows, best, exhausted, spent)
-
-
-_SCHEMA = pa.schema(
-    [
-        ("number", pa.int64()),
-        ("state", pa.string()),
-        ("release_id", pa.string()),
-        ("utility", pa.float64()),
-        ("epsilon", pa.float64()),
-        ("charges", pa.int64()),
-        ("planned", pa.int64()),
-        ("share", pa.float64()),
-        ("values", pa.string()),
-    ]
-)
 
 
 def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:

@@ -1,13 +1,20 @@
-"""Search with Ray Tune: trials that all pay (`pay_for_all`), or that read public text only (`public`)."""
+"""A search: the space is read, what cannot work is refused, and its rule of charging takes over.
 
+Trials of a selection are in `selection`. Those that all pay (`pay_for_all`), or that read public text only (`public`),
+run here by Ray Tune.
+"""
+
+import json
 import logging
 import os
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
+import yaml
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import Searcher
@@ -15,26 +22,96 @@ from ray.tune.search.optuna import OptunaSearch
 from rich.console import Console
 
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, RayPrivacyError
+from rayprivacy.core.files import Json, private_directory, read_json, write_atomic, write_json
 from rayprivacy.core.keys import load_or_create_key
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.runs.account import terms_of
-from rayprivacy.runs.ledger_service import ledger_service
+from rayprivacy.methods.registry import method_of
+from rayprivacy.runs import account, decide, files, session
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.runs.session import ray_session
 from rayprivacy.tuning.budgeted import Candidate, PricedSearcher, can_pay
 from rayprivacy.tuning.outcome import Outcome, conclude, ended, open_study, optuna_search
-from rayprivacy.tuning.space import Space
+from rayprivacy.tuning.selection import run_selection
+from rayprivacy.tuning.space import load_space, read_sentences
 from rayprivacy.tuning.trainable import EPSILON, FAILED, REFUSED, UTILITY, Trial
-from rayprivacy.tuning.trials import Trials, Values
+from rayprivacy.tuning.trials import DECIDED, SPACE, Trials, Values
 
+_TRIED = 200  # draws of the space, to find one that can be run
 # Trials stay in the driver's folder; one that was refused has no figure; results are kept here, and in one place.
 _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
 }
+
+
+def start_search(
+    path: Path, overrides: files.Overrides, out: Path, *, resume: bool, console: Console
+) -> Outcome | Path | None:
+    """Run the search of a space file in the folder `out`, or go on with it; trials of a selection are not printed.
+
+    Returns what was found; for a selection the winner's folder, or None when the number of trials came out as 0.
+    """
+    space = load_space(path, overrides)
+    if space.metric.text is not None:
+        read_sentences(space.metric)
+    trials = Trials.of(space, out.absolute())
+    example = feasible(trials)
+    _check_example(trials, example)
+    _open_folder(trials, resume)  # last: a space with a password in it is refused before it is written
+    if space.charging == "select":
+        return run_selection(trials, console)
+    return run_search(trials, example, console)
+
+
+def feasible(trials: Trials) -> Values:
+    """Some values of the space that can be run; raises the ConfigError of the last ones if none were found."""
+    dice, reason = random.Random(0), ""
+    for _ in range(_TRIED):
+        values = {key: domain.draw(dice) for key, domain in trials.space.search.items()}
+        try:
+            trials.charges(values)
+        except ConfigError as error:
+            reason = str(error)
+        else:
+            return values
+    raise ConfigError(reason)
+
+
+def _check_example(trials: Trials, example: Values) -> None:
+    """Refuse a method that cannot be searched, or not with pruning."""
+    recipe = trials.recipe(example)
+    card = method_of(recipe).card
+    if card.has_model and not card.has_language_model:
+        raise ConfigError(
+            f"method '{recipe.method}' releases a tagger, whose losses searches cannot read yet: give values of your"
+            " own, or choose them on public text."
+        )
+    if trials.space.pruning is None:
+        return
+    if not trials.plan(example).chunks:
+        raise ConfigError(f"pruning is set and method '{recipe.method}' cannot be stopped half-way: remove pruning.")
+    if not trials.space.metric.of_model:
+        raise ConfigError(
+            f"pruning is set and metric.name is '{trials.space.metric.name}', which needs synthetic text:"
+            " use public_perplexity, or remove pruning."
+        )
+
+
+def _open_folder(trials: Trials, resume: bool) -> None:
+    root, shape = trials.root, json.loads(trials.space.model_dump_json(exclude={"trials", "concurrent"}))
+    stored = root / SPACE
+    if stored.exists():
+        if not resume:
+            raise ConfigError(f"{root} holds a search already: add --resume to go on, or choose another --out.")
+        if read_json(stored) != shape:
+            raise ConfigError(
+                f"{root} holds a search of another space: resume it with its own, or choose another --out."
+            )
+    private_directory(root)
+    write_atomic(root / DECIDED, yaml.safe_dump(decide.decisions(trials.base, root / DECIDED)).encode())
+    write_json(stored, shape)
 
 
 class RecipeSearch(PricedSearcher):
@@ -48,7 +125,7 @@ class RecipeSearch(PricedSearcher):
         trials: Trials,
         ledger: Ledger | None,
         known: Iterable[Values],
-        progress: Callable[[Values, dict[str, Any]], None],
+        progress: Callable[[Values, Json], None],
     ) -> None:
         # `ledger` is None where trials are free; `known` are values of trials that ended before, which would be the
         # same releases again; `progress` takes the values and the last figures of each trial that ends.
@@ -64,12 +141,12 @@ class RecipeSearch(PricedSearcher):
             self.failure = error
             return Searcher.FINISHED
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+    def on_trial_result(self, trial_id: str, result: Json) -> None:
         """Pass a report on, if it has a figure."""
         if UTILITY in result:
             super().on_trial_result(trial_id, result)
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(self, trial_id: str, result: Json | None = None, error: bool = False) -> None:
         """Pass the end of a trial on, pruned or not, and tell of it."""
         figures = result or {}
         values = self._running[trial_id].config
@@ -82,7 +159,7 @@ class RecipeSearch(PricedSearcher):
     def save(self, checkpoint_path: str) -> None:
         """Nothing: Optuna's study has a journal of its own, and a search resumes from there."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Json:
         # Ray Tune pickles its settings to be able to restore a search, and this one is resumed from its journal.
         return {"_metric": self._metric, "_mode": self._mode}
 
@@ -103,7 +180,7 @@ def run_search(trials: Trials, example: Values, console: Console) -> Outcome:
     load_or_create_key(Path(recipe.privacy.key))
     os.environ |= _ENVIRONMENT
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a trial's end, good or bad, is told by us
-    with ray_session(recipe.resources.address), _paying(trials, recipe, example) as ledger:
+    with session.ray_session(recipe.resources.address), _paying(trials, recipe, example) as ledger:
         return _search(trials, ledger, console)
 
 
@@ -112,7 +189,7 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
     failures: list[str] = []
     past = ended(open_study(space, trials.root))
 
-    def progress(values: Values, figures: dict[str, Any]) -> None:
+    def progress(values: Values, figures: Json) -> None:
         failures.extend([figures[FAILED]] if FAILED in figures else [])
         console.print(_line(values, figures), highlight=False, markup=False, soft_wrap=True)
 
@@ -134,36 +211,25 @@ def _search(trials: Trials, ledger: Ledger | None, console: Console) -> Outcome:
 
 
 def _tuner(trials: Trials, searcher: RecipeSearch, samples: int) -> tune.Tuner:
-    space, root = trials.space, trials.root
+    space, root, pruning = trials.space, trials.root, trials.space.pruning
     attempt = sum(1 for _ in (root / "tune").glob("attempt-*")) + 1
     trial = tune.with_parameters(Trial, trials=[ray.put(trials)], home=str(Path.cwd()))
+    # Next to nothing, on this node: what a trial starts asks for its own, and the search's files are here.
+    here = tune.PlacementGroupFactory([{f"node:{ray.util.get_node_ip_address()}": 0.001}])
+    halving = None
+    if pruning is not None:
+        rungs: Any = {"grace_period": pruning.grace, "reduction_factor": pruning.reduction, "max_t": 10_000}
+        halving = ASHAScheduler(metric=UTILITY, mode=space.metric.mode, **rungs)
     return tune.Tuner(
-        tune.with_resources(trial, _resources()),
+        tune.with_resources(trial, here),
         tune_config=tune.TuneConfig(
             search_alg=searcher,
-            scheduler=_scheduler(space),
+            scheduler=halving,
             num_samples=samples,
             max_concurrent_trials=space.concurrent,
             trial_dirname_creator=lambda trial: f"trial-{trial.trial_id}",
         ),
         run_config=tune.RunConfig(storage_path=str(root / "tune"), name=f"attempt-{attempt}", verbose=0),
-    )
-
-
-def _resources() -> tune.PlacementGroupFactory:
-    """Next to nothing, on this node: what a trial starts asks for its own, and the search's files are here."""
-    return tune.PlacementGroupFactory([{f"node:{ray.util.get_node_ip_address()}": 0.001}])
-
-
-def _scheduler(space: Space) -> ASHAScheduler | None:
-    if space.pruning is None:
-        return None
-    return ASHAScheduler(
-        metric=UTILITY,
-        mode=space.metric.mode,
-        grace_period=space.pruning.grace,
-        reduction_factor=space.pruning.reduction,
-        max_t=10_000,
     )
 
 
@@ -176,21 +242,18 @@ def _paying(trials: Trials, recipe: Recipe, example: Values) -> Iterator[Ledger 
             protection = trials.protection(example)
             cap = Budget(budget.epsilon, budget.delta)
             plan = trials.charges(example) * trials.space.trials
-            terms = More(**terms_of(trials.recipe(example), trials.plan(example)), plan=plan)
+            terms = More(**account.terms_of(trials.recipe(example), trials.plan(example)), plan=plan)
             ledger.ensure_account(
                 budget.account, protection.unit, protection.relation, cap, privacy.composition, **terms
             )
-        with ledger_service(privacy, watched=True):
+        with session.ledger_service(privacy, watched=True):
             yield ledger if budget else None
 
 
-def _line(values: Values, figures: dict[str, Any]) -> str:
+def _line(values: Values, figures: Json) -> str:
     if UTILITY in figures:
         result = f"{figures[UTILITY]:.4g} at epsilon {figures[EPSILON]:g}"
     else:
         result = "refused by the account" if REFUSED in figures else f"failed: {figures.get(FAILED, 'no reason given')}"
-    return f"  {', '.join(f'{key} {_short(value)}' for key, value in values.items())}: {result}"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    return f"  {', '.join(f'{key} {value}' for key, value in shown.items())}: {result}"

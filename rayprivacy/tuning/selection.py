@@ -16,8 +16,6 @@ What the proof asks for, and how it is kept:
   what was charged before the first one runs.
 - only the winner leaves: figures of trials live in this process's memory, files of losers are deleted, and no
   metrics.json, report or gauge is written for any of them.
-
-Publish the winner of a selection: its text, its model, its recipe, and a certificate from the account that paid.
 """
 
 import json
@@ -31,7 +29,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
@@ -41,7 +38,7 @@ from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.selection import select_event
 from rayprivacy.core.console import repeating
 from rayprivacy.core.errors import ConfigError, ReleaseError
-from rayprivacy.core.files import SHARED, private_directory, read_json, write_atomic
+from rayprivacy.core.files import SHARED, Json, private_directory, read_json, write_atomic
 from rayprivacy.core.keys import Key, Vault, load_or_create_key
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Budget
@@ -53,25 +50,33 @@ from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe, method_of
 from rayprivacy.release.noise import draw_trials
-from rayprivacy.runs.account import settle_account
+from rayprivacy.runs import account, files, meaning, session
 from rayprivacy.runs.directory import METRICS
 from rayprivacy.runs.drive import drive
-from rayprivacy.runs.files import dump_recipe
-from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.recipe import Recipe
-from rayprivacy.runs.session import ray_session
 from rayprivacy.tuning.space import utility
 from rayprivacy.tuning.trials import Trials, Values
 
 PUBLISHED = "winner"
+RENEW_SECONDS = 60.0
+_TRIED = 64  # draws of the space whose events are compared before anything runs, beside every value of every list
 _ASSUMPTION = (
     "the number of trials of the search was random and stays secret, all trials were independent and cost the same, and"
     " nothing of any trial but this one was looked at, kept or published"
 )
 
 
+@dataclass(frozen=True)
+class Selection:
+    """The charge of a selection; `digest` is a keyed one of the space and of the corpus's state."""
+
+    release_id: str
+    event: RepeatAndSelectDpEvent
+    digest: str
+
+
 def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: Key) -> None:
-    """Make the folder `winner`, whole by rename, from the winner's run directory.
+    """Make the folder `winner` of the winner's text, model and recipe, whole by rename, with a certificate.
 
     The trial's own certificate is of the trial's own ledger, which is deleted; `ledger` was charged for the search.
     """
@@ -101,36 +106,18 @@ def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: K
     # Of the released text alone: nothing that was measured on private text leaves a selection.
     figures = {"releasable": True, **synthetic_metrics(texts)}
     write_atomic(scratch / METRICS, (json.dumps({"schema_version": 1, "synthetic": figures}) + "\n").encode(), SHARED)
-    _at_one_time(scratch)
+    now = time.time()  # of everything: how old the model is would say how many trials came after it
+    for path in (*scratch.rglob("*"), scratch):
+        os.utime(path, (now, now))
     scratch.rename(trials.root / PUBLISHED)
 
 
-def _at_one_time(folder: Path) -> None:
-    """Date everything in a folder alike: how old the model is would say how many trials came after it."""
-    now = time.time()
-    for path in (*folder.rglob("*"), folder):
-        os.utime(path, (now, now))
-
-
-def _write(folder: Path, certificate: dict[str, Any], trials: Trials, trial: Path) -> None:
+def _write(folder: Path, certificate: Json, trials: Trials, trial: Path) -> None:
     write_atomic(folder / "certificate.json", (json.dumps(certificate, indent=2) + "\n").encode(), SHARED)
     write_atomic(folder / "certificate.md", to_markdown(certificate).encode(), SHARED)
     recipe = load_recipe(trial / "recipe.yaml")
     privacy = recipe.privacy.model_copy(update={"ledger": trials.recipe({}).privacy.ledger})
-    write_atomic(folder / "recipe.yaml", dump_recipe(recipe.model_copy(update={"privacy": privacy})).encode())
-
-
-RENEW_SECONDS = 60.0
-_TRIED = 64  # draws of the space whose events are compared before anything runs, beside every value of every list
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The charge of a selection; `digest` is a keyed one of the space and of the corpus's state."""
-
-    release_id: str
-    event: RepeatAndSelectDpEvent
-    digest: str
+    write_atomic(folder / "recipe.yaml", files.dump_recipe(recipe.model_copy(update={"privacy": privacy})).encode())
 
 
 def run_selection(trials: Trials, console: Console) -> Path | None:
@@ -196,9 +183,9 @@ def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledge
     budget = trials.space.budget
     assert budget is not None
     protection, cap = trials.protection({}), Budget(budget.epsilon, budget.delta)
-    of = meaning_of(recipe, trials.plan({}))
+    of = meaning.meaning_of(recipe, trials.plan({}))
     terms = More(corpus=recipe.privacy.corpus, of=of, plan=[selection.event])
-    settle_account(ledger, budget.account, selection.release_id, "rdp", cap, protection, terms)
+    account.settle_account(ledger, budget.account, selection.release_id, "rdp", cap, protection, terms)
     charge = ledger.reserve(
         budget.account, selection.release_id, selection.digest, selection.event, protection=protection
     )
@@ -208,7 +195,7 @@ def _charged(trials: Trials, recipe: Recipe, selection: Selection, ledger: Ledge
 def _winner(trials: Trials, recipe: Recipe, event: RepeatAndSelectDpEvent, key: Key) -> str:
     """Run every trial and keep the best one's files; its folder's name, empty when no trial was drawn."""
     best, winner, folder = -math.inf, "", private_directory(_folder(trials))
-    with ray_session(recipe.resources.address):
+    with session.ray_session(recipe.resources.address):
         for name, values in _plan(trials, event, key).items():
             score = _score(trials, folder / name, values)
             score = score if math.isfinite(score) else -math.inf  # of a model that has diverged
@@ -231,7 +218,7 @@ def _score(trials: Trials, folder: Path, values: Values) -> float:
     return figure if trials.space.metric.mode == "max" else -figure
 
 
-def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, dict[str, Any]]:
+def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, Json]:
     """The trials by folder name, drawn once; kept encrypted, because their number is secret."""
     path, vault = _folder(trials) / "plan.sealed", Vault(key, "selection")
     if not path.exists():
@@ -240,7 +227,7 @@ def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, 
             seed = {"seed": secrets.randbelow(2**31)}
             drawn[secrets.token_hex(8)] = seed | _drawn(trials, dice)
         write_atomic(path, vault.encrypt(json.dumps(drawn).encode(), path.name))
-    found: dict[str, dict[str, Any]] = json.loads(vault.decrypt(path.read_bytes(), path.name))
+    found: dict[str, Json] = json.loads(vault.decrypt(path.read_bytes(), path.name))
     # After the plan is kept: a second try must not draw another one.
     if not all(_costs(trials, values, event.event) for values in found.values()):
         raise ReleaseError(
@@ -250,7 +237,7 @@ def _plan(trials: Trials, event: RepeatAndSelectDpEvent, key: Key) -> dict[str, 
     return found
 
 
-def _drawn(trials: Trials, dice: random.Random) -> dict[str, Any]:
+def _drawn(trials: Trials, dice: random.Random) -> Json:
     return {key: domain.draw(dice) for key, domain in sorted(trials.space.search.items())}
 
 

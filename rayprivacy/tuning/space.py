@@ -8,24 +8,20 @@ Three rules of charging:
   One charge, little more than one trial's. No pruning, and no searcher that looks at results.
 - `public`: the recipe runs on a public corpus instead. Free; the private corpus is never opened.
 
-What decides between trials is computed from public text or from what a trial released, or it is charged itself, which
-`pay_for_all` alone can do.
+What makes one trial better than another is a figure of public or released text, or one that is charged:
 
-What a searched key may be: a range or a list, in the space file, for Optuna, and as one random draw.
+- `public_perplexity`: of the trial's model on public sentences of yours (`metric.text`, one a line);
+- `distinct_2`, ... : of its synthetic text alone;
+- `heldout_loss`: of its model on held-out private text, with noise, and paid for before it is seen, which
+  `pay_for_all` alone can do.
+
+All other figures on held-out private text are refused when the space is read. A choice that looks at them uses the
+private corpus once more for each trial, without a charge.
 
 >>> Domain(loguniform=(0.1, 10.0)).draw(random.Random(0)) < 10
 True
 >>> Domain(choice=(1, 2)).distribution()
 CategoricalDistribution(choices=(1, 2))
-
-What makes one trial better than another: a figure of public or released text, or one that is charged.
-
-- `public_perplexity`: of the trial's model on public sentences of yours (`metric.text`, one a line);
-- `distinct_2`, ... : of its synthetic text alone;
-- `heldout_loss`: of its model on held-out private text, with noise, and paid for before it is seen (`charged`).
-
-All other figures on held-out private text are refused when the space is read. A choice that looks at them uses the
-private corpus once more for each trial, without a charge.
 """
 
 import math
@@ -42,6 +38,7 @@ from pydantic import Field, field_validator, model_validator
 from rayprivacy.accounting.selection import TrialDistribution
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import Json
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.evaluation.language import distinct_n, perplexity, total_nll
 from rayprivacy.models.backbone import load_backbone
@@ -53,6 +50,21 @@ from rayprivacy.runs.recipe import Recipe
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 Value = bool | int | float | str | None
+Charging = Literal["pay_for_all", "select", "public"]
+Mode = Literal["min", "max"]  # whether small or large is good
+CHARGED = "heldout_loss"
+MODES: Mapping[str, Mode] = {"public_perplexity": "min", "distinct_1": "max", "distinct_2": "max", CHARGED: "min"}
+_NOT_CHARGED = {
+    "select": "where a trial and its score are one mechanism",
+    "public": "which never opens the private corpus",
+}
+_NOT_CHARGED = {
+    "select": "where a trial and its score are one mechanism",
+    "public": "which never opens the private corpus",
+}
+# What a trial protects, and which corpus it reads, is not for a search to decide.
+FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus", "audit")
+SEARCHABLE = ("privacy.epsilon", "corpus.max_records_per_user", "corpus.max_chars")
 
 
 class Domain(Config):
@@ -106,17 +118,6 @@ class Domain(Config):
         return dice.uniform(*self.uniform) if self.uniform else None
 
 
-CHARGED = "heldout_loss"
-MODES: dict[str, Literal["min", "max"]] = {
-    "public_perplexity": "min",
-    "distinct_1": "max",
-    "distinct_2": "max",
-    CHARGED: "min",
-}
-OF_MODELS = ("public_perplexity", CHARGED)
-_OF_CHARGED = ("noise_multiplier", "most", "records")
-
-
 class MetricConfig(Config):
     """The `metric` block.
 
@@ -163,14 +164,14 @@ class MetricConfig(Config):
         return self.name == CHARGED
 
     @property
-    def mode(self) -> Literal["min", "max"]:
+    def mode(self) -> Mode:
         """Whether small or large is good."""
         return MODES[self.name]
 
     @property
     def of_model(self) -> bool:
         """Whether the model is enough, before there is any synthetic text."""
-        return self.name in OF_MODELS
+        return self.name in ("public_perplexity", CHARGED)
 
 
 def read_sentences(config: MetricConfig) -> list[str]:
@@ -205,12 +206,6 @@ def _perplexity(model: ModelConfig, config: MetricConfig) -> float:
     rows = encode(backbone, documents, config.max_tokens + 2, len(documents))
     total, tokens = total_nll(rows.hidden, rows, backbone.head)
     return perplexity(total, tokens) if math.isfinite(total) else math.nan
-
-
-Charging = Literal["pay_for_all", "select", "public"]
-# What a trial protects, and which corpus it reads, is not for a search to decide.
-FIXED_KEYS = ("method", "seed", "privacy", "evaluation", "resources", "corpus", "audit")
-SEARCHABLE = ("privacy.epsilon", "corpus.max_records_per_user", "corpus.max_chars")
 
 
 class BudgetConfig(Config):
@@ -281,7 +276,7 @@ class Space(Config):
 
     named: ClassVar[str] = "space"
     recipe: str = Field(min_length=1)
-    fixed: dict[str, Any] = Field(default_factory=dict)
+    fixed: Json = Field(default_factory=dict)
     search: dict[str, Domain] = Field(min_length=1)
     charging: Charging = "pay_for_all"
     budget: BudgetConfig | None = None
@@ -308,15 +303,10 @@ class Space(Config):
             raise ValueError(f"charging is '{self.charging}': the block `public` goes with 'public', and only there")
         if (self.charging == "public") == (self.budget is not None):
             raise ValueError(f"charging is '{self.charging}': the block `budget` goes with all but 'public'")
-        if self.metric.charged and self.charging == "select":
+        if self.metric.charged and self.charging in _NOT_CHARGED:
             raise ValueError(
-                f"metric.name is '{self.metric.name}' and charging 'select', where a trial and its score are one"
-                " mechanism: use charging pay_for_all, or public_perplexity"
-            )
-        if self.metric.charged and self.charging == "public":
-            raise ValueError(
-                f"metric.name is '{self.metric.name}' and charging 'public', which never opens the private corpus: use"
-                " charging pay_for_all, or public_perplexity"
+                f"metric.name is '{self.metric.name}' and charging '{self.charging}', {_NOT_CHARGED[self.charging]}:"
+                " use charging pay_for_all, or public_perplexity"
             )
         return self
 
@@ -337,18 +327,14 @@ class Space(Config):
 
 def load_space(path: Path, overrides: Overrides = ()) -> Space:
     """Read a space file and apply `key.path=value` overrides; paths in it become absolute."""
-    data = dict(read_mapping(path, "space", overrides))
-    for block, key in (("", "recipe"), ("metric", "text")):
-        _absolute(data.get(block) if block else data, key, path.parent)
+    data = read_mapping(path, "space", overrides)
+    for block, key in ((data, "recipe"), (data.get("metric"), "text")):
+        if isinstance(block, dict) and isinstance(block.get(key), str):
+            block[key] = str((path.parent / block[key]).absolute())
     return Space.parse(data)
 
 
-def _absolute(block: Any, key: str, folder: Path) -> None:
-    if isinstance(block, dict) and isinstance(block.get(key), str):
-        block[key] = str((folder / block[key]).absolute())
-
-
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Json:
     """A recipe with blocks changed, key by key.
 
     >>> merged({"training": {"steps": 1, "chunk": 1}}, {"training": {"steps": 2}})
@@ -361,7 +347,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def assigned(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def assigned(base: Mapping[str, Any], values: Mapping[str, Any]) -> Json:
     """A recipe with dotted keys set.
 
     >>> assigned({}, {"training.optimizer.learning_rate": 0.1})

@@ -18,9 +18,9 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.core.config import PRIVATE_SIDE, written_paths
 from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.files import Json
 from rayprivacy.core.private import digest_json
 from rayprivacy.core.units import Protection
-from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import method_of, parse_recipe, recipe_type
 from rayprivacy.runs.decide import decisions
 from rayprivacy.runs.drive import drive
@@ -40,15 +40,12 @@ _SHARED = ("rdp", "gdp", "zcdp")
 
 @dataclass(frozen=True)
 class Trials:
-    """All trials of one search; travels to the trials' actors.
-
-    Attributes:
-        private: keys and places of what no trial may take for public: those of the recipe that the space names.
-    """
+    """All trials of one search; travels to the trials' actors."""
 
     space: Space
     root: Path  # folder of the search
     base: Mapping[str, Any]  # the recipe that values are set in
+    # Keys and places of what no trial may take for public: those of the recipe that the space names.
     private: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     _parsed: dict[str, tuple[Recipe, Plan]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
@@ -56,16 +53,21 @@ class Trials:
     def of(space: Space, root: Path) -> "Trials":
         """Read the recipe of a space, refuse what trials cannot share, and set what they do."""
         base = _recipe(space)
-        private = _private_side(space, base)
+        written = (read_mapping(Path(space.recipe), "recipe"), base)  # in its file, and as the space changes it
+        private = tuple(each for data in written for each in written_paths(data, recipe_type(base), *PRIVATE_SIDE))
         require_public(space, private)
         if space.public is not None:
-            base = _public_side(base, space.public, root)
+            ledger, key = root / "public.db", root / "public.key"  # whole blocks are replaced: no private path is left
+            base = elsewhere(base, recipe_type(base), space.public, ledger=ledger, key=key, account="trial")
         elif space.budget is not None:
             base = merged(base, {"privacy": {"account": space.budget.account}})
         kept = decisions(base, root / DECIDED)
-        trials = Trials(space, root, merged(base, kept), private)
-        trials._check_composition()
-        return trials
+        if space.charging == "pay_for_all" and base.get("privacy", {}).get("composition") == "pld":
+            raise ConfigError(
+                "privacy.composition is 'pld', whose account takes one plan alone, and a search is many:"
+                f" set fixed.privacy.composition to one of {', '.join(_SHARED)}."
+            )
+        return Trials(space, root, merged(base, kept), private)
 
     def recipe(self, values: Values) -> Recipe:
         """The recipe of a trial; ConfigError where a value is out of range."""
@@ -110,7 +112,7 @@ class Trials:
         """The run directory of a trial."""
         return self.root / "trials" / recipe.release_id
 
-    def report(self, recipe: Recipe, number: int) -> dict[str, Any]:
+    def report(self, recipe: Recipe, number: int) -> Json:
         """Run a trial up to one of its reports, the first of which is 1, or find that done, and measure its model."""
         last = number >= self.reports(recipe)
         method = method_of(recipe)
@@ -142,31 +144,20 @@ class Trials:
                 data = merged(data, {"privacy": {"account": f"trial-{account}"}})
             recipe = parse_recipe(data)
             require_public(recipe, self.private)
-            self._parsed[name] = recipe, _on_one_account(method_of(recipe).planned(recipe))
+            plan = method_of(recipe).planned(recipe)
+            if plan.second is not None:
+                raise ConfigError(
+                    f"the recipe charges account '{plan.second.account}' besides its own, and a search charges one:"
+                    " leave redacted.central out of the recipe, and set it in the best one."
+                )
+            self._parsed[name] = recipe, plan
         return self._parsed[name]
 
     def _chunks_of(self, recipe: Recipe) -> int:
         return max(1, method_of(recipe).planned(recipe).chunks)
 
-    def _check_composition(self) -> None:
-        composition = self.base.get("privacy", {}).get("composition")
-        if self.space.charging == "pay_for_all" and composition == "pld":
-            raise ConfigError(
-                "privacy.composition is 'pld', whose account takes one plan alone, and a search is many:"
-                f" set fixed.privacy.composition to one of {', '.join(_SHARED)}."
-            )
 
-
-def _on_one_account(plan: Plan) -> Plan:
-    if plan.second is not None:
-        raise ConfigError(
-            f"the recipe charges account '{plan.second.account}' besides its own, and a search charges one: leave"
-            " redacted.central out of the recipe, and set it in the best one."
-        )
-    return plan
-
-
-def _recipe(space: Space) -> dict[str, Any]:
+def _recipe(space: Space) -> Json:
     recipe = merged(read_mapping(Path(space.recipe), "recipe"), space.fixed)
     if recipe.get("audit") is not None:
         raise ConfigError(
@@ -174,15 +165,3 @@ def _recipe(space: Space) -> dict[str, Any]:
             " the best recipe by itself."
         )
     return recipe
-
-
-def _private_side(space: Space, base: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What the recipe marks as private, in its file and as the space changes it."""
-    written = (read_mapping(Path(space.recipe), "recipe"), base)
-    return tuple(found for data in written for found in written_paths(data, recipe_type(base), *PRIVATE_SIDE))
-
-
-def _public_side(base: Mapping[str, Any], corpus: CorpusConfig, root: Path) -> dict[str, Any]:
-    """The recipe with the public corpus: whole blocks are replaced, so that no path of the private one is left."""
-    ledger, key = root / "public.db", root / "public.key"
-    return elsewhere(base, recipe_type(base), corpus, ledger=ledger, key=key, account="trial")

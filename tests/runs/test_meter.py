@@ -13,7 +13,7 @@ from toy_bench import SPOKEN, Bench
 from toy_method import CHUNKS
 
 import rayprivacy as rp
-from rayprivacy.runs import progress
+from rayprivacy.runs import meter
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.meter import EVERY_SECONDS, FIRST_SECONDS, Meter
 
@@ -35,7 +35,7 @@ class _Said:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> _Said:
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(meter, "LOOK_SECONDS", 3600.0)
     return _Said()
 
 
@@ -62,53 +62,48 @@ def test_time_left_follows_the_pace_of_the_pieces(said: _Said) -> None:
     assert said.logged[1] == {"what": "stacks_trained", "done": 4, "total": 20, "left_s": 150}
 
 
-def test_after_the_last_piece_nothing_is_promised(said: _Said) -> None:
-    with said.meter.stage("pseudo-sentences"):
-        said.meter.count("sentences_written", 0, 96)
-        said.now = 15
-        said.meter.count("sentences_written", 96, 96)
-        assert said.look(20) == ["pseudo-sentences: 96 of 96 sentences written"]
-
-
-def test_a_count_of_an_earlier_stage_is_forgotten(said: _Said) -> None:
-    with said.meter.stage("one"):
+@pytest.mark.parametrize(
+    ("stage", "counted", "line"),
+    [
+        ("pseudo-sentences", [("sentences_written", 0), ("sentences_written", 960)], "960 of 960 sentences written"),
+        ("DP-SGD", [("steps_done", 900), ("steps_done", 910)], "910 of 960 steps done, 2 min 30 s left"),  # resumed
+        ("one after another", [], "30 s so far"),
+    ],
+)
+def test_what_is_said_of_the_stage_alone(said: _Said, stage: str, counted: list[tuple[str, int]], line: str) -> None:
+    with said.meter.stage("an earlier one"):
         said.meter.count("steps_done", 5, 10)
-    with said.meter.stage("two"):
-        assert said.look(30) == ["two: 30 s so far"]
-
-
-def test_a_resumed_count_is_no_pace(said: _Said) -> None:
-    with said.meter.stage("DP-SGD"):
-        said.meter.count("steps_done", 900, 1000)
-        said.now = 30
-        said.meter.count("steps_done", 910, 1000)
-        assert said.look(30) == ["DP-SGD: 910 of 1,000 steps done, 4 min 30 s left"]
+    with said.meter.stage(stage):
+        for seconds, (what, done) in enumerate(counted):
+            said.now = 30.0 * seconds
+            said.meter.count(what, done, 960)
+        assert said.look(30) == [f"{stage}: {line}"]
 
 
 def test_a_terminal_gets_a_bar_and_the_log_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "LOOK_SECONDS", 0.01)
     said = _Said(terminal=True)
     with said.meter.stage("teachers"):
         said.meter.count("stacks_trained", 1, 4)
         for _ in range(400):
             if said.logged:
                 break
-            progress.time.sleep(0.01)
-        progress.time.sleep(0.2)  # two pictures of the bar
+            meter.time.sleep(0.01)
+        meter.time.sleep(0.2)  # two pictures of the bar
     assert said.logged[0]["total"] == 4
     assert "teachers: 1 of 4 stacks trained" in said.console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def _progress(bench: Bench, monkeypatch: pytest.MonkeyPatch, out: str, account: str) -> tuple[list[Any], str]:
     """What a run says of counts, to run.log and to a console that is no terminal, when it says all it may."""
-    monkeypatch.setattr(progress, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(meter, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(meter, "LOOK_SECONDS", 0.005)
     real = RunContext.release_histogram
 
     def slowly(self: Any, *args: Any, **named: Any) -> Any:
-        progress.time.sleep(0.1)  # several looks, also where others keep the machine busy
+        meter.time.sleep(0.1)  # several looks, also where others keep the machine busy
         return real(self, *args, **named)
 
     monkeypatch.setattr(RunContext, "release_histogram", slowly)

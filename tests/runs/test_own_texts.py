@@ -1,6 +1,7 @@
 """Texts of the base model's own: drawn from its own probabilities, written once, shared by runs beside each other."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +32,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
     real = module.sampler_of
 
     def watched(*arguments: Any) -> Any:
-        context = real(*arguments)
-        sampler = context.__enter__()
+        sampler = real(*arguments).__enter__()
 
         def sample(prompts: list[str], sampling: SamplingConfig) -> list[list[int]]:
             found.append(sampling)
             return sampler(prompts, sampling)
 
-        return _Entered(sample)
+        return nullcontext(sample)
 
     monkeypatch.setattr(module, "sampler_of", watched)
     return found
-
-
-class _Entered:
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def __enter__(self) -> Any:
-        return self._value
-
-    def __exit__(self, *_: Any) -> None:
-        return None
 
 
 def _run(folder: Path, base: Path, engine: str = "transformers") -> Run[Any]:
@@ -137,7 +126,7 @@ def test_a_text_ends_with_its_first_sentences_and_goes_on_where_it_has_fewer(
     start, end = [tiny_backbone.start], [tiny_backbone.end]
     whole, more, cut = (tiny_backbone.prefix(text) for text in ("we eat. We go.", "the end. We go home. And", "we eat"))
     written = [[*whole, *end], more, cut, [*cut, *end]]
-    monkeypatch.setattr(module, "sampler_of", lambda *_: _Entered(lambda prompts, sampling: written))
+    monkeypatch.setattr(module, "sampler_of", lambda *_: nullcontext(lambda prompts, sampling: written))
     found = own_texts(
         _run(tmp_path / "one", tiny_base), tiny_backbone, config.model_copy(update={"sentences": 1}), nobody
     )

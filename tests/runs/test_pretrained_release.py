@@ -1,20 +1,24 @@
-"""Models that were pretrained on different text never share a release: both would carry the same noise.
+"""What is made of public text before the steps is part of what is charged: pretrained models and scales of layers.
 
-And runs beside each other share the model, where base, settings and text are the same.
+Two models, or scales, of different text never share a release: both would carry the same noise. Runs beside each other
+share the model where base, settings and text are the same.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from toy_bench import QUIET
 
 from rayprivacy.blocks import pretrain as pretraining
 from rayprivacy.blocks import steps as training
-from rayprivacy.blocks.steps import Training
+from rayprivacy.blocks.steps import Training, layer_scales
+from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest
 from rayprivacy.corpus.users import Dropped
@@ -28,35 +32,45 @@ from rayprivacy.runs.directory import FOUND, RUN_LOG, Run
 from rayprivacy.runs.progress import ProgressGauges
 
 ENTRY = FileEntry(0, "part.parquet", 1, 1, "0" * 64, "0" * 64)
+STAGE = "DP-SGD"
 CORPUS = ShardManifest("", 1, 1, 1, 0.0, (ENTRY,), ENTRY, Dropped(0, 0, 0, 0, 0))
 
 
-def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
-    """Release id and input digest of the steps, of one corpus and account, after pretraining."""
-    block = {"source": str(folder / "public.csv"), "steps": 1, "batch": 1, "max_tokens": 16}
-    recipe = parse_recipe(
-        {
-            "method": "generator",
-            "model": {"base": str(base), "dtype": "float32"},
-            "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "epsilon": 8.0},
-            "training": {"noise_multiplier": 4.0, "steps": 2},
-            "pretrain": block,
-        }
-    )
-    plan, run = (
-        method_of(recipe).planned(recipe),
-        Run.open(folder / out, recipe, resume=True, console=Console(quiet=True)),
-    )
+@contextmanager
+def _opened(folder: Path, base: Path, out: str, **blocks: Any) -> Iterator[tuple[RunContext[Any], Training]]:
+    """A run of one corpus and account, and what it trains."""
+    (folder / "key").touch()  # a run is resumed with the key file that it began with
+    shared = {
+        "method": "generator",
+        "model": {"base": str(base), "dtype": "float32"},
+        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "epsilon": 8.0, "key": str(folder / "key")},
+        "training": {"noise_multiplier": 4.0, "steps": 2},
+    }
+    recipe: Any = parse_recipe(shared | blocks)
+    plan, run = method_of(recipe).planned(recipe), Run.open(folder / out, recipe, resume=True, console=QUIET)
     progress = ProgressGauges(recipe.release_id, {"pretraining_steps": 1}, shown=False)
-    ledger = open_account(recipe, plan)
-    context = RunContext(run, plan, ledger, Key.for_tests(), progress)
-    context.corpus = CORPUS
-    pretraining.load_model(context)
-    steps, reading = recipe.training, Reading(recipe.privacy.unit, (), str, 8)  # type: ignore[attr-defined]
-    trained = Training(reading, recipe.adapter, steps, recipe.resources)  # type: ignore[attr-defined]
-    release = training._named(context, "DP-SGD", trained)
-    ledger.close()
-    return recipe.release_id, release.inputs
+    with closing(open_account(recipe, plan)) as ledger:
+        context = RunContext(run, plan, ledger, Key.for_tests(), progress)
+        context.corpus = CORPUS
+        reading = Reading(recipe.privacy.unit, (), str, 8)
+        yield context, Training(reading, recipe.adapter, recipe.training, recipe.resources)
+
+
+def _inputs(folder: Path, base: Path, out: str) -> tuple[str, str]:
+    """Release id and input digest of the steps after pretraining."""
+    block = {"source": str(folder / "public.csv"), "steps": 1, "batch": 1, "max_tokens": 16}
+    with _opened(folder, base, out, pretrain=block) as (context, trained):
+        pretraining.load_model(context)
+        return context.recipe.release_id, training._named(context, STAGE, trained).inputs
+
+
+def _scaled(folder: Path, base: Path, out: str, block: dict[str, str] | None) -> tuple[dict[str, float], str, str]:
+    """The scales of a run, what its certificate says of them, and the inputs that its steps are named by."""
+    steps = {"noise_multiplier": 4.0, "steps": 2, "max_tokens": 16, "layer_scale": block}
+    with _opened(folder, base, out, adapter={"kind": "full"}, training=steps) as (context, trained):
+        context.load_model()
+        scales = layer_scales(context, STAGE, context.recipe.training, context.recipe.adapter, None)
+        return scales, " ".join(context.public_inputs), training._named(context, STAGE, trained, scales).inputs
 
 
 @pytest.fixture
@@ -127,3 +141,34 @@ def test_what_cannot_be_shared_is_trained(
 
 def _refused(*_: Any, **__: Any) -> None:
     raise OSError("another disk")
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_scales_are_those_of_the_public_text_and_part_of_the_inputs(tmp_path: Path, tiny_base: Path) -> None:
+    public = tmp_path / "public.csv"
+    public.write_text("text\nhello number one of the bread\nthe cat sat on my mat\n")
+    block = {"from": "public", "source": str(public)}
+    scales, said, inputs = _scaled(tmp_path, tiny_base, "one", block)
+    assert max(scales.values()) == 1.0
+    assert min(scales.values()) >= 0.01
+    assert len(set(scales.values())) > 5
+    assert "the scales of layers in 'DP-SGD' have digest" in said
+    assert _scaled(tmp_path, tiny_base, "one", block) == (scales, said, inputs), "a resumed run keeps its scales"
+    assert _scaled(tmp_path, tiny_base, "two", block) == (scales, said, inputs), "a repeated run is served"
+    public.write_text("text\nsomething else entirely is written here\n")
+    others, other_said, other_inputs = _scaled(tmp_path, tiny_base, "three", block)
+    assert others != scales
+    assert other_said != said
+    assert other_inputs != inputs
+    public.write_text("text\n")
+    with pytest.raises(ConfigError, match=r"layer_scale\.source"):
+        _scaled(tmp_path, tiny_base, "four", block)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_scales_of_the_weights_and_none(tmp_path: Path, tiny_base: Path) -> None:
+    scales, said, inputs = _scaled(tmp_path, tiny_base, "weights", {"from": "weights"})
+    assert max(scales.values()) == 1.0
+    assert said.endswith("from weights.")
+    assert _scaled(tmp_path, tiny_base, "none", None)[:2] == ({}, "")
+    assert _scaled(tmp_path, tiny_base, "none", None)[2] != inputs

@@ -12,7 +12,7 @@ from small_jobs import write_talk
 
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.tune import start_search
+from rayprivacy.tuning.search import start_search
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 import math
 import random
 import shutil
+from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 from small_jobs import WORDS
 
@@ -38,10 +41,11 @@ from rayprivacy.tuning.heldout_loss import (
     unit_losses,
 )
 from rayprivacy.tuning.space import load_space
+from rayprivacy.tuning.trainable import REFUSED, UTILITY, _Runner
 from rayprivacy.tuning.trials import Trials
 
-METRIC = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
-FIXED = {"corpus": {"holdout": 0.4}}
+METRIC: dict[str, Any] = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
+FIXED, HALF = ({"corpus": {"holdout": share}} for share in (0.4, 0.5))
 VALUES = {"training.clipping_norm": 1.0}
 USERS = 40
 
@@ -71,13 +75,6 @@ def test_what_cannot_be_charged_is_refused_before_anything_is_written(
         bench.search(bench.space(metric=METRIC, **blocks))
     for name in ("out", "ledger.db", "secret.key"):
         assert not (bench.folder / name).exists()
-
-
-def test_other_searches_are_what_they_were_before_there_was_a_charged_metric(bench: Any) -> None:
-    """Their space.json and their release ids are made of it."""
-    free, paid = (load_space(bench.space(**blocks)) for blocks in ({}, {"metric": METRIC}))
-    assert set(free.model_dump(mode="json")["metric"]) == {"name", "text", "max_tokens", "max_texts"}
-    assert paid.model_dump(mode="json")["metric"] | METRIC == paid.model_dump(mode="json")["metric"]
 
 
 def test_every_report_is_on_the_bill_behind_its_chunk(bench: Any) -> None:
@@ -163,15 +160,19 @@ class Measured:
 
     @property
     def exact(self) -> float:
-        """The mean over users of the mean loss of their first texts, with nothing taken from what is tested."""
-        backbone = load_backbone(ModelConfig(base=str(self.run.root / "model"), dtype="float32"))
-        table = read_holdout(self.run.private("shards"))
-        loss = ModelLoss(backbone, self.config.max_tokens).per_token
-        means = []
-        for user in sorted(set(table["user"].to_pylist())):
-            own = table.filter(pc.equal(table["user"], user))["text"].to_pylist()[: self.config.records]
-            means.append(float(np.mean([loss([text])[0] for text in own])))
-        return float(np.mean(means))
+        return exact(self.run.root)
+
+
+def exact(root: Path) -> float:
+    """The mean over users of the mean loss of their first four texts, with nothing taken from what is tested."""
+    backbone = load_backbone(ModelConfig(base=str(root / "model"), dtype="float32"))
+    table = read_holdout(root / "private" / "shards")
+    loss = ModelLoss(backbone, METRIC["max_tokens"]).per_token
+    means = []
+    for user in sorted(set(table["user"].to_pylist())):
+        own = table.filter(pc.equal(table["user"], user))["text"].to_pylist()[:4]
+        means.append(float(np.mean([loss([text])[0] for text in own])))
+    return float(np.mean(means))
 
 
 def _sentence(user: int, number: int) -> str:
@@ -220,10 +221,8 @@ def test_the_private_figure_is_nowhere_but_in_the_private_folder(bench: Any, tin
         b"user-07",
         max((text for *_, text in trial.rows), key=len).encode(),
     ]
-    for path in bench.folder.rglob("*"):
-        if path.is_file() and "private" not in path.relative_to(bench.folder).parts and path.name != "talk.parquet":
-            content = path.read_bytes()
-            assert not [secret for secret in secrets if secret in content], path
+    (bench.folder / "talk.parquet").unlink()
+    _nowhere(secrets, bench.folder)
     (kept,) = trial.run.root.glob("private/metric/*")
     assert kept.read_bytes() == sums.tobytes()  # the search above would have found it
 
@@ -322,3 +321,64 @@ def test_with_unit_record_every_record_is_a_unit(bench: Any, tiny_base: Path) ->
     assert 0 < trial.figure() < 10
     assert replace(report_mechanism(trial.config, trial.recipe), sigma=1.0).unit is PrivacyUnit.RECORD
     assert len(bench.charges()) == 1
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_trials_pay_for_their_chunks_and_their_reports_once(bench: Any, local_ray: Path) -> None:
+    space = bench.space(
+        trials=2, metric=METRIC, fixed=HALF, pruning={"grace": 2}, budget={"account": "search", "epsilon": 60.0}
+    )
+    told = Console(record=True, file=(bench.folder / "told").open("w"), width=200)
+    outcome = bench.search(space, console=told)
+    trials = Trials.of(load_space(space), bench.folder / "out")
+    charges = bench.charges()
+    assert {state for *_, state in charges} == {"committed"}
+    for row in outcome.rows:
+        recipe = trials.recipe({"training.clipping_norm": float(row.values.split(": ")[1].rstrip("}"))})
+        assert recipe.release_id == row.release_id
+        assert (row.state, row.charges, row.planned) == ("finished", 4, 4)
+        own = [name for name, *_ in charges if name.startswith(row.release_id)]
+        bill = [name for name, _ in trials.bill({"training.clipping_norm": recipe.training.clipping_norm})]
+        assert own == bill  # chunk, report, chunk, report
+        truth, folder = exact(trials.folder(recipe)), trials.folder(recipe)
+        assert 0 < abs(row.utility - truth) < 10
+        _nowhere([f"{each:#.6g}".encode() for each in (truth, math.exp(truth))], bench.folder, local_ray)
+        assert not (folder / "metrics.json").exists()
+        assert trials.report(recipe, 2)[UTILITY] == row.utility  # what a search that is resumed runs again
+    assert len(charges) == 2 * 4
+    assert bench.charges() == charges
+    assert outcome.spent == pytest.approx(sum(row.share for row in outcome.rows), rel=1e-6)
+    assert outcome.spent <= 1
+    assert f"{outcome.best.utility:.4g}" in told.export_text()
+    again = bench.search(space, resume=True)
+    assert again.rows == outcome.rows
+    assert bench.charges() == charges
+    bench.ledger.verify()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_report_that_is_refused_ends_the_trial(bench: Any, local_ray: Path) -> None:
+    """Room for the chunks and for half a report: nothing is measured, and the cap is kept."""
+    trials = Trials.of(load_space(bench.space(metric=METRIC, fixed=HALF)), bench.folder / "out")
+    *chunks, report = trials.charges(VALUES)
+    order = renyi.best_order([*chunks, report], 1e-6)
+    room = sum(renyi.rdp(event, (order,))[0] for event in chunks) + renyi.rdp(report, (order,))[0] / 2
+    bench.account(renyi.epsilon_at(room, order, 1e-6), order=order)
+    with chdir(bench.folder):  # the runner goes there, and is an actor elsewhere
+        assert _Runner(trials, VALUES, ".").report(1) == {REFUSED: True, "done": True}
+    run = trials.recipe(VALUES).release_id
+    assert bench.charges() == [(run, rung, "committed") for rung in (1, 2)]
+    assert bench.ledger.status("search").share <= 1
+    bench.ledger.verify()
+
+
+def _nowhere(texts: Sequence[bytes], *places: Path) -> None:
+    for place in places:
+        for path in place.rglob("*"):
+            if path.is_file() and "private" not in path.relative_to(place).parts:
+                content = path.read_bytes()
+                assert not [text for text in texts if text in content], path

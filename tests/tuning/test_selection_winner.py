@@ -50,7 +50,7 @@ def test_a_model_that_diverged_wins_against_no_other(
         folder.mkdir(parents=True)
         return next(figures)
 
-    monkeypatch.setattr(selection, "ray_session", _no_ray)
+    monkeypatch.setattr(selection.session, "ray_session", _no_ray)
     monkeypatch.setattr(selection, "_plan", lambda *_: {name: {} for name in names[: len(scores)]})
     monkeypatch.setattr(selection, "_score", score)
     recipe = trials.recipe({"training.clipping_norm": 1.0})

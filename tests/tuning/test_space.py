@@ -1,4 +1,7 @@
-"""What a space file may say; every refusal names the key and the remedy, before anything is opened."""
+"""What a space file may say, and how a trial without a figure is told.
+
+Every refusal names the key and the remedy, before anything is opened.
+"""
 
 import json
 import math
@@ -6,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState, create_trial
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.tuning.outcome import conclude, open_study
+from rayprivacy.tuning.search import feasible
 from rayprivacy.tuning.selection import same_event
-from rayprivacy.tuning.space import Space, load_space
+from rayprivacy.tuning.space import load_space
 from rayprivacy.tuning.trials import Trials
-from rayprivacy.tuning.tune import feasible
 
 QUERIES = {"votes.queries": {"choice": [20, 40]}}
+NORM = {"training.clipping_norm": 1.0}
 CHARGED = {"name": "heldout_loss", "noise_multiplier": 0.5, "max_tokens": 12}
 PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
 
@@ -50,10 +57,7 @@ PUBLIC = {"source": "public.parquet", "user": "who", "text": "said"}
         ({"metric": CHARGED | {"records": 0}}, "'metric.records'"),
         ({"metric": {"name": "private_loss"}}, "it reads private text, and what steers"),
         ({"metric": {"name": "heldout_perplexity"}}, "charged as 'heldout_loss'"),
-        (
-            {"metric": CHARGED, "charging": "select", "searcher": "random"},
-            "are one mechanism: use charging pay_for_all",
-        ),
+        ({"metric": CHARGED, "charging": "select", "searcher": "random"}, "one mechanism: use charging pay_for_all"),
         ({"metric": CHARGED, "charging": "public", "public": PUBLIC, "budget": None}, "never opens the private corpus"),
     ],
 )
@@ -95,8 +99,7 @@ def test_a_plan_that_admits_one_recipe_alone_is_refused(bench: Any) -> None:
 
 def test_trials_of_a_selection_must_cost_the_same(bench: Any) -> None:
     def trials(search: dict[str, Any]) -> Trials:
-        space = Space.parse({**_select(bench), "search": search})
-        return Trials.of(space, bench.folder)
+        return Trials.of(load_space(bench.space(charging="select", searcher="random", search=search)), bench.folder)
 
     same_event(trials({"training.clipping_norm": {"uniform": [0.1, 1.0]}}))
     for key, domain in (("steps", {"choice": [4, 6]}), ("sampling_rate", {"uniform": [0.1, 0.4]})):
@@ -139,5 +142,20 @@ def test_a_password_is_refused_before_anything_is_written(bench: Any) -> None:
     assert not (bench.folder / "out").exists()
 
 
-def _select(bench: Any) -> dict[str, Any]:
-    return load_space(bench.space(charging="select", searcher="random")).model_dump(mode="json")
+@pytest.mark.parametrize(
+    ("epsilon", "before", "state"), [(8.0, 0, "failed"), (8.0, 1, "failed"), (2.1, 1, "failed"), (1.9, 0, "refused")]
+)
+def test_a_trial_without_a_figure(bench: Any, epsilon: float, before: int, state: str) -> None:
+    """The account of epsilon 2.1 has room for the one trial of 2.0: its second chunk still fits after its first."""
+    trials = Trials.of(load_space(bench.space()), bench.folder / "out")
+    trials.root.mkdir()
+    study = open_study(trials.space, trials.root)
+    distributions = {key: FloatDistribution(0.1, 10.0, log=True) for key in NORM}
+    study.add_trial(create_trial(state=TrialState.FAIL, params=NORM, distributions=distributions))
+    bill = trials.bill(NORM)
+    ledger = bench.account(epsilon, plan=[event for _, event in bill])
+    for number, (release, event) in enumerate(bill[:before]):
+        ledger.reserve("search", release, f"{number:064x}", event)
+    outcome = conclude(trials, ledger, None)
+    assert [(row.state, row.charges, row.planned) for row in outcome.rows] == [(state, before, 2)]
+    assert outcome.best is None

@@ -15,7 +15,7 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
-from rayprivacy.tuning.tune import start_search
+from rayprivacy.tuning.search import start_search
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
