@@ -1,17 +1,12 @@
 """Check the shards again, from the files, the manifest and the key alone.
 
-Independent on purpose: the rules "one user, one shard" and "one record, one shard" are written down here a second time,
-straight from the PRF, so that a fault in the code that made the shards is not repeated by the code that checks them.
-`verify_phrases` does the same for "one phrase, n_s shards". Files are checked one by one; `verify_job` lets Ray do it.
+Independent on purpose: the rules "one user, one shard", "one record, one shard" and "one phrase, n_s shards" stand
+here a second time, straight from the PRF, so that a fault in the code that made the shards is not repeated by the
+code that checks them. Phrases are looked for by other means than `phrases` masks them: a text becomes one string of its
+canonical words with a space around each, read character by character, and a phrase is a substring of it.
 
-Look for secret phrases in finished shards, by other means than `phrases` masks them; and count where they stayed.
-
-Here a text becomes one string of its canonical words with a space around each, read character by character, and a
-phrase is a substring of it. Which shards may hold a phrase is written down a second time, straight from the PRF.
-
-The verification of shards as Ray tasks, file by file; the driver learns that it is done, or one sentence.
-
-How many files a corpus has is private where parts are split: see `piecework`.
+Ray checks file by file; the driver learns that it is done, or one sentence. How many files a corpus has is private
+where parts are split (see `work.pieces`).
 """
 
 import unicodedata
@@ -19,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,14 +21,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
+from rayprivacy.core.files import Json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import content_digest
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.phrases import PhraseFile, Phrases
+from rayprivacy.corpus.spill import Place
 from rayprivacy.corpus.users import PLACE
 from rayprivacy.work.pieces import Bench, Piece, work_off
+
+SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
+_STEP = "verifying the shards"
 
 
 def misplaced_phrase(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:
@@ -91,16 +90,11 @@ def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[
     return shards
 
 
-SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
-Place = tuple[int, str]  # shard and user
-
-
-@SEAL.around("verifying the shards")
+@SEAL.around(_STEP)
 def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phrases: Phrases | None = None) -> None:
     """Check that each user or record sits where the key says, in one file, within the bounds, and that digests match.
 
-    Raises:
-        ShardError: one sentence that names the file and the rule, never a user or a phrase.
+    An error names the file and the rule, never a user or a phrase.
     """
     manifest = read_manifest(out)
     check_unit(manifest, unit, phrases is not None)
@@ -109,11 +103,7 @@ def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phr
 
 
 def check_unit(manifest: ShardManifest, unit: PrivacyUnit, has_phrases: bool) -> None:
-    """Require shards of the unit that is to be protected.
-
-    Raises:
-        ShardError: they are of another one.
-    """
+    """Require shards of the unit that is to be protected."""
     if manifest.unit is not unit or has_phrases is not (unit is PrivacyUnit.PHRASE):
         raise ShardError(f"the shards are of unit '{manifest.unit}', not '{unit}' with its settings: shard them again.")
 
@@ -122,16 +112,6 @@ def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phras
     """Check one file by itself, and that it ends before the next file of its part begins.
 
     That is enough for all files together: a user's shard, hence the part, follows from the key.
-
-    Args:
-        out: the shard directory.
-        manifest: what it says.
-        number: which of its files.
-        key: the secret.
-        phrases: the secret phrases, where these are the unit.
-
-    Raises:
-        ShardError: one sentence that names the file and the rule.
     """
     entry = manifest.files[number]
     entry.check(out)
@@ -226,9 +206,6 @@ def _require(holds: bool, entry: FileEntry, fault: str) -> None:
         raise ShardError(f"{entry.file} {fault}: delete the shard directory and shard the corpus again.")
 
 
-_STEP = "verifying the shards"
-
-
 @SEAL.around(_STEP)
 def verify_with_ray(out: Path, key_path: Path, unit: PrivacyUnit, phrases: PhraseFile | None = None) -> None:
     """Do what `verify_shards` does. Ray must be started."""
@@ -252,12 +229,12 @@ def _every_file(out: Path, manifest: ShardManifest, piece: Piece) -> None:
         bench.remove()
 
 
-def _verify(number: int, out: Path, key_path: Path, phrases: PhraseFile | None) -> dict[str, Any]:
+def _verify(number: int, out: Path, key_path: Path, phrases: PhraseFile | None) -> Json:
     key = load_key(key_path)
     verify_file(out, read_manifest(out), number, key, phrases.load(key) if phrases else None)
     return {}
 
 
-def _check(number: int, out: Path) -> dict[str, Any]:
+def _check(number: int, out: Path) -> Json:
     read_manifest(out).files[number].check(out)
     return {}

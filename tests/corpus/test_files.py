@@ -10,9 +10,8 @@ import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.corpus.public import load_prompts
-from rayprivacy.corpus.sealing import sealed, unwrap
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import check_columns, check_source, columns_of, locate, read_pieces
+from rayprivacy.corpus.sources import check_columns, check_source, columns_of, locate, read_pieces, sealed, unwrap
 
 
 def read(data: str, kind: str):
