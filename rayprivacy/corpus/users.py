@@ -61,15 +61,6 @@ class Dropped:
         return Dropped(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
-def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
-    """Drop duplicate rows, then keep each user's first `most` records, or all of them without `most`.
-
-    The rows come sorted by user and order, with their rank within the user in the column `record`.
-    """
-    kept, dropped = bounded(ordered(table, key), most)
-    return ranked(kept.drop_columns([ORDER]), "user"), dropped
-
-
 def ordered(table: pa.Table, key: Key) -> pa.Table:
     """Add the column `__order`, uint64: each record's place among those of its user."""
     label, name = ("record-place", PLACE) if PLACE in table.column_names else ("record", "text")
@@ -79,7 +70,7 @@ def ordered(table: pa.Table, key: Key) -> pa.Table:
 
 
 def bounded(table: pa.Table, most: int | None) -> tuple[pa.Table, Dropped]:
-    """Bound rows that have their order; returns them sorted by user and order, and the counts."""
+    """Drop duplicates, then keep each user's first `most` rows, or all without `most`, sorted by user and order."""
     users, order = ranks(table["user"]), table[ORDER].to_numpy()
     index = np.lexsort((order, users))
     repeated = _settle(table, index, users, order)

@@ -12,7 +12,7 @@ where parts are split (see `work.pieces`).
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -34,60 +34,6 @@ from rayprivacy.work.pieces import Bench, Piece, work_off
 
 SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
 _STEP = "verifying the shards"
-
-
-def misplaced_phrase(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:
-    """Whether a phrase occurs in a shard that the key does not allow; held-out rows are not looked at."""
-    allowed: dict[int, list[int]] = {}
-    for shard, number in _occurrences(table, phrases):
-        if number not in allowed:
-            allowed[number] = _allowed(phrases.words[number], key, manifest)
-        if shard not in allowed[number]:
-            return True
-    return False
-
-
-def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
-    """In how many shards each phrase occurs after masking, by its number. The counts are private."""
-    found: dict[int, set[int]] = {number: set() for number in range(len(phrases.words))}
-    for entry in manifest.training_files:
-        table = pq.read_table(out / entry.file, columns=["shard", "text"], partitioning=None)
-        for shard, number in _occurrences(table, phrases):
-            found[number].add(shard)
-    return {number: len(shards) for number, shards in found.items()}
-
-
-def _occurrences(table: pa.Table, phrases: Phrases) -> Iterator[tuple[int, int]]:
-    by_first = defaultdict(list)
-    for number, words in enumerate(phrases.words):
-        by_first[words[0]].append((number, f" {' '.join(words)} "))
-    for shard, text in zip(table["shard"].to_pylist(), table["text"].to_pylist(), strict=True):
-        if shard < 0:
-            continue
-        line = _line(text)
-        for word in by_first.keys() & set(line.split(" ")):
-            for number, phrase in by_first[word]:
-                if phrase in line:
-                    yield shard, number
-
-
-def _line(text: str) -> str:
-    spaced = "".join(
-        char if char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" else " "
-        for char in unicodedata.normalize("NFC", text)
-    )
-    words = (unicodedata.normalize("NFC", word.casefold()) for word in spaced.split(" ") if word)
-    return f" {' '.join(words)} "
-
-
-def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[int]:
-    shards: list[int] = []
-    draw = 0
-    while len(shards) < (manifest.max_shards_per_phrase or 0):
-        shard = key.integer("phrase-shard", draw, *words) % manifest.shards
-        shards += [shard] if shard not in shards else []
-        draw += 1
-    return shards
 
 
 @SEAL.around(_STEP)
@@ -117,13 +63,14 @@ def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phras
     entry.check(out)
     table = pq.read_table(out / entry.file, partitioning=None)
     places = _places(table, entry, manifest.max_records_per_user)
-    _require(all(shard in _range(entry, manifest) for shard, _ in places), entry, "holds a shard of another part")
+    first, last = (entry.part * manifest.per_part, (entry.part + 1) * manifest.per_part) if entry.part >= 0 else (-1, 0)
+    _require(all(first <= shard < last for shard, _ in places), entry, "holds a shard of another part")
     if manifest.unit is PrivacyUnit.RECORD:
         _check_records(table, entry, key, manifest)
     else:
         _check_users(places, entry, key, manifest)
     _check_order(out, manifest, number, places)
-    misplaced = phrases is not None and misplaced_phrase(table, key, manifest, phrases)
+    misplaced = phrases is not None and _holds_misplaced(table, key, manifest, phrases)
     _require(not misplaced, entry, "holds a secret phrase in a shard where it must be masked")
     counted = (len(table), len({user for _, user in places})) == (entry.rows, entry.users)
     digest = content_digest(table, key, manifest.unit)
@@ -196,14 +143,48 @@ def _held_out(user: str, key: Key, manifest: ShardManifest) -> bool:
     return key.integer("holdout", user) < int(manifest.holdout_share * 2**256)
 
 
-def _range(entry: FileEntry, manifest: ShardManifest) -> range:
-    first = entry.part * manifest.per_part
-    return range(first, first + manifest.per_part) if entry.part >= 0 else range(-1, 0)
-
-
 def _require(holds: bool, entry: FileEntry, fault: str) -> None:
     if not holds:
         raise ShardError(f"{entry.file} {fault}: delete the shard directory and shard the corpus again.")
+
+
+def _holds_misplaced(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:
+    allowed = cache(lambda number: _allowed(phrases.words[number], key, manifest))
+    return any(shard not in allowed(number) for shard, number in _occurrences(table, phrases))
+
+
+def _occurrences(table: pa.Table, phrases: Phrases) -> Iterator[tuple[int, int]]:
+    """Shard and number of each phrase of each row; held-out rows are not looked at."""
+    by_first = defaultdict(list)
+    for number, words in enumerate(phrases.words):
+        by_first[words[0]].append((number, f" {' '.join(words)} "))
+    for shard, text in zip(table["shard"].to_pylist(), table["text"].to_pylist(), strict=True):
+        if shard < 0:
+            continue
+        line = _line(text)
+        for word in by_first.keys() & set(line.split(" ")):
+            for number, phrase in by_first[word]:
+                if phrase in line:
+                    yield shard, number
+
+
+def _line(text: str) -> str:
+    spaced = "".join(
+        char if char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" else " "
+        for char in unicodedata.normalize("NFC", text)
+    )
+    words = (unicodedata.normalize("NFC", word.casefold()) for word in spaced.split(" ") if word)
+    return f" {' '.join(words)} "
+
+
+def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[int]:
+    shards: list[int] = []
+    draw = 0
+    while len(shards) < (manifest.max_shards_per_phrase or 0):
+        shard = key.integer("phrase-shard", draw, *words) % manifest.shards
+        shards += [shard] if shard not in shards else []
+        draw += 1
+    return shards
 
 
 @SEAL.around(_STEP)
