@@ -99,6 +99,11 @@ class ShardManifest:
         """Write `manifest.json`, private and atomically."""
         write_json(out / MANIFEST, self._body() | {"digest": digest_json(self._body())})
 
+    def check_files(self, out: Path) -> None:
+        """Compare every file's bytes with its digest; ShardError if one is missing or was changed."""
+        for entry in self.files:
+            entry.check(out)
+
     def _body(self) -> Json:
         body = {"schema_version": _SCHEMA_VERSION} | asdict(self)
         if self.unit is PrivacyUnit.USER:  # left out, so that manifests of the first version stay what they are

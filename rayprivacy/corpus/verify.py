@@ -10,7 +10,7 @@ where parts are split (see `work.pieces`).
 """
 
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -146,6 +146,14 @@ def _held_out(user: str, key: Key, manifest: ShardManifest) -> bool:
 def _require(holds: bool, entry: FileEntry, fault: str) -> None:
     if not holds:
         raise ShardError(f"{entry.file} {fault}: delete the shard directory and shard the corpus again.")
+
+
+def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
+    """In how many shards each phrase occurs after masking, by its number. The counts are private."""
+    files = (out / entry.file for entry in manifest.training_files)
+    tables = (pq.read_table(file, columns=["shard", "text"], partitioning=None) for file in files)
+    counts = Counter(number for _, number in {each for table in tables for each in _occurrences(table, phrases)})
+    return {number: counts[number] for number in range(len(phrases.words))}
 
 
 def _holds_misplaced(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:

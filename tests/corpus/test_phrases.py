@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from plain_shards import finished, shards_per_phrase, string_table
+from plain_shards import finished, string_table
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
@@ -23,7 +23,7 @@ from rayprivacy.corpus.manifest import ShardManifest, write_part
 from rayprivacy.corpus.phrases import MASK, PhraseFile, Phrases, cut_between_words, load_phrases, tidy, words_of
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import Dropped, clean
-from rayprivacy.corpus.verify import _line, verify_shards
+from rayprivacy.corpus.verify import _line, shards_per_phrase, verify_shards
 
 KEY, PHRASE = Key.for_tests(), PrivacyUnit.PHRASE
 MOST, SHARDS = 2, 6

@@ -95,8 +95,7 @@ def test_each_record_has_the_tree_of_its_own_text_whoever_else_is_there(write: W
     assert set(having) - set(without) == {("ann", record) for record in range(len(SAID))}
     assert json.loads(without["bob", 1])["slots"]["track"] == "stop it"
     assert without["bob", 3] == "", "what cannot be read has the public constant"
-    for entry in manifest.files:
-        entry.check(job.out)
+    manifest.check_files(job.out)
     assert read_part(job.out, 0).drop_columns(["structure"]) == read_part(job.source, 0)
     assert part_path(job.out, 0).stat().st_mode & 0o077 == 0
     assert not job.notes.exists()

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from plain_shards import shards_per_phrase
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
@@ -20,7 +19,7 @@ from rayprivacy.corpus.manifest import read_holdout, read_part
 from rayprivacy.corpus.phrases import load_phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
-from rayprivacy.corpus.verify import verify_shards
+from rayprivacy.corpus.verify import shards_per_phrase, verify_shards
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 SHARDS, PER_PART, BOUND = 8, 3, 2

@@ -6,14 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest, write_part
-from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.users import ORDER, Dropped, bounded, ordered
-from rayprivacy.corpus.verify import _occurrences
 
 
 def string_table(rows: Sequence[Sequence[str | None]], names: Sequence[str] = ("user", "text", "topic")) -> pa.Table:
@@ -30,13 +27,6 @@ def finished(prepared: pa.Table, key: Key, layout: Layout) -> dict[int, pa.Table
 def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
     kept, dropped = bounded(ordered(table, key), most)
     return kept.drop_columns([ORDER]), dropped
-
-
-def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
-    """In how many shards each phrase occurs after masking, by its number."""
-    tables = (pq.read_table(out / entry.file, partitioning=None) for entry in manifest.training_files)
-    found = {each for table in tables for each in _occurrences(table, phrases)}
-    return {number: sum(number == each for _, each in found) for number in range(len(phrases.words))}
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
