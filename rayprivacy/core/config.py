@@ -1,10 +1,8 @@
-"""The base of every config class: frozen, strict about keys, and helpful about the nearest valid one.
+"""The base of every config class (frozen, strict about keys, helpful about the nearest one), and marks of path fields.
 
-Markers of the fields of a recipe that hold paths, and a walk over the fields that have one.
-
-A field is marked where it is declared: `key: Annotated[str, PathKind.PRIVATE]`. So whatever has to treat paths in its
-own way (a job that is sent to a cluster, a copy of a recipe for another corpus) needs no list of keys of its own, and
-finds those of a method that it does not know.
+A field that holds a path is marked where it is declared: `key: Annotated[str, PathKind.PRIVATE]`. So whatever treats
+paths in its own way (a job sent to a cluster, a copy of a recipe for another corpus) needs no list of keys of its own,
+and finds those of a method that it does not know.
 """
 
 import difflib
@@ -19,13 +17,9 @@ from rayprivacy.core.errors import ConfigError
 
 
 class Config(BaseModel):
-    """A frozen pydantic model; unknown keys are errors and NaN is not a number.
+    """A frozen pydantic model; unknown keys are errors and NaN is not a number."""
 
-    Attributes:
-        named: what the whole file is called in errors.
-    """
-
-    named: ClassVar[str] = "recipe"
+    named: ClassVar[str] = "recipe"  # the whole file, in errors
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     @classmethod
@@ -35,7 +29,7 @@ class Config(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             message = _sentence(cls, error.errors()[0])
-        raise ConfigError(message)
+        raise ConfigError(message)  # outside: a __context__ would quote the value
 
 
 def _sentence(root: type[Config], error: ErrorDetails) -> str:
@@ -46,8 +40,7 @@ def _sentence(root: type[Config], error: ErrorDetails) -> str:
         return f"the {root.named} is refused: {reason}."
     if error["type"] == "extra_forbidden":
         valid = _keys_at(root, path[:-1])
-        near = difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.0)
-        closest = ".".join([*path[:-1], near[0]])
+        closest = ".".join([*path[:-1], *difflib.get_close_matches(path[-1], valid, n=1, cutoff=0.0)])
         return f"'{name}' is not a key of the {root.named}: did you mean '{closest}'? (valid: {', '.join(valid)})."
     if error["type"] == "missing":
         return f"'{name}' is missing from the {root.named}: add it."

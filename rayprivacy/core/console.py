@@ -1,9 +1,4 @@
-"""Threads: their cores, how long those of torch wait awake, and one that calls a function again and again.
-
-The type of a progress callback: it is called with the number of finished pieces.
-
-Tables on the console in which no cell is cut, at any width.
-"""
+"""What a process shows and how it uses its cores: tables, progress, threads."""
 
 import os
 import threading
@@ -15,7 +10,8 @@ from rich.style import StyleType
 from rich.table import Column, Table
 from rich.text import Text
 
-Told = Callable[[int], None]
+SPINS = "2000"
+Told = Callable[[int], None]  # of progress: called with the number of finished pieces
 
 
 def nobody(done: int) -> None:
@@ -42,21 +38,17 @@ class WholeTable(Table):
         yield from super().__rich_console__(console, options)
 
 
-SPINS = "2000"
-
-
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_cores() -> None:
-    """Let threads of torch that wait for each other sleep after microseconds, and not after milliseconds.
+    """Let torch's threads that wait for each other sleep after microseconds; what the environment says already stands.
 
-    OpenMP's threads spin while they wait. Where another process takes one of the cores, each of two threads waits for
-    one that does not run, and keeps the core from it. With this, steps of a training took 0.64 of the time there, and
-    1.01 to 1.04 of it on idle cores (benchmarks/threads.py). OpenMP reads it when torch is imported. What the
-    environment says already stands.
+    OpenMP's threads spin while they wait: where another process takes a core, each waits for one that does not run, and
+    keeps the core from it. Training steps then take 0.64 of the time, and 1.01 to 1.04 of it on idle cores
+    (benchmarks/threads.py). OpenMP reads it when torch is imported.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
@@ -64,10 +56,10 @@ def share_cores() -> None:
 
 @contextmanager
 def repeating(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """Call a function every few seconds in a daemon thread until the block ends: for a progress bar, a gauge, a lease.
+    """Call a function every few seconds in a daemon thread, and not once the block has ended.
 
-    The first call comes after `seconds`. No call is under way once the block has ended, and none comes later. A call
-    that raises is the last one, without a word: what it raised may quote private text, and must not stop the block.
+    A call that raises is the last one, without a word: what it raised may quote private text, and must not stop the
+    block.
     """
     over = threading.Event()
 

@@ -36,7 +36,7 @@ class LedgerError(RayPrivacyError):
 
 
 class LeaseHeldError(LedgerError):
-    """Somebody else is drawing this release: wait for it, its output will be served."""
+    """Another process is drawing this release: wait for it, its output will be served."""
 
 
 class ReleaseError(RayPrivacyError):

@@ -1,16 +1,7 @@
-"""Write-then-rename files and private directories: a reader sees a whole file or none.
+"""Files written whole, private directories, and the journal of a folder's finished files.
 
-Files and directories are for their owner alone, whatever the umask is, unless the caller says that they may be shared.
-
-A journal of finished files: one table for each node, one line for each file.
-
-A folder with a marker beside every file has to be listed, and every marker opened, by every process that wants to know
-them. A journal has as many tables as there are nodes, and a process reads what was added since it last looked.
-
-A line is written after its file, under a lock, and flushed to disk; it counts once its end is there. What a killed
-writer left of a line is closed by the next writer, and skipped by readers like everything else that is no line. A file
-that is gone does not count, whatever lines say of it; written again, it gets another line. The order of lines means
-nothing. Tables are private: mode 0600.
+A file is written beside its name and renamed, so a reader sees a whole one or none. Files and directories are for their
+owner alone, whatever the umask is, unless the caller says that they may be shared.
 """
 
 import fcntl
@@ -19,12 +10,12 @@ import os
 import platform
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rayprivacy.core.private import digest_bytes
 
 OWNER_ONLY, SHARED = 0o600, 0o644
-Json = dict[str, Any]  # JSON values by name
+Json = dict[str, Any]  # an object of a JSON file
 
 
 def write_atomic(path: Path, data: bytes, mode: int = OWNER_ONLY) -> None:
@@ -51,10 +42,18 @@ def read_json(path: Path) -> Any:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file of the owner's, behind what a full disk may have left of an earlier one."""
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "rb+", buffering=0) as file:
-        end = file.seek(0, os.SEEK_END)
-        torn = end and os.pread(file.fileno(), 1, end - 1) != b"\n"
-        file.write(("\n" * bool(torn) + f"{line}\n").encode())
+    with _appending(path) as file:
+        _append(file, line)
+
+
+def _appending(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "r+b", buffering=0)
+
+
+def _append(file: BinaryIO, line: str) -> None:
+    end = file.seek(0, os.SEEK_END)
+    torn = end and os.pread(file.fileno(), 1, end - 1) != b"\n"
+    file.write(("\n" * bool(torn) + f"{line}\n").encode())
 
 
 def private_directory(path: Path) -> Path:
@@ -70,45 +69,42 @@ def user_cache() -> Path:
 
 
 TABLE = re.compile(r"journal-[0-9a-f]{16}\.jsonl")
-Line = dict[str, Any]
+Line = Json
 
 
 class Journal:
-    """The journal of one folder, as one process knows it; nodes that share the folder share the journal.
+    """The finished files of one folder, as one process knows them; nodes that share the folder share the journal.
 
-    Attributes:
-        files: the names that lines of this journal were about when it was last read.
+    It is a table for each node, with one line for each file: a process reads what was added since it last looked, where
+    it would have to list the folder and open every marker. A line is written after its file, under a lock, and flushed
+    to disk; it counts once its end is there. What a killed writer left of a line is closed by the next one, and skipped
+    like everything else that is no line. A file that is gone does not count, whatever lines say of it; written again,
+    it gets another line. The order of lines means nothing.
     """
 
     def __init__(self, folder: Path, node: str | None = None) -> None:
         self._folder = folder
         self._own = folder / f"journal-{digest_bytes((node or platform.node()).encode())[:16]}.jsonl"
         self._read: dict[str, int] = {}
-        self.files: set[str] = set()
+        self.files: set[str] = set()  # which lines were about, when they were last read
 
     def add(self, file: str, facts: Line) -> None:
         """Say that a file of the folder is finished; the line is on disk when this returns."""
-        line = json.dumps({"file": file, **facts}, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-        with os.fdopen(os.open(self._own, os.O_RDWR | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "r+b", 0) as table:
+        line = json.dumps({"file": file, **facts}, separators=(",", ":"), allow_nan=False)
+        with _appending(self._own) as table:
             fcntl.flock(table, fcntl.LOCK_EX)
-            size = table.seek(0, os.SEEK_END)
-            torn = size > 0 and os.pread(table.fileno(), 1, size - 1) != b"\n"
-            table.write(b"\n" + line if torn else line)
+            _append(table, line)
             os.fsync(table.fileno())
 
     def news(self) -> tuple[bool, list[Line]]:
-        """What was added since the last time, and whether everything from before is void.
-
-        It is when a file is gone that lines were about: then the answer has all lines again.
-        """
+        """Whether a file is gone that lines were about, and the lines since the last time; all of them if one is."""
         lines = self._unread()
         present = set(_listed(self._folder))  # after the lines, so that no file is younger than this list
         void = not self.files <= present
         if void:
             self._read.clear()
             self.files.clear()
-            lines = self._unread()
-            present = set(_listed(self._folder))
+            lines, present = self._unread(), set(_listed(self._folder))
         found = [line for line in lines if line["file"] in present]
         self.files.update(line["file"] for line in found)
         return void, found

@@ -1,19 +1,11 @@
-"""The run's secret and the keyed pseudo-random function on top of it.
+"""The run's secret and everything keyed by it: a pseudo-random function, streams of random bits, encryption at rest.
 
 A 256-bit secret from the operating system decides which shard a user falls into and names digests of private data.
 It lives in a file of mode 0600 and travels as a PATH: never in a config value, a log, a checkpoint or a Ray argument.
 PRF(secret, label, parts...) is keyed BLAKE2b over length-prefixed parts, so that ("ab", "c") and ("a", "bc") differ.
 
-Keyed streams of random bits: AES-256 under a secret of 32 bytes, of which no two uses are the same.
-
-Whoever has the secret can compute the bits again, and nobody else can tell them from random ones. Two forms:
-
-- `words_of` gives each of many distinct 16-byte blocks two uniform 64-bit numbers of its own, which depend on the
-  secret and that block alone. Distinct blocks have distinct images, so numbers of n blocks are independent up to the
-  gap between a pseudo-random permutation and a function, n^2 / 2^129.
-- `keystream` is a stream that can be read from any of its blocks on (counter mode).
-
-Encryption at rest: AES-256-GCM under a key derived from the run's secret.
+Random bits are AES-256 under a secret of 32 bytes, of which no two uses are the same: with the secret they can be
+computed again, and without it they cannot be told from random ones.
 """
 
 import hashlib
@@ -64,18 +56,16 @@ class Key:
 
     def digest(self, label: str, *parts: str | bytes | int) -> str:
         """PRF as 64 hex digits: names private content without revealing a checkable hash of it."""
-        return self._prf(label, parts).hex()
+        return self._state((label, *parts)).hexdigest()
 
     def integer(self, label: str, *parts: str | bytes | int) -> int:
         """PRF as an integer uniform on [0, 2^256); `% m` is uniform up to m / 2^256."""
-        return int.from_bytes(self._prf(label, parts), "big")
+        return int.from_bytes(self._state((label, *parts)).digest(), "big")
 
     def digests(self, label: str, messages: Iterable[bytes | memoryview]) -> Iterator[bytes]:
         """PRF of many inputs under one label, 32 bytes each.
 
-        Args:
-            label: what all of them are for.
-            messages: of each input its parts, framed: every part behind its length as 8 bytes, the highest first.
+        A message has the parts of its input framed: each behind its length as 8 bytes, the highest first.
 
         >>> key = Key.for_tests()
         >>> message = (2).to_bytes(8, "big") + b"me"
@@ -87,9 +77,6 @@ class Key:
             state = start.copy()
             state.update(message)
             yield state.digest()
-
-    def _prf(self, label: str, parts: tuple[str | bytes | int, ...]) -> bytes:
-        return self._state((label, *parts)).digest()
 
     def _state(self, parts: tuple[str | bytes | int, ...]) -> "hashlib.blake2b":
         state = hashlib.blake2b(key=self._secret, digest_size=32)
@@ -106,11 +93,7 @@ class Key:
 
 
 def create_key(path: Path) -> Key:
-    """Write a fresh secret to `path` with mode 0600; an existing file is an error.
-
-    Raises:
-        KeyFileError: the file exists.
-    """
+    """Write a fresh secret to `path` with mode 0600; KeyFileError where there is a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     secret = os.urandom(KEY_BYTES)
     try:
@@ -125,11 +108,7 @@ def create_key(path: Path) -> Key:
 
 
 def load_key(path: Path) -> Key:
-    """Read the secret.
-
-    Raises:
-        KeyFileError: the file is missing, cannot be read, is readable by others, or is not 32 bytes long.
-    """
+    """Read the secret; KeyFileError if the file is missing, unreadable, open to others, or not 32 bytes long."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         secret = path.read_bytes()
@@ -152,13 +131,17 @@ BLOCK_BYTES = 16
 
 
 def words_of(secret: bytes, blocks: bytes) -> npt.NDArray[np.uint64]:
-    """Two uniform 64-bit numbers for each of distinct 16-byte blocks that lie one behind the other, [blocks, 2]."""
+    """Two uniform 64-bit numbers for each of distinct 16-byte blocks that lie one behind the other, [blocks, 2].
+
+    They depend on the secret and their block alone. Distinct blocks have distinct images, so numbers of n blocks are
+    independent up to the gap between a pseudo-random permutation and a function, n^2 / 2^129.
+    """
     cipher = Cipher(algorithms.AES(secret), modes.ECB())  # noqa: S305 - a PRF of distinct blocks, nothing is encrypted
     return np.frombuffer(cipher.encryptor().update(blocks), dtype=">u8").reshape(-1, 2).astype(np.uint64)
 
 
 def keystream(secret: bytes, first: int) -> CipherContext:
-    """The stream from its 16-byte block `first` on: what zeros are encrypted to."""
+    """The stream of random bits (counter mode) from its 16-byte block `first` on: what zeros are encrypted to."""
     return Cipher(algorithms.AES(secret), modes.CTR(first.to_bytes(BLOCK_BYTES, "big"))).encryptor()
 
 
@@ -166,7 +149,7 @@ NONCE_BYTES = 12
 
 
 class Vault:
-    """Encrypts bytes for one purpose; prints without its key and refuses to be pickled.
+    """Encrypts bytes for one purpose (AES-256-GCM); prints without its key and refuses to be pickled.
 
     Every call draws a fresh nonce and puts it in front. The context (a file's name) is authenticated and not stored, so
     that one file cannot stand in for another.

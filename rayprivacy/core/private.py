@@ -1,13 +1,11 @@
-"""Exceptions that carry no private text.
+"""What is private, what has passed the gate, errors without private text, and digests that name bytes.
+
+`Private` refuses to print or pickle itself, so private text reaches neither logs nor Ray arguments by accident.
+`Released` is made by `rayprivacy.release` alone (a contract test checks what touches the seal).
 
 A parser quotes the row it failed on, and Ray carries that text to the driver, to its log files and to the dashboard.
 So every function that Ray runs on private rows is sealed: the original exception is replaced, in the worker, by one
 that says which step failed and with which type of exception. Our own errors are written without private text and pass.
-
-Sealed values and content digests: what is private, what has passed the gate, and how bytes are named.
-
-`Private` refuses to print or pickle itself, so private text reaches neither logs nor Ray arguments by accident.
-`Released` is made by `rayprivacy.release` alone (a contract test checks who touches the seal).
 """
 
 import functools
@@ -52,15 +50,10 @@ class Private(Generic[T]):
 @final
 @dataclass(frozen=True)
 class Released(Generic[T]):
-    """A value that passed the release gate: its charge is in the ledger, and it is free to share.
-
-    Attributes:
-        value: the released value.
-        release_id: the ledger's name of the release.
-    """
+    """A value that passed the release gate: its charge is in the ledger, and it is free to share."""
 
     value: T
-    release_id: str
+    release_id: str  # the ledger's name of the release
     seal: object
 
     def __post_init__(self) -> None:

@@ -20,16 +20,6 @@ mirrored on request alone (`private=True`), for a bucket as well protected as th
 One process works on a run. Before and after each write of the manifest, it looks whether the manifest is the one it
 knows; if another process has written, it stops. Between the last look and the write lies one request: the mirror
 notices a mistake of the operator, it is no lock. The ledger has its own.
-
-The manifest of a run in a store: size, digest and mode of every file.
-
-What a manifest says is checked when it is read, because anybody who can write to the store may have written it: a path
-never leads out of the folder.
-
-A folder that pyarrow opens by a URI, on a file system or in an object store.
-
-Contents stream in blocks, and errors are one sentence that names the place without what is secret in its URI. pyarrow
-itself retries transient errors. On a file system all folders are for the owner alone, and files appear whole.
 """
 
 import hashlib
@@ -51,8 +41,17 @@ from rayprivacy.core.files import OWNER_ONLY, private_directory, read_json, user
 from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.core.uris import identity, open_uri, reason, shown
 
+BLOCK = 8 << 20
+FLAT = ("s3", "gcs", "abfs")  # object stores, which have no folders to make
+PRIVATE, MANIFEST, NEXT = "private", "manifest.json", ".next"
+NOTE = ".mirror.json"  # in the local folder: which store it belongs to, and the state that both had last
+LOCAL_ONLY = f"{PRIVATE}/features_store"  # names folders of one machine, for `clean`
+AT_ONCE = 8
+T = TypeVar("T")
+
 
 def _inside(name: str) -> str:
+    """Whoever can write to the store may have written its manifest: a path in it never leads out of the folder."""
     path = PurePosixPath(name)
     # Names with a dot in front are never mirrored, which also excludes "..".
     hidden = any(part.startswith(".") for part in path.parts)
@@ -73,28 +72,24 @@ class Entry(Config):
 
 
 class Manifest(Config):
-    """One state of a run directory.
-
-    Attributes:
-        files: the files by their path in the run directory.
-        loose: paths that a push under way writes or takes away; `files` need not name what lies there.
-    """
+    """One state of a run directory: its files, by their paths in it."""
 
     format: Literal[2] = 2
     files: dict[Name, Entry] = Field(default_factory=dict)
-    loose: list[Name] = Field(default_factory=list)
+    loose: list[Name] = Field(default_factory=list)  # what a push under way changes: not as `files` says
 
     def digest(self) -> str:
         """Names the state: equal for equal files."""
         return digest_json(self.model_dump()["files"])
 
 
-BLOCK = 8 << 20
-FLAT = ("s3", "gcs", "abfs")  # object stores, which have no folders to make
-
-
 class Store:
-    """A folder at a URI; names are relative to it."""
+    """A folder that pyarrow opens by a URI, on a file system or in an object store; names are relative to it.
+
+    Contents stream in blocks, and errors are one sentence that names the place without what is secret in its URI.
+    pyarrow itself retries transient errors. On a file system all folders are for the owner alone, and files appear
+    whole.
+    """
 
     def __init__(self, uri: str) -> None:
         self.uri = shown(uri)
@@ -121,10 +116,14 @@ class Store:
                 for block in blocks:
                     digest.update(block)
                     stream.write(block)
-            if right := digest.hexdigest() == (sha256 or digest.hexdigest()):
-                self._show(target, path, mode)
-            else:
+            right = digest.hexdigest() == (sha256 or digest.hexdigest())
+            if not right:
                 self._files.delete_file(target)
+            elif target != path:  # on a file system: flushed to disk, and renamed into place
+                with open(target, "rb") as file:
+                    os.fsync(file.fileno())
+                os.chmod(target, mode & 0o777)
+                os.replace(target, path)
         return right
 
     def sizes(self, folder: str = "", *, recursive: bool = False) -> dict[str, int]:
@@ -152,14 +151,6 @@ class Store:
             elif self._kind not in FLAT:
                 self._files.create_dir(f"{self._path}/{folder}", recursive=True)
 
-    def _show(self, target: str, path: str, mode: int) -> None:
-        """Flush a file of a file system to disk, and rename it into place."""
-        if target != path:
-            with open(target, "rb") as file:
-                os.fsync(file.fileno())
-            os.chmod(target, mode & 0o777)
-            os.replace(target, path)
-
     @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
         try:
@@ -173,24 +164,13 @@ class Store:
         )
 
 
-PRIVATE, MANIFEST, NEXT = "private", "manifest.json", ".next"
-NOTE = ".mirror.json"  # in the local folder: which store it belongs to, and the state that both had last
-LOCAL_ONLY = f"{PRIVATE}/features_store"  # names folders of one machine, for `clean`
-AT_ONCE = 8
-T = TypeVar("T")
-
-
 def default_folder(uri: str) -> Path:
     """The folder in which a URI is worked on by default: in the user's cache, named by a digest."""
     return user_cache() / "runs" / identity(uri)[:16]
 
 
 class Mirror:
-    """A run directory at a URI, any folder that pyarrow opens, and the local folder in which it is worked on.
-
-    Raises:
-        ConfigError: the URI cannot be opened.
-    """
+    """A run directory at a URI and the local folder in which it is worked on; ConfigError if it cannot be opened."""
 
     def __init__(self, uri: str, folder: Path | None = None, *, private: bool = False) -> None:
         self.root = (folder or default_folder(uri)).absolute()
@@ -200,21 +180,12 @@ class Mirror:
         self._digests: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def holds_run(self) -> bool:
-        """Whether the store holds anything.
-
-        Raises:
-            StorageError: it does not answer, or holds something else.
-        """
+        """Whether the store holds anything; StorageError if it does not answer, or holds something else."""
         self._look()
         return bool(self._manifest.files)
 
     def pull(self) -> None:
-        """Take over what the store holds.
-
-        Raises:
-            ConfigError: the local folder holds other files than this run's.
-            StorageError: the store does not answer, or a file is missing or is not what the manifest says.
-        """
+        """Take over what the store holds; ConfigError where the local folder holds other files than this run's."""
         self._look()
         ahead = self._last_state() == self._manifest.digest()
         self._remember(None)  # cut off here, the next pull begins anew
@@ -229,18 +200,12 @@ class Mirror:
     def push(self) -> None:
         """Make the store hold what the folder holds.
 
-        Raises:
-            StorageError: another process has written to the store since, or the store refuses; its state is the one
-                before.
+        StorageError, and the state before, if another process has written to the store since, or the store refuses.
         """
         self._push({name: entry for name, entry in self._manifest.files.items() if not self._takes(name)})
 
     def forget_private(self) -> int:
-        """Delete the private files of the store, also those of pushes that were cut off; how many the run had there.
-
-        Raises:
-            StorageError: as `push`.
-        """
+        """Delete the private files of the store, also those of pushes that were cut off; how many the run had there."""
         found = sum(map(_is_private, self._manifest.files))
         self._private = False
         self._push({})

@@ -3,7 +3,6 @@
 An account fixes all three before the corpus is first touched and never mixes them (docs/concepts.md).
 """
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -30,8 +29,8 @@ class NeighbouringRelation(StrEnum):
 class AccountKind(StrEnum):
     """What a guarantee means; epsilons of different kinds are different quantities and are never added.
 
-    Central differential privacy of the corpus; metric local privacy of each token (SanText); selective differential
-    privacy, which protects what a public policy function calls sensitive and nothing else.
+    Central privacy of the corpus; metric local privacy of each token (SanText); selective privacy, which protects what
+    a public policy function calls sensitive and nothing else.
     """
 
     CENTRAL = "central"
@@ -53,10 +52,7 @@ class Protection:
 
     @property
     def is_word_for_word(self) -> bool:
-        """Whether neighbours have the same documents, each with as many words, and differ in which words these are.
-
-        Then how many documents there are, and how long they are, is known to both, and must not follow from words.
-        """
+        """Whether neighbours differ in words alone, which must not decide how many and how long documents are."""
         return self.kind is AccountKind.METRIC_LOCAL
 
     def __str__(self) -> str:
@@ -65,13 +61,10 @@ class Protection:
 
 @dataclass(frozen=True)
 class Budget:
-    """An (epsilon, delta) cap.
+    """An (epsilon, delta) cap; ConfigError for an epsilon outside (0, MOST_EPSILON] or a delta outside (0, 1).
 
     >>> Budget(3.0, 1e-6)
     Budget(epsilon=3.0, delta=1e-06)
-
-    Raises:
-        ConfigError: epsilon is not positive, or above MOST_EPSILON, or delta is not inside (0, 1).
     """
 
     epsilon: float
@@ -82,5 +75,5 @@ class Budget:
             raise ConfigError(
                 f"privacy.epsilon is {self.epsilon}: give a positive finite number, e.g. 3.0; {MOST_EPSILON:g} at most."
             )
-        if not (math.isfinite(self.delta) and 0 < self.delta < 1):
+        if not 0 < self.delta < 1:
             raise ConfigError(f"privacy.delta is {self.delta}: give a number between 0 and 1, e.g. 1e-6.")

@@ -24,7 +24,7 @@ class Framed:
     ends: npt.NDArray[np.int64]
 
     def rows(self) -> Iterator[memoryview]:
-        """The input of each row."""
+        """The inputs, one for each row."""
         return self.runs(np.arange(len(self.ends) - 1))
 
     def runs(self, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:

@@ -3,7 +3,7 @@
 A user's shard is PRF(secret, "shard", user) mod M: it depends on the user id and the secret alone, so one user sits in
 one shard, and adding a user moves no other. Each user is held out by a coin of their own, likewise. Shards are grouped
 into parts, the files on disk; `per_part` is a matter of performance and changes no shard. With privacy.unit 'phrase'
-texts are masked first (`masking`) and users are placed in the same way: a text that changes moves nothing.
+texts are masked first (`phrases`) and users are placed in the same way: a text that changes moves nothing.
 
 With privacy.unit 'record' each record has its own shard, PRF(secret, "record-shard", record) mod M. A *record* is one
 distinct (user, text, labels) row after cleaning: what a user repeats word for word, or beyond `max_chars`, is one
@@ -22,33 +22,33 @@ function of its rows. A claim that compares documents word for word does not: wh
 each with as many words, and one word in place of another must change neither. For such a claim (`by_place`) every row
 of the source that has a user is a document, its text as it is, and is known by its *place* there, its file and its
 number in it. Equal texts stay two. Which rows of a user are kept, their order, their shard and, later, their coins
-follow from user and place alone. Places are part of the content digest: whoever reorders a source has another corpus.
+follow from user and place alone. Places are part of the content digest: a source in another order is another corpus.
 
-Join the rows of a conversation, its turns, into one document, before anything is bounded, dropped or cut.
+**Turns.** Where the rows of a conversation are its turns, they are joined into one document before anything is bounded,
+dropped or cut:
 
     ("ann", "c1", turn 2, "to Rome")      ->   ("ann", "USR: a ticket please\nUSR: to Rome")
     ("ann", "c1", turn 1, "a ticket please")
 
-A document is a function of the distinct rows of one conversation of one user, so a user still changes nobody else's.
-It happens where all rows of a user have come together, in any order. A row that is there twice, place in the order and
-all, is one turn. Bounds then see documents: turns that are equal word for word, "ok" say, in two places stay two.
-Rows that are known by their place in the source (see `layout`) are all turns, and no text decides between two of them;
-the document has the place of its first turn.
-
-A row without a place in the order is a document of its own, as it is: the secrets that an audit plants have none.
+A document is a function of the distinct rows of one conversation of one user, so a user still changes no other's. It
+happens where all rows of a user have come together, in any order. A row that is there twice, place in the order and
+all, is one turn. Bounds then see documents: turns that are equal word for word, "ok" say, in two places stay two. Rows
+by place are all turns, and no text decides between two of them; the document has the place of its first turn. A row
+without a place in the order is a document of its own, as it is: the secrets that an audit plants have none.
 """
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
+from rayprivacy.core.files import Json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.framing import framed, marked
@@ -57,25 +57,18 @@ from rayprivacy.corpus.users import ORDER, PLACE, Dropped, bounded, ordered, ran
 
 JOINED = BY, PLACED = "by", "order"  # columns of rows on their way to their document
 OUTSIDE = "O"  # the label of a word that is in no slot (Ramshaw and Marcus, 1995)
-Row = dict[str, Any]
+HOLDOUT = -1
+_MODULUS = 1 << 256
+_PLACES = ("shard", "part", "record", ORDER)
 
 
 def joined(rows: pa.Table, config: JoinConfig, max_chars: int | None) -> pa.Table:
-    """One row for each conversation.
+    """One row for each conversation, cut to `max_chars` if there is one, without the columns `by` and `order`.
 
-    Args:
-        rows: user, text, labels, columns of word labels, and `by` and `order` as strings; distinct, and in an order
-            that depends on a user's own rows alone, which decides between turns of one place and text.
-        config: how they are joined.
-        max_chars: longer documents are cut; None leaves all as they are.
-
-    Returns:
-        The same columns without `by` and `order`. A label is that of the first turn.
-
-    Raises:
-        CorpusError: a place in the order is no number.
+    Rows are distinct, and in an order that depends on a user's own rows alone, which decides between turns of one place
+    and text. A label is that of the first turn.
     """
-    every: list[Row] = rows.to_pylist()
+    every: list[Json] = rows.to_pylist()
     alone, turns = ([row for row in every if (row[PLACED] is None) is without] for without in (True, False))
     alone = [{**row, **{name: " ".join(_of_turn(row, name)) for name in config.words}} for row in alone]
     between = PLACE if PLACE in rows.column_names else "text"
@@ -86,7 +79,7 @@ def joined(rows: pa.Table, config: JoinConfig, max_chars: int | None) -> pa.Tabl
     return pa.Table.from_pylist([*alone, *documents], schema=rows.schema).drop_columns([*JOINED])
 
 
-def _document(turns: list[Row], config: JoinConfig, max_chars: int | None) -> Row:
+def _document(turns: list[Json], config: JoinConfig, max_chars: int | None) -> Json:
     text = "\n".join(config.prefix + turn["text"] for turn in turns)
     if max_chars is not None:
         text = text[:max_chars].rstrip()
@@ -94,31 +87,23 @@ def _document(turns: list[Row], config: JoinConfig, max_chars: int | None) -> Ro
     return {**turns[0], "text": text, **labels}
 
 
-def _labels(turns: list[Row], name: str, config: JoinConfig) -> list[str]:
+def _labels(turns: list[Json], name: str, config: JoinConfig) -> list[str]:
     """The labels of all words of a document; words of the prefix are outside all slots."""
     before = [OUTSIDE] * len(config.prefix.split())
     return [label for turn in turns for label in [*before, *_of_turn(turn, name)]]
 
 
-def _of_turn(turn: Row, name: str) -> list[str]:
+def _of_turn(turn: Json, name: str) -> list[str]:
     """One label for each word; `?` for all where the turn has another number of labels, which says nothing of any."""
     labels, words = (turn[name] or "").split(), turn["text"].split()
     return labels if len(labels) == len(words) else ["?"] * len(words)
 
 
 def _number(written: str) -> float:
-    try:
-        number = float(written)
-    except ValueError:
-        number = math.nan
-    if not math.isnan(number):
-        return number
+    with suppress(ValueError):
+        if not math.isnan(number := float(written)):
+            return number
     raise CorpusError("corpus.join.order names a column that holds something else than numbers: choose another column.")
-
-
-HOLDOUT = -1
-_MODULUS = 1 << 256
-_PLACES = ("shard", "part", "record", ORDER)
 
 
 @dataclass(frozen=True)
@@ -235,10 +220,7 @@ def _bounded_documents(table: pa.Table, key: Key, layout: Layout) -> tuple[pa.Ta
 
 
 def content_digest(table: pa.Table, key: Key, unit: PrivacyUnit = PrivacyUnit.USER) -> str:
-    """The sum of the users' (or records') keyed digests modulo 2^256, in hex: any order and any part will do.
-
-    Rows of a user must be neighbours.
-    """
+    """The sum of the keyed digests of users, whose rows are neighbours, or of records: any order will do."""
     if unit is PrivacyUnit.RECORD:
         return _summed(key.digests("content-record", framed(_record(table)).rows()))
     names = [name for name in table.column_names if name not in ("user", *_PLACES)]
@@ -249,11 +231,11 @@ def content_digest(table: pa.Table, key: Key, unit: PrivacyUnit = PrivacyUnit.US
 
 
 def _summed(digests: Iterable[bytes]) -> str:
-    return f"{sum(int.from_bytes(digest, 'big') for digest in digests) % _MODULUS:064x}"
+    return add_digests(digest.hex() for digest in digests)
 
 
-def add_digests(digests: list[str]) -> str:
-    """Combine the content digests of disjoint sets of users or records."""
+def add_digests(digests: Iterable[str]) -> str:
+    """The content digest of disjoint sets of users or records together, modulo 2^256."""
     return f"{sum(int(digest, 16) for digest in digests) % _MODULUS:064x}"
 
 
@@ -265,14 +247,11 @@ def _shards(table: pa.Table, key: Key, layout: Layout) -> npt.NDArray[np.int64]:
     own = shards[encoded.indices.to_numpy()] if len(table) else np.zeros(0, np.int64)
     if layout.unit is not PrivacyUnit.RECORD:
         return np.asarray(own)
-    return np.where(own == HOLDOUT, HOLDOUT, np.array(_record_shards(table, key, layout.shards), np.int64))
-
-
-def _record_shards(table: pa.Table, key: Key, shards: int) -> list[int]:
-    """The shard of each row, by its user, text and labels alone; by user and place where rows have one."""
+    # Of a record: by its user, text and labels alone; by user and place where rows have one.
     named = [table["user"], table[PLACE]] if PLACE in table.column_names else _record(table)
     digests = key.digests("record-shard", framed(named).rows())
-    return [int.from_bytes(digest, "big") % shards for digest in digests]
+    records = [int.from_bytes(digest, "big") % layout.shards for digest in digests]
+    return np.where(own == HOLDOUT, HOLDOUT, np.array(records, np.int64))
 
 
 def _record(table: pa.Table) -> list[pa.ChunkedArray]:

@@ -1,19 +1,15 @@
-"""The manifest: what a finished set of shards consists of, in private counts and digests.
-
-`manifest.json` is written last, so that its presence means that every file is complete. Its counts are private: the
-file has mode 0600, and the dataclasses do not print them.
-
-Part files: written whole or not at all, byte for byte the same for the same rows, readable by their owner only.
+"""The files of a sharded corpus and their manifest: what was written, in private counts and digests.
 
 A part is one file, or several where its rows are many: then each holds whole users of a shard, and together they are
-the rows of the part in their order.
+the rows of the part in their order. Files are written whole or not at all, byte for byte the same for the same rows,
+readable by their owner only. `manifest.json` is written last, so that its presence means that every file is complete.
+Its counts are private: the dataclasses do not print them.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
-from rayprivacy.core.files import read_json, write_atomic, write_json
+from rayprivacy.core.files import Json, read_json, write_atomic, write_json
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import digest_bytes, digest_file, digest_json
 from rayprivacy.core.units import PrivacyUnit
@@ -46,11 +42,7 @@ class FileEntry:
     content: str
 
     def check(self, out: Path) -> None:
-        """Compare the file's bytes with its digest.
-
-        Raises:
-            ShardError: the file is missing or was changed.
-        """
+        """Compare the file's bytes with its digest; ShardError if it is missing or was changed."""
         path = out / self.file
         if not path.is_file() or digest_file(path) != self.sha256:
             state = "was changed after it was written" if path.is_file() else "is missing"
@@ -61,32 +53,20 @@ class FileEntry:
 class ShardManifest:
     """All files of a sharded corpus and what they were made with.
 
-    Attributes:
-        config: keyed digest of the settings and of the state of the source.
-        shards: M, the number of shards.
-        per_part: how many shards share a file.
-        max_records_per_user: the bound on a user's records; None for unit 'record'.
-        holdout_share: the probability of a user's hold-out coin.
-        parts: the first file of every part, in order; part p holds the shards from p * per_part up to
-            (p + 1) * per_part, exclusive.
-        holdout: the first file of the held-out users.
-        dropped: what was set aside, and why.
-        unit: whose shard is one; unit 'record' spreads a user over shards.
-        max_shards_per_phrase: n_s, for unit 'phrase'.
-        more: further files of parts that are split, in order, those of the hold-out included.
+    Part p holds the shards from p * per_part up to (p + 1) * per_part, exclusive.
     """
 
-    config: str
+    config: str  # keyed digest of the settings and of the state of the source
     shards: int
     per_part: int
-    max_records_per_user: int | None
-    holdout_share: float
-    parts: tuple[FileEntry, ...]
-    holdout: FileEntry
+    max_records_per_user: int | None  # None for unit 'record', which spreads a user over shards
+    holdout_share: float  # the probability of a user's hold-out coin
+    parts: tuple[FileEntry, ...]  # the first file of every part, in order
+    holdout: FileEntry  # the first file of the held-out users
     dropped: Dropped
     unit: PrivacyUnit = PrivacyUnit.USER
     max_shards_per_phrase: int | None = None
-    more: tuple[FileEntry, ...] = ()
+    more: tuple[FileEntry, ...] = ()  # further files of parts that are split, in order, also of the hold-out
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -120,15 +100,11 @@ class ShardManifest:
         write_json(out / MANIFEST, self._body() | {"digest": digest_json(self._body())})
 
     def check_files(self, out: Path) -> None:
-        """Compare every file's bytes with its digest.
-
-        Raises:
-            ShardError: a file is missing or was changed.
-        """
+        """Compare every file's bytes with its digest; ShardError if one is missing or was changed."""
         for entry in self.files:
             entry.check(out)
 
-    def _body(self) -> dict[str, Any]:
+    def _body(self) -> Json:
         body = {"schema_version": _SCHEMA_VERSION} | asdict(self)
         if self.unit is PrivacyUnit.USER:  # left out, so that manifests of the first version stay what they are
             del body["unit"], body["max_shards_per_phrase"]
@@ -138,11 +114,7 @@ class ShardManifest:
 
 
 def read_manifest(out: Path) -> ShardManifest:
-    """Read `manifest.json`.
-
-    Raises:
-        ShardError: it is missing, of another version, or was changed.
-    """
+    """Read `manifest.json`; ShardError if it is missing, of another version, or was changed."""
     if not (out / MANIFEST).is_file():
         raise ShardError("the shard directory has no manifest.json: shard the corpus first.")
     body = read_json(out / MANIFEST)
@@ -158,10 +130,7 @@ def read_manifest(out: Path) -> ShardManifest:
 
 
 def read_part(out: Path, part: int, shards: range | None = None) -> pa.Table:
-    """One part's rows: shard, user, record, text and labels, sorted by shard, user and record; all are in memory.
-
-    Arguments as of `part_tables`.
-    """
+    """One part's rows in memory: shard, user, record, text and labels, sorted by shard, user and record."""
     return pa.concat_tables(part_tables(out, part, shards))
 
 
@@ -195,7 +164,7 @@ def read_holdout(out: Path) -> pa.Table:
 
 
 def first_holdout(out: Path, users: int) -> pa.Table:
-    """The rows of the first so many held-out users; files behind them are not read."""
+    """The rows of the first `users` held-out users; files behind them are not read."""
     found, left = [], users
     for table in part_tables(out, HOLDOUT):
         names = table["user"].unique()

@@ -1,4 +1,4 @@
-"""Secret phrases: read them, find them in texts, mask them, and say in which shards each of them may stay.
+"""Secret phrases: read them, find and mask them in texts, and say in which shards each of them may stay.
 
 A *word* is a run of letters, digits, underscores and combining marks; its canonical form is case-folded and in NFC. An
 *occurrence* of a phrase is the run of its words, one after the other, whatever stands between them: "Ann Lee" occurs in
@@ -14,16 +14,9 @@ Write m_S for masking all occurrences of the phrases in a set S. By 1 and 2, for
 
     m_S(m_{s}(t)) = m_{S + s}(t),      and so, when s is in S,      m_S(m_{s}(t)) = m_S(t).        (*)
 
-Each phrase may stay in n_s of the M shards and is masked in all others. Which ones, a keyed hash of the phrase says:
-it reads no text of the corpus. `masking` shows why a phrase then changes at most n_s shards.
-
->>> phrases = Phrases.of(["Ann Lee", "12 High Street"])
->>> phrases.mask("Ask ann lee, 12 high-street!", lambda number: True)
-'Ask [masked], [masked]!'
-
-Enforce the bound on the shards of a secret phrase: mask it everywhere else, before anything looks at the text.
-
-Neighbours: a corpus D, and D' = D with every occurrence of one phrase s masked. The order of steps is
+Each phrase may stay in n_s of the M shards and is masked in all others. Which ones, a keyed hash of the phrase says: it
+reads no text of the corpus. Neighbours are a corpus D, and D' = D with every occurrence of one phrase s masked. The
+order of steps is
 
     clean user and text -> shard of the USER -> mask there -> cut -> drop duplicates -> order and bound -> teacher
 
@@ -32,17 +25,21 @@ Claim: the shards of D and D' are equal, byte for byte, except for the n_s shard
 1. Rows stay where they are. A row's shard and hold-out coin depend on its user id and the key, neither on its text nor
    on other rows; null or empty texts are the same rows in D and D', because a mask is not empty.
 2. In a shard j where s must not stay, s is in the set S_j of phrases masked there, and row by row
-   m_{S_j}(m_{s}(t)) = m_{S_j}(t), equation (*) of `phrases`: the masked rows of j are equal for D and D'.
+   m_{S_j}(m_{s}(t)) = m_{S_j}(t), by (*): the masked rows of j are equal for D and D'.
 3. All later steps read masked rows of one user, hence of one shard: the cut reads a row; duplicates, the keyed order
    and the bound compare rows of one user. So shard j ends up equal.
 
 Masking comes before the cut because a mask has another length than its phrase: a cut made first would let s decide how
 much of the text behind it is read. The cut falls between words, so it makes no new occurrence ("secretary" does not
 become "secret"). Duplicates and order come after, because a masked row may equal another one, and its keyed order is
-that of its masked text. Which shards may hold s is read from key and phrase, not counted in the corpus.
+that of its masked text.
 
 Held-out texts are not masked: no teacher sees them, and what is measured on them is not released. Nor are user ids and
 labels, for the same reason.
+
+>>> phrases = Phrases.of(["Ann Lee", "12 High Street"])
+>>> phrases.mask("Ask ann lee, 12 high-street!", lambda number: True)
+'Ask [masked], [masked]!'
 """
 
 import re
@@ -63,8 +60,7 @@ from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout
 from rayprivacy.corpus.users import Dropped, clean, whole
 
-MASK = "[masked]"
-MASK_WORD = "masked"
+MASK, MASK_WORD = "[masked]", "masked"
 MOST_WORDS = 64
 Words = tuple[str, ...]
 
@@ -166,13 +162,13 @@ def load_phrases(path: str) -> Phrases:
     raise ConfigError(f"corpus.phrases is '{path}', which cannot be read ({kind}): give a file of UTF-8 text.")
 
 
-def words_of(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> Words:
     """The canonical words of any text."""
-    return tuple(canonical(word) for word in _word().findall(unicodedata.normalize("NFC", text)))
+    return tuple(word for word, _, _ in words_with_places(unicodedata.normalize("NFC", text)))
 
 
 def words_with_places(text: str) -> list[tuple[str, int, int]]:
-    """The canonical words of a text, each with the characters where it starts and ends."""
+    """The canonical words of a text in NFC, each with the characters where it starts and ends."""
     return [(canonical(match[0]), match.start(), match.end()) for match in _word().finditer(text)]
 
 
@@ -211,8 +207,9 @@ def _check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
         wholes[words] = line
     starts = {words[:end]: line for line, words in numbered for end in range(1, len(words))}
     for line, words in numbered:
-        for part in _proper_parts(words):
-            if part in wholes:
+        parts = (words[start:end] for end in range(1, len(words) + 1) for start in range(end))
+        for part in parts:
+            if part in wholes and part != words:
                 raise ConfigError(f"corpus.phrases: line {line} contains line {wholes[part]}: remove one of them.")
         for at in range(1, len(words)):
             if words[at:] in starts:
@@ -220,11 +217,6 @@ def _check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
                     f"corpus.phrases: line {line} ends as line {starts[words[at:]]} begins, so that they can overlap: "
                     "shorten one of them."
                 )
-
-
-def _proper_parts(words: Words) -> list[Words]:
-    ends = range(1, len(words) + 1)
-    return [words[at:end] for end in ends for at in range(end) if end - at < len(words)]
 
 
 def tidy(block: pa.Table, key: Key, layout: Layout, phrases: Phrases | None) -> tuple[pa.Table, Dropped]:
@@ -249,13 +241,12 @@ def _masked(table: pa.Table, key: Key, layout: Layout, phrases: Phrases) -> tupl
     most = layout.config.max_shards_per_phrase or 0
     allowed = cache(lambda number: phrases.allowed(number, key, most, layout.shards))
 
-    def kept_in(text: str, shard: int) -> str:
-        hidden = shard != HOLDOUT
-        return phrases.mask(text, lambda number: hidden and shard not in allowed(number))
+    def masked(text: str, shard: int) -> str:
+        found = unicodedata.normalize("NFC", text)
+        return found if shard == HOLDOUT else phrases.mask(found, lambda number: shard not in allowed(number))
 
-    pairs = zip(users, texts, strict=True)
-    masked = [kept_in(unicodedata.normalize("NFC", text), shard_of[user]) for user, text in pairs]
-    return _cut(table, masked, layout.config.max_chars)
+    rows = [masked(text, shard_of[user]) for user, text in zip(users, texts, strict=True)]
+    return _cut(table, rows, layout.config.max_chars)
 
 
 def _cut(table: pa.Table, texts: list[str], most: int) -> tuple[pa.Table, Dropped]:

@@ -1,18 +1,11 @@
-"""Where the sentences of a text end, by punctuation: a rule of thumb, for public text alone.
-
-A full stop, question or exclamation mark ends a sentence at the end of the text, or where a space and a letter follow
-that is no small one; in Chinese and Japanese wherever it stands. A full stop behind a capitalised word of at most three
-letters is taken for that of an abbreviation.
-
-Public prompts that text generation starts from.
+"""Public text: prompts that generation starts from, corpora to train on for nothing, and where sentences end.
 
 Prompts must be PUBLIC: written by hand or taken from public text, never prefixes of the private corpus. A prefix copied
 from a user's message is published without noise as soon as a synthetic text starts with it. The packaged openers were
 written for this project: small talk, and beginnings of answers to the public questions that `chitchat` put to people.
 
-The texts of a public corpus, on which a model is trained for nothing. The private corpus is never read here.
-
-It is read with the readers of the private corpus, in this process and into memory.
+A public corpus is read with the readers of the private corpus, in this process and into memory. The private corpus is
+never read here.
 """
 
 import re
@@ -20,9 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from rayprivacy.core.errors import ConfigError, CorpusError
-from rayprivacy.corpus.sealing import sealed
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import check_source, read_share
+from rayprivacy.corpus.sources import check_source, read_share, sealed
 from rayprivacy.corpus.users import stripped_texts
 
 
@@ -86,7 +78,11 @@ _MARK = re.compile(f"[.!?\u2026]+[{re.escape(_CLOSING)}]*|[{_WIDE}]")
 
 
 def first_sentences(text: str, count: int) -> str | None:
-    """The first sentences of a text, or None where fewer of them end in it.
+    """The first sentences of a text, or None where fewer of them end in it: a rule of thumb, for public text alone.
+
+    A full stop, question or exclamation mark ends a sentence at the end of the text, or where a space and a letter
+    follow that is no small one; in Chinese and Japanese wherever it stands. A full stop behind a capitalised word of at
+    most three letters is taken for that of an abbreviation.
 
     >>> first_sentences("I thank Mr. Smith. It is late", 1)
     'I thank Mr. Smith.'
@@ -103,11 +99,6 @@ def _ends_sentence(before: str, mark: str, rest: str) -> bool:
     following = rest.lstrip()
     if mark in _WIDE or not following:
         return True
-    first = following.lstrip(_OPENING)[:1]
-    return rest[0].isspace() and first.isalpha() and not first.islower() and not (mark == "." and _is_short(before))
-
-
-def _is_short(before: str) -> bool:
-    """Whether a text ends with a word that may be an abbreviation: Mr, Dr, St, U.S."""
-    word = before.split()[-1] if before.strip() else ""
-    return word[:1].isupper() and len(word) <= _ABBREVIATED
+    first, word = following.lstrip(_OPENING)[:1], before.split()[-1] if before.strip() else ""
+    is_short = mark == "." and word[:1].isupper() and len(word) <= _ABBREVIATED  # Mr, Dr, St, U.S.
+    return rest[0].isspace() and first.isalpha() and not first.islower() and not is_short

@@ -14,14 +14,12 @@ from rayprivacy.corpus.users import ORDER, PLACE
 
 MEMORY = 2 << 30  # bytes that a process may take, about
 OWN_COLUMNS = frozenset({ORDER, PLACE, "part", "record", "shard", "text", "user"})
+WHOLE = 10**9  # characters: no text is cut
 _OF_PHRASES = ("phrases", "max_shards_per_phrase")
 
 
-WHOLE = 10**9  # characters: no text is cut
-
-
 class JoinConfig(Config):
-    """The `corpus.join` block: which rows are turns of one conversation, and become one document (see `join`).
+    """The `corpus.join` block: which rows are turns of one conversation, and become one document (see `layout`).
 
     Attributes:
         by: the column that names the conversation; may be the one that names the user.
@@ -124,11 +122,7 @@ class CorpusConfig(Config):
 
 
 def check_by_place(config: CorpusConfig, unit: PrivacyUnit) -> None:
-    """Refuse settings under which how long documents are would follow from what they say (see `layout`, by place).
-
-    Raises:
-        ConfigError: texts are to be cut by characters, or phrases masked.
-    """
+    """Refuse settings under which how long documents are would follow from what they say (see `layout`, by place)."""
     if config.max_chars != WHOLE:
         raise ConfigError(
             f"corpus.max_chars is {config.max_chars}, and a cut by characters would let words decide how many of them"
@@ -139,11 +133,7 @@ def check_by_place(config: CorpusConfig, unit: PrivacyUnit) -> None:
 
 
 def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
-    """Refuse settings under which the sensitivity of a unit would not hold.
-
-    Raises:
-        ConfigError: a bound is missing, is not one of this unit, or exceeds the number of shards.
-    """
+    """Refuse settings under which the sensitivity of a unit would not hold."""
     most = config.max_records_per_user
     per_phrase = config.max_shards_per_phrase
     if unit is PrivacyUnit.RECORD and most is not None:

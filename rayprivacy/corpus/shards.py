@@ -5,13 +5,18 @@
     spill  -> files:  a range of a part, bounded and sorted
 
 Privacy argument: a user's shard depends on their id and the secret alone, and one user sits in exactly one file, so
-that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `layout` and `masking`:
+that adding or removing a user changes one shard. For the units 'record' and 'phrase' see `layout` and `phrases`:
 their rules hold row by row, before rows meet. Any piece of work may be done twice; every step is a deterministic
 function of its rows, and a file is written to a scratch name and renamed, so that the same bytes are written again.
 What Ray carries, and counts where others can see it, are the numbers of its tasks, which are public and depend on no
-corpus (see `piecework`): rows, counts and digests travel through private files. The key travels as a path and is read
+corpus (see `work.pieces`): rows, counts and digests travel through private files. The key travels as a path and is read
 in the worker, and so do secret phrases; on more than one machine, key, phrases, source and shard directory must be on a
 filesystem that all of them see.
+
+A range is all rows of a part between two places (shard and user), so it holds whole users, and the files of a part
+follow each other as the rows of one file would: where the cuts fall changes no row, and nothing that is computed from
+rows in their order. They are found from the marks of the spill files, and depend on how much users wrote: they are
+private, as the rows are.
 
 Memory: blocks and ranges have about a thirty-second part of the memory that a process may take. Python objects, sorted
 copies and what a user wrote in other blocks come on top of that, and so do the libraries themselves. No process holds
@@ -19,39 +24,33 @@ more, however large the corpus is; a share of the source is read page by page. T
 
 A lost process costs the piece that it was at. That number of rounds is public; what our own code raises, such as a
 malformed file, is not tried again.
-
-Cut the parts of a corpus into ranges of about one size, each of which one process can finish, as one file.
-
-A range is all rows of a part between two places (shard and user), so it holds whole users, and the files of a part
-follow each other as the rows of one file would: where the cuts fall changes no row, and nothing that is computed from
-rows in their order. They are found from the marks of the spill files, and depend on how much users wrote: they are
-private, as the rows are.
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.core.files import private_directory, read_json, write_json
+from rayprivacy.core.files import Json, private_directory, read_json, write_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, gathered, prepare
 from rayprivacy.corpus.manifest import MANIFEST, FileEntry, ShardManifest, clear_parts, read_manifest, write_part
-from rayprivacy.corpus.phrases import PhraseFile, Phrases, tidy
-from rayprivacy.corpus.sealing import SEAL
+from rayprivacy.corpus.phrases import PhraseFile, tidy
 from rayprivacy.corpus.settings import MEMORY, CorpusConfig
-from rayprivacy.corpus.sources import check_source, read_share, shares_of, source_stamp
+from rayprivacy.corpus.sources import SEAL, check_source, read_share, shares_of, source_stamp
 from rayprivacy.corpus.spill import MARK_BYTES, Place, Range, Spill
 from rayprivacy.corpus.users import PLACE, Dropped
 from rayprivacy.corpus.verify import check_files
 from rayprivacy.work.pieces import Bench, work_off
+
+_STEP = "sharding the corpus"
+_OF_MEMORY = 32  # a block, or a range, has this part of the memory of a process
 
 
 def cut(parts: Iterable[int], marks: Iterable[tuple[int, int, str]], range_bytes: int) -> list[Range]:
@@ -72,11 +71,6 @@ def _ranges_of_part(part: int, places: list[Place], range_bytes: int) -> list[Ra
     return [Range(part, start, end) for start, end in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-_STEP = "sharding the corpus"
-_OF_MEMORY = 32  # a block, or a range, has this part of the memory of a process
-Facts = dict[str, Any]
-
-
 def shard_corpus(
     config: CorpusConfig,
     key_path: Path,
@@ -90,24 +84,10 @@ def shard_corpus(
 ) -> ShardManifest:
     """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`; reuse them if they are there.
 
-    Ray must be started. An intact result of the same settings, key and source is returned as it is.
-
-    Args:
-        config: the corpus.
-        key_path: the key, on a filesystem that all nodes see.
-        shards: how many there are.
-        per_part: shards of a file.
-        out: the folder.
-        unit: of privacy.
-        planted: rows of user and text that an audit adds to the corpus; they have no labels.
-        memory: bytes that one process may take, about. A part whose rows are many for it becomes several files; which
-            rows there are, and in which order, does not depend on it.
-        by_place: rows are known by their place in the source, for a claim word for word (see `layout`).
-
-    Raises:
-        ConfigError: the settings, or the secret phrases, break the rule of the unit.
-        CorpusError: the source cannot be read as the recipe says, or has fewer than two users.
-        ShardError: the result is there, but its files were changed.
+    Ray must be started. An intact result of the same settings, key and source is returned as it is. `planted` are rows
+    of user and text that an audit adds to the corpus, without labels. `memory` is about how many bytes a process may
+    take: a part whose rows are many for it becomes several files, but it decides neither which rows there are nor their
+    order. With `by_place` rows are known by their place in the source, for a claim word for word (see `layout`).
     """
     layout = Layout(config, shards, per_part, unit, by_place)
     key = load_key(key_path)
@@ -179,23 +159,6 @@ class _Work:
         return [self.spill.file(share, block) for share, report in reports for block in range(report["blocks"])]
 
 
-@dataclass(frozen=True)
-class _Tools:
-    """What a process reads from files once: the key and the secret phrases."""
-
-    work: _Work
-
-    @cached_property
-    def key(self) -> Key:
-        """The secret."""
-        return load_key(self.work.key_path)
-
-    @cached_property
-    def phrases(self) -> Phrases | None:
-        """The secret phrases."""
-        return self.work.phrases.load(self.key) if self.work.phrases else None
-
-
 def _made(work: _Work, stamp: str) -> ShardManifest:
     work.spill.remove()
     work.spill.prepare()
@@ -206,26 +169,26 @@ def _made(work: _Work, stamp: str) -> ShardManifest:
     return _manifest(work, stamp)
 
 
-def _read(share: int, work: _Work) -> Facts:
+def _read(share: int, work: _Work) -> Json:
     """Read one share of the source, and file its rows by place."""
-    tools, total, blocks = _Tools(work), Dropped(), 0
-    for block, dropped in _blocks(work, share, tools):
-        rows, more = prepare(block, tools.key, work.layout)
+    key, total, blocks = load_key(work.key_path), Dropped(), 0
+    for block, dropped in _blocks(work, share, key):
+        rows, more = prepare(block, key, work.layout)
         work.spill.write(share, blocks, rows)
         total, blocks = total + dropped + more, blocks + 1
     return {"dropped": asdict(total), "blocks": blocks}
 
 
-def _blocks(work: _Work, share: int, tools: _Tools) -> Iterator[tuple[pa.Table, Dropped]]:
+def _blocks(work: _Work, share: int, key: Key) -> Iterator[tuple[pa.Table, Dropped]]:
     """The rows of a share, tidied, in blocks of bounded size, and how many each lost.
 
     A piece is tidied before it meets others: of another file, whose column of users has another type, or planted. In
     one table their ids would take a common type, in which some are not what they were.
     """
     held: list[pa.Table] = []
-    total = Dropped()
+    phrases, total = work.phrases.load(key) if work.phrases else None, Dropped()
     for piece in _pieces(work, share):
-        rows, dropped = tidy(piece, tools.key, work.layout, tools.phrases)
+        rows, dropped = tidy(piece, key, work.layout, phrases)
         if held and sum(table.nbytes for table in held) + rows.nbytes > work.piece_bytes:
             yield pa.concat_tables(held), total
             held, total = [], Dropped()
@@ -249,7 +212,7 @@ def _labelled(rows: pa.Table, layout: Layout) -> pa.Table:
     return rows
 
 
-def _cut(_: int, work: _Work) -> Facts:
+def _cut(_: int, work: _Work) -> Json:
     """Decide how parts are cut, empty ones too, and offer their ranges."""
     parts = range(HOLDOUT, work.layout.parts)
     ranges = cut(parts, work.spill.marks(work.spilled()), work.piece_bytes)
@@ -263,7 +226,7 @@ def _ranges(work: _Work) -> list[Range]:
     return [Range(part, tuple(start) if start else None, tuple(end) if end else None) for part, start, end in found]
 
 
-def _write(number: int, work: _Work) -> Facts:
+def _write(number: int, work: _Work) -> Json:
     """Finish one range of a part as a file."""
     layout, key, ranges = work.layout, load_key(work.key_path), _ranges(work)
     wanted = ranges[number]
@@ -307,11 +270,7 @@ def _manifest(work: _Work, stamp: str) -> ShardManifest:
 
 
 def check_size(manifest: ShardManifest, out: Path, by_place: bool = False) -> None:
-    """Refuse a corpus of one user, or of one record, or without any text, and remove its files.
-
-    Raises:
-        CorpusError: a corpus of one has nothing to hide among.
-    """
+    """Refuse a corpus of one user, or of one record, or without any text, and remove its files."""
     by_record = manifest.unit is PrivacyUnit.RECORD
     size = manifest.rows if by_record else manifest.users
     without_text = by_place and manifest.dropped.empty_text == manifest.rows + manifest.dropped.over_bound

@@ -1,19 +1,14 @@
-"""The private corpus as tables of user, text and labels, in shares that several tasks read.
+"""The private corpus as tables of user, text and labels: Parquet, JSONL or CSV files, in shares that many tasks read.
 
-The readers are ours (see `readers`): Ray's CSV reader quotes the row it fails on and infers types piece by piece, and
-its blocks are counted where others can see it (see `spill`). Names and columns are checked first, so that a typo costs
-nothing. How many shares there are follows the size of the source, and is as private as that (see `piecework`).
-
-Find the files behind `corpus.source` and look at their columns, before any heavy work.
+The readers are ours: Ray's CSV reader quotes the row it fails on and infers types piece by piece, and its blocks are
+counted where others can see it (see `spill`). Text formats are read as strings, ids as they are written: type inference
+works piece by piece, and would name one user 007 in one piece and 7 in another, or read an id as a date: one person in
+two shards. Names and columns are checked first, so that a typo costs nothing. How many shares there are follows the
+size of the source, and is as private as that (see `work.pieces`).
 
 Only the source as the recipe writes it is ever named in an error: a file in a directory may be named after a user. The
 columns of a Parquet file are named, because they come from its schema; those of CSV and JSONL are not, because they are
 the first line of the file, which is a private record where a header was forgotten.
-
-Parquet, JSONL and CSV files as Arrow tables, read in pieces.
-
-The readers of text formats take ids as they are written. Type inference works piece by piece, and would name one user
-007 in one piece and 7 in another, or read an id as a date: one person in two shards.
 """
 
 import csv
@@ -36,14 +31,22 @@ from pyarrow import csv as arrow_csv
 from pyarrow import fs
 
 from rayprivacy.core.errors import CorpusError
-from rayprivacy.core.private import digest_json
+from rayprivacy.core.files import Json
+from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.core.uris import is_uri, open_uri, shown
 from rayprivacy.corpus.layout import JOINED
-from rayprivacy.corpus.sealing import sealed
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import PLACE
 
+SEAL = Seal(CorpusError, "check that every file of corpus.source is well-formed and readable")
+sealed, unwrap = SEAL.around, SEAL.unwrap
 FORMATS = ("parquet", "jsonl", "csv")
+CHITCHAT = "chitchat"
+CHITCHAT_COLUMNS = ["user", "text", "topic"]
+SHARE_BYTES = 16 << 20  # of a file that several shares read, about
+_PIECE_BYTES, _BUFFER_BYTES = 16 << 20, 1 << 20
+_PIECE_LINES, _PIECE_ROWS = 50_000, 65_536
+_PLACED_SHARES, _PLACED_STRIPES = 16, 8  # of a source whose rows are known by their place, and of one of its files
 _FIRST_LINE = {
     "csv": "the first line of a CSV file is taken as its header",
     "jsonl": "the keys of the first line of a JSONL file are taken as its columns",
@@ -52,19 +55,12 @@ _FIRST_LINE = {
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files of one source, all of one format.
+    """The files of one source, all of one format."""
 
-    Attributes:
-        kind: one of `FORMATS`.
-        paths: sorted paths inside the filesystem.
-        sizes: bytes of each.
-        stamp: digest of names, sizes and modification times: a changed source is a new corpus.
-    """
-
-    kind: str
-    paths: tuple[str, ...]
-    sizes: tuple[int, ...]
-    stamp: str
+    kind: str  # one of `FORMATS`
+    paths: tuple[str, ...]  # sorted, inside the filesystem
+    sizes: tuple[int, ...]  # bytes
+    stamp: str  # digest of names, sizes and modification times: a changed source is a new corpus
 
 
 def filesystem_of(source: str) -> tuple[fs.FileSystem, str]:
@@ -148,11 +144,6 @@ def _kind(name: str) -> str:
     return os.path.splitext(name)[1].lstrip(".").lower()
 
 
-_PIECE_BYTES = 16 << 20
-_BUFFER_BYTES = 1 << 20
-_PIECE_LINES = 50_000
-
-
 def read_pieces(
     stream: pa.NativeFile, kind: str, columns: list[str], stripe: tuple[int, int] = (0, 1)
 ) -> Iterator[pa.Table]:
@@ -233,7 +224,7 @@ def _lines(stream: pa.NativeFile, stripe: tuple[int, int]) -> Iterator[str]:
         yield line.decode()
 
 
-def _record(line: str) -> dict[str, Any]:
+def _record(line: str) -> Json:
     record = json.loads(line)
     if not isinstance(record, dict):
         raise CorpusError("a line of corpus.source is not a JSON object: write one object a line.")
@@ -254,13 +245,6 @@ def _string(value: Any) -> str | None:
         case int() | float():
             return str(value) if value == value else None
     raise CorpusError("a column of corpus.source holds JSON lists or objects: give strings or numbers.")
-
-
-CHITCHAT = "chitchat"
-CHITCHAT_COLUMNS = ["user", "text", "topic"]
-SHARE_BYTES = 16 << 20  # of a file that several shares read, about
-_PIECE_ROWS = 65_536
-_PLACED_SHARES, _PLACED_STRIPES = 16, 8  # of a source whose rows are known by their place, and of one of its files
 
 
 def check_source(config: CorpusConfig) -> str:

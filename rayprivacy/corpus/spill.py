@@ -1,10 +1,10 @@
 """Prepared rows on their way to their part: files in a private scratch folder, which Ray never sees.
 
 Ray counts the rows of its blocks, and shows the counts on its metrics port and dashboard; how many records there are is
-private. So rows travel through files beside the shards, one for each block of the source. In a file
-rows lie by shard and user, in stretches of one part, each with its first and last place, so that whoever wants the rows
-between two places reads these stretches alone. A file also keeps *marks*: the place of a row every so many bytes, by
-which `ranges` cuts parts into pieces of about one size.
+private. So rows travel through files beside the shards, one for each block of the source. In a file rows lie by shard
+and user, in stretches of one part, each with its first and last place, so that the rows between two places are read
+from their stretches alone. A file also keeps *marks*: the place of a row every `MARK_BYTES`, by which `shards.cut` cuts
+parts into pieces of about one size.
 
 Files have mode 0600 in a directory of mode 0700. A task that runs twice writes the same bytes under the same names.
 """
@@ -15,14 +15,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rayprivacy.core.files import private_directory, write_atomic
+from rayprivacy.core.files import Json, private_directory, write_atomic
 
 MARK_BYTES = 256 << 10  # of rows between two marks
 ROW_BYTES = 100  # what a row needs beside its text, about
@@ -97,15 +96,15 @@ class Spill:
                     yield rows if _inside(wanted, first, last) else _within(rows, wanted)
 
 
-def _index(reader: Any) -> dict[str, Any]:
+def _index(reader: pa.ipc.RecordBatchFileReader) -> Json:
     return dict(json.loads(reader.schema.metadata[_INDEX]))
 
 
 def _stretches(parts: npt.NDArray[np.int32]) -> list[int]:
-    """Where stretches begin: with every part, and after so many rows of one."""
-    starts = np.flatnonzero(np.diff(parts, prepend=parts[:1] - 1))
-    return [at for start, end in zip(starts, [*starts[1:], len(parts)], strict=True)
-            for at in range(int(start), int(end), _STRETCH_ROWS)]  # fmt: skip
+    """Where stretches begin: with every part, and every `_STRETCH_ROWS` rows of one."""
+    starts = np.flatnonzero(np.diff(parts, prepend=parts[:1] - 1)).tolist()
+    ends = [*starts[1:], len(parts)]
+    return [at for each in zip(starts, ends, strict=True) for at in range(*each, _STRETCH_ROWS)]
 
 
 def _marks(rows: pa.Table, turn: int) -> npt.NDArray[np.int64]:
@@ -129,8 +128,7 @@ def _inside(wanted: Range, first: Place, last: Place) -> bool:
 
 def _within(rows: pa.Table, wanted: Range) -> pa.Table:
     """Rows are sorted: what is wanted lies between two of them."""
-    shards, users = rows["shard"].to_pylist(), rows["user"].to_pylist()
-    keys = list(zip(shards, users, strict=True))
+    keys = list(zip(rows["shard"].to_pylist(), rows["user"].to_pylist(), strict=True))
     start = 0 if wanted.start is None else bisect_left(keys, wanted.start)
     end = len(keys) if wanted.end is None else bisect_left(keys, wanted.end)
     return rows.slice(start, max(0, end - start))

@@ -1,4 +1,4 @@
-"""Canonical users and clean texts: pure functions on Arrow tables.
+"""Canonical users, clean texts and the bound on what one user contributes: pure functions on Arrow tables.
 
 One person must have one name, or the bound on contributions and the shard assignment protect only half of them. So ids
 become strings without surrounding white space in Unicode NFC. Merging two people by mistake costs utility, splitting
@@ -12,17 +12,13 @@ one costs privacy; so what a program made of an id is undone, in every format:
 
 What was written on purpose stays: 007 and 7, look-alikes of other alphabets, and letter case are different ids.
 
-The bound on contributions: at most n records of each user, chosen by an order that no other user can influence.
-
-A user's records are ordered by PRF(secret, "record", user, text): a fixed, secret, random-looking order. It depends on
-nothing but the record, so inserting another user, another block or another order of rows moves no record. The first n
-of a union are the first n of the parts' first n, so each block is bounded before the shuffle and the whole after it.
+At most n records of each user are kept, chosen by an order that no other user can influence: that of
+PRF(secret, "record", user, text), which is fixed, secret and random-looking. It depends on nothing but the record, so
+inserting another user, another block or another order of rows moves no record. The first n of a union are the first n
+of the parts' first n, so each block is bounded before the shuffle and the whole after it.
 
 Rows that come with their *place* in the source (see `layout`) are ordered by PRF(secret, "record-place", user, place),
 and told from each other by it alone: what they say decides neither which of them are kept nor their order.
-
-`Dropped` counts the records that are set aside on the way into the shards, here and elsewhere. The counts are private,
-like the corpus.
 """
 
 import math
@@ -49,36 +45,20 @@ _PLACES = frozenset({"user", ORDER, "shard", "part", "record"})  # what follows 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Counts that add up over blocks.
+    """Private counts of records set aside on the way into the shards, here and elsewhere; they add up over blocks.
 
     Duplicates and records over the bound are dropped within blocks first and across blocks later; a record that is both
     counts as whichever was noticed first. So their sum is exact, and how it splits depends on the blocks.
-
-    Attributes:
-        null_user: records without a user.
-        empty_text: records without text; set aside, or counted alone where rows have places.
-        duplicates: records repeated by the same user, with the same text and labels; none where rows have places.
-        over_bound: records beyond `max_records_per_user`.
-        cut_text: records kept, but cut to `max_chars`.
     """
 
     null_user: int = 0
-    empty_text: int = 0
-    duplicates: int = 0
-    over_bound: int = 0
-    cut_text: int = 0
+    empty_text: int = 0  # set aside, or counted alone where rows have places
+    duplicates: int = 0  # of the same user, with the same text and labels; none where rows have places
+    over_bound: int = 0  # beyond `max_records_per_user`
+    cut_text: int = 0  # kept, but cut to `max_chars`
 
     def __add__(self, other: Self) -> "Dropped":
         return Dropped(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
-
-
-def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
-    """Drop duplicate rows, then keep each user's first `most` records, or all of them without `most`.
-
-    The rows come sorted by user and order, with their rank within the user in the column `record`.
-    """
-    kept, dropped = bounded(ordered(table, key), most)
-    return ranked(kept.drop_columns([ORDER]), "user"), dropped
 
 
 def ordered(table: pa.Table, key: Key) -> pa.Table:
@@ -90,7 +70,7 @@ def ordered(table: pa.Table, key: Key) -> pa.Table:
 
 
 def bounded(table: pa.Table, most: int | None) -> tuple[pa.Table, Dropped]:
-    """Bound rows that have their order; returns them sorted by user and order, and the counts."""
+    """Drop duplicates, then keep each user's first `most` rows, or all without `most`, sorted by user and order."""
     users, order = ranks(table["user"]), table[ORDER].to_numpy()
     index = np.lexsort((order, users))
     repeated = _settle(table, index, users, order)
@@ -162,7 +142,7 @@ def whole(table: pa.Table) -> tuple[pa.Table, Dropped]:
     """Canonicalise a table of user, text and labels and leave every text as it is; only rows without user are dropped.
 
     For rows by place (see `layout`). Not even white space around a text is taken off: what counts as white space, and
-    what as a word, is for whoever counts words to say, once. A missing text is one without words.
+    what as a word, is decided once, where words are counted. A missing text is one without words.
     """
     users, texts = canonical_users(table["user"]), _strings(table["text"])
     has_user, missing = pc.is_valid(users), pc.is_null(texts)
@@ -172,10 +152,7 @@ def whole(table: pa.Table) -> tuple[pa.Table, Dropped]:
 
 
 def clean(table: pa.Table, max_chars: int | None) -> tuple[pa.Table, Dropped]:
-    """Canonicalise a table of user, text and labels; rows without user or text are dropped and counted.
-
-    Without `max_chars` no text is cut.
-    """
+    """Canonicalise a table of user, text and labels, cut at `max_chars` if any; rows without one are dropped."""
     users, texts = canonical_users(table["user"]), stripped_texts(table["text"])
     cut = texts if max_chars is None else pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(texts, 0, max_chars))
     has_user, has_text = pc.is_valid(users), pc.is_valid(texts)
@@ -251,16 +228,12 @@ def _on_distinct(column: pa.ChunkedArray, function: Callable[[Any], str | None])
 def _canonical_name(value: str | None) -> str | None:
     name = "" if value is None else unicodedata.normalize("NFC", value).strip()
     written = _WRITTEN_NUMBER.fullmatch(name)
-    if written and any(written.groups()):
-        return _of_number(Decimal(name), name)
+    if written and any(written.groups()):  # a fraction or an exponent
+        number = Decimal(name)
+        if abs(number) >= _EXACT:
+            return None
+        return str(int(number)) if number == number.to_integral_value() else name
     return name or None
-
-
-def _of_number(value: Decimal, name: str) -> str | None:
-    """The id behind a number with a fraction or an exponent."""
-    if abs(value) >= _EXACT:
-        return None
-    return str(int(value)) if value == value.to_integral_value() else name
 
 
 def _number(value: float | None) -> str | None:

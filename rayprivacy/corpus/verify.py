@@ -1,25 +1,19 @@
 """Check the shards again, from the files, the manifest and the key alone.
 
-Independent on purpose: the rules "one user, one shard" and "one record, one shard" are written down here a second time,
-straight from the PRF, so that a fault in the code that made the shards is not repeated by the code that checks them.
-`verify_phrases` does the same for "one phrase, n_s shards". Files are checked one by one; `verify_job` lets Ray do it.
+Independent on purpose: the rules "one user, one shard", "one record, one shard" and "one phrase, n_s shards" stand
+here a second time, straight from the PRF, so that a fault in the code that made the shards is not repeated by the
+code that checks them. Phrases are looked for by other means than `phrases` masks them: a text becomes one string of its
+canonical words with a space around each, read character by character, and a phrase is a substring of it.
 
-Look for secret phrases in finished shards, by other means than `phrases` masks them; and count where they stayed.
-
-Here a text becomes one string of its canonical words with a space around each, read character by character, and a
-phrase is a substring of it. Which shards may hold a phrase is written down a second time, straight from the PRF.
-
-The verification of shards as Ray tasks, file by file; the driver learns that it is done, or one sentence.
-
-How many files a corpus has is private where parts are split: see `piecework`.
+Ray checks file by file; the driver learns that it is done, or one sentence. How many files a corpus has is private
+where parts are split (see `work.pieces`).
 """
 
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,80 +21,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rayprivacy.core.errors import ShardError
+from rayprivacy.core.files import Json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.private import Seal
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import content_digest
 from rayprivacy.corpus.manifest import FileEntry, ShardManifest, read_manifest
 from rayprivacy.corpus.phrases import PhraseFile, Phrases
+from rayprivacy.corpus.spill import Place
 from rayprivacy.corpus.users import PLACE
 from rayprivacy.work.pieces import Bench, Piece, work_off
 
-
-def misplaced_phrase(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:
-    """Whether a phrase occurs in a shard that the key does not allow; held-out rows are not looked at."""
-    allowed: dict[int, list[int]] = {}
-    for shard, number in _occurrences(table, phrases):
-        if number not in allowed:
-            allowed[number] = _allowed(phrases.words[number], key, manifest)
-        if shard not in allowed[number]:
-            return True
-    return False
-
-
-def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
-    """In how many shards each phrase occurs after masking, by its number. The counts are private."""
-    found: dict[int, set[int]] = {number: set() for number in range(len(phrases.words))}
-    for entry in manifest.training_files:
-        table = pq.read_table(out / entry.file, columns=["shard", "text"], partitioning=None)
-        for shard, number in _occurrences(table, phrases):
-            found[number].add(shard)
-    return {number: len(shards) for number, shards in found.items()}
-
-
-def _occurrences(table: pa.Table, phrases: Phrases) -> Iterator[tuple[int, int]]:
-    by_first = defaultdict(list)
-    for number, words in enumerate(phrases.words):
-        by_first[words[0]].append((number, f" {' '.join(words)} "))
-    for shard, text in zip(table["shard"].to_pylist(), table["text"].to_pylist(), strict=True):
-        if shard < 0:
-            continue
-        line = _line(text)
-        for word in by_first.keys() & set(line.split(" ")):
-            for number, phrase in by_first[word]:
-                if phrase in line:
-                    yield shard, number
-
-
-def _line(text: str) -> str:
-    spaced = "".join(
-        char if char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" else " "
-        for char in unicodedata.normalize("NFC", text)
-    )
-    words = (unicodedata.normalize("NFC", word.casefold()) for word in spaced.split(" ") if word)
-    return f" {' '.join(words)} "
-
-
-def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[int]:
-    shards: list[int] = []
-    draw = 0
-    while len(shards) < (manifest.max_shards_per_phrase or 0):
-        shard = key.integer("phrase-shard", draw, *words) % manifest.shards
-        shards += [shard] if shard not in shards else []
-        draw += 1
-    return shards
-
-
 SEAL = Seal(ShardError, "delete the shard directory and shard the corpus again")
-Place = tuple[int, str]  # shard and user
+_STEP = "verifying the shards"
 
 
-@SEAL.around("verifying the shards")
+@SEAL.around(_STEP)
 def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phrases: Phrases | None = None) -> None:
     """Check that each user or record sits where the key says, in one file, within the bounds, and that digests match.
 
-    Raises:
-        ShardError: one sentence that names the file and the rule, never a user or a phrase.
+    An error names the file and the rule, never a user or a phrase.
     """
     manifest = read_manifest(out)
     check_unit(manifest, unit, phrases is not None)
@@ -109,11 +49,7 @@ def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phr
 
 
 def check_unit(manifest: ShardManifest, unit: PrivacyUnit, has_phrases: bool) -> None:
-    """Require shards of the unit that is to be protected.
-
-    Raises:
-        ShardError: they are of another one.
-    """
+    """Require shards of the unit that is to be protected."""
     if manifest.unit is not unit or has_phrases is not (unit is PrivacyUnit.PHRASE):
         raise ShardError(f"the shards are of unit '{manifest.unit}', not '{unit}' with its settings: shard them again.")
 
@@ -122,28 +58,19 @@ def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phras
     """Check one file by itself, and that it ends before the next file of its part begins.
 
     That is enough for all files together: a user's shard, hence the part, follows from the key.
-
-    Args:
-        out: the shard directory.
-        manifest: what it says.
-        number: which of its files.
-        key: the secret.
-        phrases: the secret phrases, where these are the unit.
-
-    Raises:
-        ShardError: one sentence that names the file and the rule.
     """
     entry = manifest.files[number]
     entry.check(out)
     table = pq.read_table(out / entry.file, partitioning=None)
     places = _places(table, entry, manifest.max_records_per_user)
-    _require(all(shard in _range(entry, manifest) for shard, _ in places), entry, "holds a shard of another part")
+    first, last = (entry.part * manifest.per_part, (entry.part + 1) * manifest.per_part) if entry.part >= 0 else (-1, 0)
+    _require(all(first <= shard < last for shard, _ in places), entry, "holds a shard of another part")
     if manifest.unit is PrivacyUnit.RECORD:
         _check_records(table, entry, key, manifest)
     else:
         _check_users(places, entry, key, manifest)
     _check_order(out, manifest, number, places)
-    misplaced = phrases is not None and misplaced_phrase(table, key, manifest, phrases)
+    misplaced = phrases is not None and _holds_misplaced(table, key, manifest, phrases)
     _require(not misplaced, entry, "holds a secret phrase in a shard where it must be masked")
     counted = (len(table), len({user for _, user in places})) == (entry.rows, entry.users)
     digest = content_digest(table, key, manifest.unit)
@@ -216,17 +143,56 @@ def _held_out(user: str, key: Key, manifest: ShardManifest) -> bool:
     return key.integer("holdout", user) < int(manifest.holdout_share * 2**256)
 
 
-def _range(entry: FileEntry, manifest: ShardManifest) -> range:
-    first = entry.part * manifest.per_part
-    return range(first, first + manifest.per_part) if entry.part >= 0 else range(-1, 0)
-
-
 def _require(holds: bool, entry: FileEntry, fault: str) -> None:
     if not holds:
         raise ShardError(f"{entry.file} {fault}: delete the shard directory and shard the corpus again.")
 
 
-_STEP = "verifying the shards"
+def shards_per_phrase(out: Path, manifest: ShardManifest, phrases: Phrases) -> dict[int, int]:
+    """In how many shards each phrase occurs after masking, by its number. The counts are private."""
+    files = (out / entry.file for entry in manifest.training_files)
+    tables = (pq.read_table(file, columns=["shard", "text"], partitioning=None) for file in files)
+    counts = Counter(number for _, number in {each for table in tables for each in _occurrences(table, phrases)})
+    return {number: counts[number] for number in range(len(phrases.words))}
+
+
+def _holds_misplaced(table: pa.Table, key: Key, manifest: ShardManifest, phrases: Phrases) -> bool:
+    allowed = cache(lambda number: _allowed(phrases.words[number], key, manifest))
+    return any(shard not in allowed(number) for shard, number in _occurrences(table, phrases))
+
+
+def _occurrences(table: pa.Table, phrases: Phrases) -> Iterator[tuple[int, int]]:
+    """Shard and number of each phrase of each row; held-out rows are not looked at."""
+    by_first = defaultdict(list)
+    for number, words in enumerate(phrases.words):
+        by_first[words[0]].append((number, f" {' '.join(words)} "))
+    for shard, text in zip(table["shard"].to_pylist(), table["text"].to_pylist(), strict=True):
+        if shard < 0:
+            continue
+        line = _line(text)
+        for word in by_first.keys() & set(line.split(" ")):
+            for number, phrase in by_first[word]:
+                if phrase in line:
+                    yield shard, number
+
+
+def _line(text: str) -> str:
+    spaced = "".join(
+        char if char.isalnum() or char == "_" or unicodedata.category(char)[0] == "M" else " "
+        for char in unicodedata.normalize("NFC", text)
+    )
+    words = (unicodedata.normalize("NFC", word.casefold()) for word in spaced.split(" ") if word)
+    return f" {' '.join(words)} "
+
+
+def _allowed(words: tuple[str, ...], key: Key, manifest: ShardManifest) -> list[int]:
+    shards: list[int] = []
+    draw = 0
+    while len(shards) < (manifest.max_shards_per_phrase or 0):
+        shard = key.integer("phrase-shard", draw, *words) % manifest.shards
+        shards += [shard] if shard not in shards else []
+        draw += 1
+    return shards
 
 
 @SEAL.around(_STEP)
@@ -252,12 +218,12 @@ def _every_file(out: Path, manifest: ShardManifest, piece: Piece) -> None:
         bench.remove()
 
 
-def _verify(number: int, out: Path, key_path: Path, phrases: PhraseFile | None) -> dict[str, Any]:
+def _verify(number: int, out: Path, key_path: Path, phrases: PhraseFile | None) -> Json:
     key = load_key(key_path)
     verify_file(out, read_manifest(out), number, key, phrases.load(key) if phrases else None)
     return {}
 
 
-def _check(number: int, out: Path) -> dict[str, Any]:
+def _check(number: int, out: Path) -> Json:
     read_manifest(out).files[number].check(out)
     return {}

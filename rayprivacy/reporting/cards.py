@@ -153,6 +153,6 @@ def _card(
 
 
 def _tags(certificate: Certificate) -> list[str]:
-    # Who searches a hub for this word must not find what has no such guarantee.
+    # A search of a hub for this word must not find what has no such guarantee.
     private = certificate.kind is AccountKind.CENTRAL and not claim.warnings(certificate)
     return ["differential-privacy"] * private + ["synthetic-text", "rayprivacy"]

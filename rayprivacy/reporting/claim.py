@@ -4,7 +4,7 @@ The claim is the account's cap, never what was spent so far. While a warning sta
 certificate would read is marked so.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -18,8 +18,7 @@ INTERNAL = "internal: measured on private text, not covered by the certificate"
 DISTRUST = "Warning: do not rely on a guarantee from this run"
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(NamedTuple):
     """What is protected; where a warning stands, why nothing is, and what the claim would read."""
 
     headline: str
@@ -57,15 +56,12 @@ def limits(certificate: Certificate) -> tuple[str, str]:
     """What is protected, and what is not; the assumptions of the certificate belong between the two."""
     c = certificate
     void = "Nothing is protected while a warning stands. Otherwise: " * bool(warnings(c))
-    what = f"the presence in the corpus of any one {c.unit}, under {c.relation}"
-    sense = "in the sense of differential privacy"
+    what, sense = f"the presence in the corpus of any one {c.unit}", "in the sense of differential privacy"
     if c.kind is not AccountKind.CENTRAL:
-        what, sense = (
-            f"{c.unit}s of the corpus, under {c.relation}",
-            f"in that releases are {meaning_of(c.kind, c.parameters).rstrip(',')}",
-        )
+        what = f"{c.unit}s of the corpus"
+        sense = f"in that releases are {meaning_of(c.kind, c.parameters).rstrip(',')}"
     return (
-        f"{void}Protected: {what}, {sense}. The claim rests on these assumptions:",
+        f"{void}Protected: {what}, under {c.relation}, {sense}. The claim rests on these assumptions:",
         f"Not protected: what many {c.unit}s have in common, and anything the public model or public inputs knew"
         " before. Synthetic text is not checked for truth.",
     )

@@ -1,18 +1,14 @@
-"""Figures as inline SVG: the account's budget, how long texts are, lines of a chart, runs between privacy and utility.
+"""Figures as inline SVG: the account's budget, lengths of texts, charts, runs, findings of an audit, the flow of data.
 
 Each figure is a string, coloured by classes of the page's style sheet (so it follows light and dark), with a title and
 a description for those who do not see it. `Markup.format` escapes whatever is filled in.
 
-Figures of what an audit found, for the internal copy of the page.
+An audit reads private text, so its figures are for the internal copy of the page alone. They are drawn against what the
+certificate admits: a dot above the line would be a leak, a dot below it proves nothing. A selective claim that bounds
+no membership has no line.
 
-An audit reads private text, so nothing of this reaches a page to share. It is drawn against what the certificate
-admits: a dot above the line would be a leak, a dot below it proves nothing. A selective claim that bounds no membership
-has no line.
-
-The flow of the data of a run as a drawing: what is private stands before the release gate, the rest after.
-
-It is drawn across for wide screens and paper, and down for phones; the style sheet shows one, and hides the other from
-screen readers too.
+The flow shows what is private before the release gate, and the rest after. It is drawn across for wide screens and
+paper, and down for phones; the style sheet shows one, and hides the other from screen readers too.
 """
 
 import math
@@ -68,8 +64,8 @@ class Point(NamedTuple):
     up: float
 
 
-def svg(kind: str, size: tuple[float, float], title: str, desc: str, body: Markup, extra: Markup = NOTHING) -> Markup:
-    """Wrap shapes as an accessible figure; `kind` is its class and the stem of its ids."""
+def _svg(kind: str, size: tuple[float, float], title: str, desc: str, body: Markup, extra: Markup = NOTHING) -> Markup:
+    """Shapes as an accessible figure; `kind` is its class and the stem of its ids."""
     return SVG.format(kind=kind, width=size[0], height=size[1], title=title, desc=desc, body=body, extra=extra)
 
 
@@ -93,22 +89,23 @@ class Frame:
             body += TEXT.format(css="tick", x=self.left - 6, y=y + 4, anchor="end", text=mark)
         if up:
             body += TEXT.format(css="tick", x=self.left, y=self.top - 4, anchor="start", text=up)
-        return body + tick((self.left + RIGHT) / 2, across, FLOOR + 38)
+        return body + _tick((self.left + RIGHT) / 2, across, FLOOR + 38)
 
 
-def tick(x: float, text: str, y: float = FLOOR + 18) -> Markup:
-    """A word below the floor."""
+FRAME = Frame()
+
+
+def _tick(x: float, text: str, y: float = FLOOR + 18) -> Markup:
     return TEXT.format(css="tick", x=x, y=y, anchor="middle", text=text)
 
 
-def path(css: str, places: Sequence[tuple[float, float]]) -> Markup:
-    """A line through some places."""
+def _path(css: str, places: Sequence[tuple[float, float]]) -> Markup:
     return PATH.format(css, " ".join(f"{x:.1f},{y:.1f}" for x, y in places))
 
 
-def framed(kind: str, title: str, desc: Sequence[str], body: Markup, room: int = 24) -> Markup:
+def _framed(kind: str, title: str, desc: Sequence[str], body: Markup, room: int = 24) -> Markup:
     """A figure in a frame, with some pixels of room to the right of it."""
-    return svg(kind, (RIGHT + room, FLOOR + 46), title, "; ".join(desc), body)
+    return _svg(kind, (RIGHT + room, FLOOR + 46), title, "; ".join(desc), body)
 
 
 def stacked_bar(kind: str, title: str, parts: Sequence[Part]) -> Markup:
@@ -120,7 +117,7 @@ def stacked_bar(kind: str, title: str, parts: Sequence[Part]) -> Markup:
         width = 1000 * part.value / total
         body += RECT.format(css=part.css, x=x, y=0, w=width, h=30, inner=TIP.format(tip))
         x += width
-    return svg(kind, (1000, 30), title, "; ".join(tips), body, Markup(' preserveAspectRatio="none"'))
+    return _svg(kind, (1000, 30), title, "; ".join(tips), body, Markup(' preserveAspectRatio="none"'))
 
 
 def bin_names(edges: Sequence[int]) -> list[str]:
@@ -135,13 +132,13 @@ def bin_names(edges: Sequence[int]) -> list[str]:
 
 def length_histogram(series: Sequence[Series]) -> Markup:
     """Grouped bars, the share of texts per bin; every series has the bins of the first."""
-    frame, names = Frame(), bin_names(series[0].histogram.edges)
+    frame, names = FRAME, bin_names(series[0].histogram.edges)
     shares = [[count / max(sum(s.histogram.counts), 1) for count in s.histogram.counts] for s in series]
     top = max(0.1, *(share for row in shares for share in row))
     step = 1 / len(names)
     body = frame.grid([f"{100 * top * mark:.0f}%" for mark in MARKS], "words per text")
     for index, name in enumerate(names):
-        body += tick(frame.at(step * (index + 0.5), 0)[0], name)
+        body += _tick(frame.at(step * (index + 0.5), 0)[0], name)
     bar = 0.78 * step / len(series)
     width = bar * (RIGHT - frame.left)
     for place, (one, row) in enumerate(zip(series, shares, strict=True)):
@@ -149,33 +146,30 @@ def length_histogram(series: Sequence[Series]) -> Markup:
             x, y = frame.at(step * (index + 0.11) + place * bar, share / top)
             tip = TIP.format(f"{one.name}, {name} words: {percent(share)}")
             body += RECT.format(css=one.css, x=x, y=y, w=width, h=FLOOR - y, inner=tip)
-    desc = [f"{s.name}: {_in_words(names, row)}" for s, row in zip(series, shares, strict=True)]
-    return framed("lengths", "Share of texts by number of words", desc, body, room=4)
-
-
-def _in_words(names: Sequence[str], row: Sequence[float]) -> str:
-    return ", ".join(f"{name} words {percent(share)}" for name, share in zip(names, row, strict=False))
+    bins = [[f"{name} words {percent(share)}" for name, share in zip(names, row, strict=False)] for row in shares]
+    desc = [f"{one.name}: {', '.join(row)}" for one, row in zip(series, bins, strict=True)]
+    return _framed("lengths", "Share of texts by number of words", desc, body, room=4)
 
 
 def frontier(points: Sequence[Point], across: str, up: str) -> Markup:
     """Runs as dots, further left is more private and lower is better; those that no other run beats are joined."""
     place, body = _plane([(point.across, point.up) for point in points], across, up)
     best, desc = unbeaten(points), []
-    body += path("best", [place(point.across, point.up) for point in best])
+    body += _path("best", [place(point.across, point.up) for point in best])
     for point in points:
         x, y = place(point.across, point.up)
         desc.append(f"{point.name}: {across} {point.across:.4g}, {up} {point.up:.2f}")
         body += DOT.format(css="dot best" if point in best else "dot", x=x, y=y, tip=desc[-1])
-    return framed("frontier", f"{up[0].upper()}{up[1:]} against {across}", desc, body)
+    return _framed("frontier", f"{up[0].upper()}{up[1:]} against {across}", desc, body)
 
 
 def line_chart(chart: Chart) -> Markup:
     """The lines of a chart over one axis, which runs as the values do."""
     place, body = _plane([point for line in chart.series.values() for point in line], chart.across, chart.up)
     for css, line in zip(LINES, chart.series.values(), strict=False):
-        body += path(css, [place(x, y) for x, y in line])
+        body += _path(css, [place(x, y) for x, y in line])
     desc = [f"{name}: " + ", ".join(f"{x:.3g} {y:.3g}" for x, y in line) for name, line in chart.series.items()]
-    return framed(chart.name, chart.title, desc, body)
+    return _framed(chart.name, chart.title, desc, body)
 
 
 def chart_legend(chart: Chart) -> list[tuple[str, str]]:
@@ -191,7 +185,7 @@ def _plane(
     (x0, x1), (y0, y1) = (_span([point[axis] for point in points]) for axis in (0, 1))
     body = frame.grid([f"{y0 + mark * (y1 - y0):.4g}" for mark in MARKS], across, up)
     for mark in MARKS:
-        body += tick(frame.at(mark, 0)[0], f"{x0 + mark * (x1 - x0):.3g}")
+        body += _tick(frame.at(mark, 0)[0], f"{x0 + mark * (x1 - x0):.3g}")
     return lambda x, y: frame.at((x - x0) / (x1 - x0), (y - y0) / (y1 - y0)), body
 
 
@@ -215,12 +209,10 @@ def unbeaten(points: Sequence[Point]) -> list[Point]:
     return best
 
 
-FRAME = Frame()
 EXPOSURE_LEGEND = (
     ("dot leaked", "found word for word in the synthetic text"),
     ("", "height: bits of exposure, the top is rank 1"),
 )
-_ATTACKS = {"loss": "dot loss", "calibrated": "dot calibrated"}
 
 
 def roc(audit: Audit) -> Markup:
@@ -229,17 +221,18 @@ def roc(audit: Audit) -> Markup:
     across = _across(rates)
     body, desc = FRAME.grid([f"{mark:.0%}" for mark in MARKS], "false alarms"), []
     for rate in rates:
-        body += tick(across[rate], percent(rate))
+        body += _tick(across[rate], percent(rate))
     admitted = _admitted(audit)
     for css, line in (("best", admitted), ("chance", {rate: rate for rate in rates})):
         if line:
-            body += path(css, [(across[rate], _up(min(hits, 1.0))) for rate, hits in sorted(line.items())])
+            body += _path(css, [(across[rate], _up(min(hits, 1.0))) for rate, hits in sorted(line.items())])
     for name, attack in audit.membership.items():
         for point in attack.points:
             desc.append(f"{name}: hits {percent(point.hit_rate)} at false alarms {percent(point.false_alarm_rate)}")
-            x, y, css = across[point.false_alarm_rate], _up(point.hit_rate), _ATTACKS.get(name, "dot")
+            x, y = across[point.false_alarm_rate], _up(point.hit_rate)
+            css = f"dot {name}" if name in ("loss", "calibrated") else "dot"
             body += DOT.format(css=css, x=x, y=y, tip=desc[-1])
-    return framed("roc", "Hits of membership attacks, by false alarms", desc, body)
+    return _framed("roc", "Hits of membership attacks, by false alarms", desc, body)
 
 
 def roc_legend(audit: Audit) -> list[tuple[str, str]]:
@@ -267,13 +260,13 @@ def exposures(canaries: Sequence[CanaryFigure]) -> Markup:
     for place, users in enumerate(groups):
         own = [canary for canary in canaries if canary.users == users]
         middle = FRAME.left + step * (place + 0.5)
-        body += tick(middle, str(users))
+        body += _tick(middle, str(users))
         for order, canary in enumerate(own):
             verbatim, css = (", verbatim", "dot leaked") if canary.verbatim else ("", "dot")
             desc.append(f"{canary.kind}, {users} users: {canary.exposure:.1f} bits{verbatim}")
             x = middle + (order - (len(own) - 1) / 2) * min(16.0, step / len(own))
             body += DOT.format(css=css, x=x, y=_up(canary.exposure / most), tip=desc[-1])
-    return framed("exposure", "Exposure of planted secrets", desc, body)
+    return _framed("exposure", "Exposure of planted secrets", desc, body)
 
 
 def _up(share: float) -> float:
@@ -289,33 +282,23 @@ def _across(rates: Sequence[float]) -> dict[float, float]:
     return {rate: FRAME.left + 30 + share * (RIGHT - FRAME.left - 60) for rate, share in shares.items()}
 
 
-GATE = ("RELEASE", "GATE")
 GAP, PAD = 18.0, 12.0
 TITLE = "The flow of the data, from the private corpus to this report"
 ARROW = Markup('<path class="arrow" d="M{} L{} M{} L{} L{}"/>')
 
 
 class Way(NamedTuple):
-    """A direction of the drawing: sizes along the flow and square to it, in pixels.
+    """A direction of the drawing: sizes along the flow and square to it, in pixels."""
 
-    Attributes:
-        kind: class of the figure.
-        down: whether the flow runs down.
-        box, gate: lengths of a node and of the gate.
-        head: room before the first node of a zone; an arrow from the gate ends `enter` into it.
-        breadth: of the drawing.
-        side, node: where nodes begin, and how broad they are.
-    """
-
-    kind: str
-    down: bool
-    box: float
+    kind: str  # class of the figure
+    down: bool  # whether the flow runs down
+    box: float  # length of a node
     gate: float
-    head: float
+    head: float  # room before the first node of a zone; an arrow from the gate ends `enter` into it
     enter: float
-    breadth: float
-    side: float
-    node: float
+    breadth: float  # of the drawing
+    side: float  # where nodes begin
+    node: float  # how broad they are
 
     def turned(self, along: float, aside: float) -> tuple[float, float]:
         """Horizontal and vertical."""
@@ -353,16 +336,13 @@ def flow(card: Card, way: Way) -> Markup:
             arrows += way.arrow(at - PAD, GAP + PAD)
             at += way.gate + 2 * GAP
             arrows += way.arrow(at - GAP, GAP + way.enter)
-    return svg(way.kind, way.turned(at, way.breadth), TITLE, _described(card), body + arrows)
+    return _svg(way.kind, way.turned(at, way.breadth), TITLE, _described(card), body + arrows)
 
 
 def _described(card: Card) -> str:
-    before, after = (_listed([name for name, _ in part]) for part in (card.private, card.released))
+    parts = ([name for name, _ in part] for part in (card.private, card.released))
+    before, after = (f"{', '.join(names[:-1])} and {names[-1]}" for names in parts)
     return f"Private: {before}. Then the release gate: the ledger is charged and noise is added. Released: {after}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _zone(zone: str, x: float, y: float, w: float, h: float) -> Markup:
@@ -378,10 +358,10 @@ def _node(zone: str, node: Sequence[str], x: float, y: float, w: float, h: float
 
 
 def _gate(x: float, y: float, w: float, h: float) -> Markup:
-    lines, notes = (GATE, ("ledger", "+ noise")) if h > w else ((" ".join(GATE),), ("ledger + noise",))
+    lines = ("RELEASE", "GATE", "ledger", "+ noise") if h > w else ("RELEASE GATE", "ledger + noise")
     body = RECT.format(css="gate", x=x, y=y, w=w, h=h, inner=NOTHING)
-    first = y + h / 2 - 10 * len(lines)
-    for row, line in enumerate((*lines, *notes)):
-        css = "gate-name" if row < len(lines) else "gate-note"
+    first = y + h / 2 - 5 * len(lines)
+    for row, line in enumerate(lines):
+        css = "gate-name" if row < len(lines) / 2 else "gate-note"
         body += TEXT.format(css=css, x=x + w / 2, y=first + 5 + 18 * row, anchor="middle", text=line)
     return body

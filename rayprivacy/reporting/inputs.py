@@ -2,19 +2,14 @@
 
 The certificate is read as `ledger.certificate.Certificate`. The models below are the whole of what else can reach the
 page. Figures must be numbers, so a stray line of private text in `metrics.json` is refused, not printed; unknown keys
-are ignored.
-
-The facts of a recipe that may stand on a card: the method, the name of the base model, the public values of labels.
-
-Paths, URLs and accounts stay in the recipe.
-
-A few released texts for the page: the same ones each time, never hand-picked.
+are ignored. Of a recipe the facts that may stand on a card are read: the method, the name of the base model, the public
+values of labels. Paths, URLs and accounts stay in the recipe.
 """
 
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.core.files import Json
 from rayprivacy.core.uris import blotted
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.methods.registry import method_named
@@ -31,6 +27,9 @@ from rayprivacy.runs.measure import rows_at
 from rayprivacy.runs.method import PRETRAINED, Card, Chart, Table
 
 M = TypeVar("M", bound=BaseModel)
+OPENER = "Hello, how are you"
+SHOWN = 100  # values of a label on a card
+SAMPLES, SEED, LONGEST = 20, 20, 600
 
 
 class Lenient(BaseModel):
@@ -199,10 +198,6 @@ def read_if_there(path: Path, model: type[M]) -> M | None:
     return read_model(path, model) if path.is_file() else None
 
 
-OPENER = "Hello, how are you"
-SHOWN = 100
-
-
 class _Base(Lenient):
     base: str = "smollm2-135m"
 
@@ -222,7 +217,7 @@ class RecipeFacts(Lenient):
     model: _Base = _Base()
     corpus: _Corpus = _Corpus()
     codes: _Codes = _Codes()
-    pretrain: dict[str, Any] | None = None
+    pretrain: Json | None = None
 
     @property
     def card(self) -> Card:
@@ -250,11 +245,9 @@ class RecipeFacts(Lenient):
         found = [f"Base model: {markdown(public_name(self.model.base))}{further}."] if self.card.has_model else []
         if not self.codes.values:
             return found
-        found.append("A text has these labels; their lists are public, and what is on none is `other`:")
-        found.append(
-            "\n".join(f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items())
-        )
-        return found
+        labels = [f"- {markdown(label)}: {_listed(values)}" for label, values in self.codes.values.items()]
+        lead = "A text has these labels; their lists are public, and what is on none is `other`:"
+        return [*found, lead, "\n".join(labels)]
 
 
 def public_name(base: str) -> str:
@@ -283,13 +276,8 @@ def _listed(values: tuple[str, ...]) -> str:
     return ", ".join(f'"{markdown(value)}"' for value in values[:SHOWN]) + more
 
 
-SAMPLES = 20
-SEED = 20
-LONGEST = 600
-
-
 def draw_samples(path: Path) -> list[str]:
-    """Up to 20 texts drawn with a fixed seed, in file order, each cut at 600 characters."""
+    """Up to 20 texts drawn with a fixed seed, never hand-picked, in file order, each cut at 600 characters."""
     try:
         count = pq.read_metadata(path).num_rows
         places = sorted(random.Random(SEED).sample(range(count), min(SAMPLES, count)))
@@ -298,9 +286,5 @@ def draw_samples(path: Path) -> list[str]:
         raise ConfigError(f"{path} does not exist: give the directory of a finished run.") from None
     except (pa.ArrowInvalid, KeyError):
         raise ConfigError(f"{path} is no Parquet file with a column 'text': let the run write it again.") from None
-    return [_printable(text or "") for text in rows]
-
-
-def _printable(text: str) -> str:
-    text = CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
-    return text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " […]"
+    texts = [CONTROL.sub("\ufffd", (text or "").replace("\r\n", "\n")) for text in rows]
+    return [text if len(text) <= LONGEST else text[:LONGEST].rstrip() + " […]" for text in texts]

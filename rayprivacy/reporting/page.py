@@ -1,14 +1,12 @@
-"""One self-contained HTML file per run: the claim first, then how it came about, what it bought, and its limits.
+"""One self-contained HTML file for a run, or for several: the claim first, then what it bought, and its limits.
 
-No script, no network, no private text: the page reads the files of `rayprivacy.reporting.inputs` and
-`rayprivacy.reporting.inputs`, what an audit and an evaluation left only for the internal copy, everything is escaped
-by the template, and a content security policy forbids the rest. The same run directory gives the same bytes.
+No script, no network, no private text: a page reads the files of `reporting.inputs`, what an audit and an evaluation
+left only for the internal copy, everything is escaped by the template, and a content security policy forbids the rest.
+The same run directory gives the same bytes.
 
-Several runs on one page: what each claims, what it bought, and where it lies between privacy and utility.
-
-The page reads the same files as the report of one run, and no others. Perplexity is measured on private text, so a copy
-to share has neither that column nor the frontier. Runs of different corpora stand side by side, but their perplexities
-say nothing about each other: the page says so.
+A page of several runs shows what each claims, what it bought, and where it lies between privacy and utility. Perplexity
+is measured on private text, so a copy to share has neither that column nor the frontier. Runs of different corpora
+stand side by side, but their perplexities say nothing about each other: the page says so.
 """
 
 from collections.abc import Sequence
@@ -20,28 +18,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
 from rayprivacy.ledger.certificate import AUDIT_WARNING, Certificate
-from rayprivacy.reporting import claim, format
+from rayprivacy.reporting import claim, format, inputs, render
 from rayprivacy.reporting.cards import write_cards
 from rayprivacy.reporting.figures import DOWN, Point, flow, frontier
-from rayprivacy.reporting.inputs import (
-    Audit,
-    Evaluation,
-    Metrics,
-    Synthetic,
-    draw_samples,
-    read_facts,
-    read_if_there,
-    read_model,
-    read_recipe,
-)
-from rayprivacy.reporting.render import (
-    PLOTS,
-    Picture,
-    comparison_folder,
-    comparison_pictures,
-    run_pictures,
-    write_pictures,
-)
+from rayprivacy.reporting.inputs import read_facts, read_model
 from rayprivacy.runs.directory import CERTIFICATE, METRICS, RECIPE
 from rayprivacy.runs.method import Card
 
@@ -52,32 +32,24 @@ class View:
 
     certificate: Certificate
     card: Card
-    metrics: Metrics
-    audit: Audit | None = None
-    evaluation: Evaluation | None = None
+    metrics: inputs.Metrics
+    audit: inputs.Audit | None = None
+    evaluation: inputs.Evaluation | None = None
 
 
 def write_report(run_dir: Path, *, internal: bool = True) -> Path:
-    """Write `run_dir/report.html`, or `report-public.html` when it is not internal, and return its path.
+    """Write `run_dir/report.html` and return its path: with figures measured on private text, labelled so.
 
-    The cards of what is released are written again as well, and the figures as pictures in `plots`: those of a page to
-    share hold nothing internal.
-
-    Args:
-        run_dir: a finished run: certificate.json, recipe.yaml, the released text, and metrics.json.
-        internal: show figures measured on private text, labelled so; False leaves them and the timings out, for a
-            copy that is shared.
-
-    Raises:
-        ConfigError: one of the files is missing, or lacks a key; the message names both. Or a page to share is asked
-            for, and the run is an audit.
+    A page that is not internal, `report-public.html`, leaves them and the timings out; of an audit there is none. The
+    cards of what is released are written again as well, and the figures as pictures in `plots`. An error names the file
+    that is missing, or lacks a key, and the key.
     """
     view = _view(run_dir, internal)
     path = run_dir / ("report.html" if internal else "report-public.html")
-    pictures = run_pictures(view.certificate, view.metrics, view.card, view.audit)
+    pictures = render.run_pictures(view.certificate, view.metrics, view.card, view.audit)
     write_atomic(path, _page(view, run_dir, pictures, internal).encode(), OWNER_ONLY if internal else SHARED)
     write_cards(run_dir)
-    write_pictures(run_dir / PLOTS, [picture for picture in pictures if internal or not picture.internal])
+    render.write_pictures(run_dir / render.PLOTS, [picture for picture in pictures if internal or not picture.internal])
     return path
 
 
@@ -97,35 +69,32 @@ def _view(run_dir: Path, internal: bool) -> View:
     card = read_facts(run_dir / RECIPE).card
     if not internal and AUDIT_WARNING in certificate.warnings:
         raise ConfigError(f"{run_dir} is an {AUDIT_WARNING}: leave --public out, or run the recipe without 'audit'.")
-    metrics = read_model(run_dir / METRICS, Metrics)
+    metrics = read_model(run_dir / METRICS, inputs.Metrics)
     if not internal:
         return View(certificate, card, metrics.shareable())
-    audit, evaluation = run_dir / "audit.json", run_dir / "evaluation.json"
-    return View(certificate, card, metrics, read_if_there(audit, Audit), read_if_there(evaluation, Evaluation))
+    audit = inputs.read_if_there(run_dir / "audit.json", inputs.Audit)
+    evaluation = inputs.read_if_there(run_dir / "evaluation.json", inputs.Evaluation)
+    return View(certificate, card, metrics, audit, evaluation)
 
 
-def _page(view: View, run_dir: Path, pictures: list[Picture], internal: bool) -> str:
-    metrics = view.metrics
-    return (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            certificate=view.certificate,
-            claim=claim,
-            card=view.card,
-            synthetic=metrics.synthetic,
-            heldout=metrics.heldout,
-            timings=metrics.timings_s,
-            charts=metrics.exhibits.charts,
-            tables=metrics.exhibits.tables,
-            audit=view.audit,
-            evaluation=view.evaluation,
-            pictures={picture.name: picture for picture in pictures},
-            flow_down=flow(view.card, DOWN),
-            internal=internal,
-            samples=draw_samples(run_dir / view.card.texts) if view.card.texts else [],
-            recipe=read_recipe(run_dir / RECIPE),
-        )
+def _page(view: View, run_dir: Path, pictures: list[render.Picture], internal: bool) -> str:
+    metrics, template = view.metrics, environment().get_template("report.html.j2")
+    return template.render(
+        certificate=view.certificate,
+        claim=claim,
+        card=view.card,
+        synthetic=metrics.synthetic,
+        heldout=metrics.heldout,
+        timings=metrics.timings_s,
+        charts=metrics.exhibits.charts,
+        tables=metrics.exhibits.tables,
+        audit=view.audit,
+        evaluation=view.evaluation,
+        pictures={picture.name: picture for picture in pictures},
+        flow_down=flow(view.card, DOWN),
+        internal=internal,
+        samples=inputs.draw_samples(run_dir / view.card.texts) if view.card.texts else [],
+        recipe=inputs.read_recipe(run_dir / RECIPE),
     )
 
 
@@ -136,7 +105,7 @@ class Row:
     name: str
     method: str
     certificate: Certificate
-    synthetic: Synthetic | None
+    synthetic: inputs.Synthetic | None
     base: float | None
     own: float | None
 
@@ -144,7 +113,7 @@ class Row:
     def read(directory: Path, internal: bool) -> "Row":
         """Read a finished run."""
         certificate, facts = read_model(directory / CERTIFICATE, Certificate), read_facts(directory / RECIPE)
-        metrics = read_model(directory / METRICS, Metrics)
+        metrics = read_model(directory / METRICS, inputs.Metrics)
         shown = metrics if internal else metrics.shareable()
         figures = shown.heldout.perplexity if shown.heldout else {}
         own, base = figures.get(facts.card.ours), figures.get("base")
@@ -173,5 +142,5 @@ def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool 
         frontier=drawn,
     )
     write_atomic(path, html.encode(), OWNER_ONLY if internal else SHARED)
-    write_pictures(comparison_folder(path), comparison_pictures(drawn, points))
+    render.write_pictures(render.comparison_folder(path), render.comparison_pictures(drawn, points))
     return path

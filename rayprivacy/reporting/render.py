@@ -1,15 +1,12 @@
-"""Figures as PNG: the SVG of the page, on its own, with title and legend, in the page's light colours.
+"""The figures of a page as PNG: the SVG on its own, with title and legend, in the page's light colours.
 
 The page has the legends in HTML beside the figures, and colours by a style sheet. A picture that stands alone needs
-both inside. Rules and colours come from the page's own files, so a picture cannot look different from the page.
+both inside. Rules and colours come from the page's own files, so a picture cannot look different from the page. A run
+keeps the files in `plots`; a comparison in a folder beside the page that is named after it, because several pages may
+lie in one folder.
 
 Rendering is done by resvg, which brings no fonts. Matplotlib's DejaVu is used where Matplotlib is installed, else fonts
 of the system; where neither draws a letter there are no pictures, since a figure without its numbers misleads.
-
-The figures of a page: which there are, which of them are internal, and where their files go.
-
-A run keeps the files in `plots`; a comparison in a folder beside the page that is named after it, because several pages
-may lie in one folder.
 """
 
 import html
@@ -24,33 +21,20 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
-from rayprivacy.core.files import OWNER_ONLY, SHARED, write_atomic
+from rayprivacy.core.files import OWNER_ONLY, SHARED, Json, write_atomic
 from rayprivacy.ledger.certificate import Certificate
 from rayprivacy.reporting import claim, figures
-from rayprivacy.reporting.claim import INTERNAL
-from rayprivacy.reporting.figures import (
-    ACROSS,
-    NOTHING,
-    RECT,
-    TEXT,
-    Point,
-    Series,
-    chart_legend,
-    flow,
-    length_histogram,
-    line_chart,
-    unbeaten,
-)
+from rayprivacy.reporting.figures import NOTHING, RECT, TEXT, Point, Series
 from rayprivacy.reporting.format import CONTROL
 from rayprivacy.reporting.inputs import Audit, Heldout, Metrics, Synthetic
 from rayprivacy.runs.method import Card
 
 SCALE, MARGIN, LINE, LETTER = 2.0, 16.0, 20.0, 7.0  # pixels per unit; a line's height, a letter's width
 NARROWEST = 484.0
+PLOTS = "plots"
 PLOTS_EXTRA = "install rayprivacy[report]"
 FONTS = "install fonts (Debian: fonts-dejavu-core) or matplotlib"
 XMLNS = Markup(' xmlns="http://www.w3.org/2000/svg"')
@@ -66,15 +50,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the page, as SVG, and its legend: class of a colour (or none) and text.
-
-    `internal` says that it shows what was measured on private text; its file is then named `internal-...`.
-    """
+    """A figure of the page and its legend."""
 
     name: str
-    figure: Markup
-    legend: Sequence[tuple[str, str]] = ()
-    internal: bool = False
+    figure: Markup  # SVG
+    legend: Sequence[tuple[str, str]] = ()  # class of a colour (or none) and text
+    internal: bool = False  # it shows what was measured on private text; its file is then named `internal-...`
 
 
 def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
@@ -103,7 +84,7 @@ def standalone(picture: Picture) -> Markup:
     inner, height = float(found[1]), float(found[2])
     width = max(inner, NARROWEST)
     body, y = NOTHING, MARGIN
-    for line in _wrapped(_inside(_TITLE, picture), width, 1.35):
+    for line in textwrap.wrap(_inside(_TITLE, picture), int(width / (LETTER * 1.35))):
         body += TEXT.format(css="picture-title", x=MARGIN, y=y + 14, anchor="start", text=line)
         y += LINE
     y += 6
@@ -114,7 +95,7 @@ def standalone(picture: Picture) -> Markup:
             body += RECT.format(css=css, x=MARGIN, y=y, w=12, h=12, inner=NOTHING)
         body, y = _lines(body, y, text, "picture-note", width)
     if picture.internal:
-        body, y = _lines(body, y, INTERNAL, "picture-note internal", width)
+        body, y = _lines(body, y, claim.INTERNAL, "picture-note internal", width)
     w, h = width + 2 * MARGIN, y + MARGIN
     paper = RECT.format(css="picture", x=0, y=0, w=w, h=h, inner=NOTHING)
     return ALONE.format(xmlns=XMLNS, w=w, h=h, style=Markup(light_style()), body=paper + body)  # noqa: S704  (our file)
@@ -132,14 +113,10 @@ def light_style() -> str:
 
 
 def _lines(body: Markup, y: float, text: str, css: str, width: float) -> tuple[Markup, float]:
-    for line in _wrapped(text, width - 20, 1.0):
+    for line in textwrap.wrap(text, int((width - 20) / LETTER)):
         body += TEXT.format(css=css, x=MARGIN + 20, y=y + 11, anchor="start", text=line)
         y += LINE
     return body, y
-
-
-def _wrapped(text: str, width: float, size: float) -> list[str]:
-    return textwrap.wrap(text, int(width / (LETTER * size)))
 
 
 def _inside(tag: re.Pattern[str], picture: Picture) -> str:
@@ -161,7 +138,7 @@ def _png(svg: str) -> bytes:
 
 
 @cache
-def _fonts() -> dict[str, Any]:
+def _fonts() -> Json:
     matplotlib = importlib.util.find_spec("matplotlib")
     if matplotlib is None or not matplotlib.submodule_search_locations:
         return {}
@@ -178,17 +155,16 @@ def _described(png: bytes, picture: Picture) -> bytes:
     return png[:header] + chunk + png[header:]
 
 
-PLOTS = "plots"
-
-
 def run_pictures(certificate: Certificate, metrics: Metrics, card: Card, audit: Audit | None) -> list[Picture]:
     """The figures of one run; of a page to share, `audit` is None and `metrics` only what is shareable."""
     parts = [(part.css, f"{part.name}: epsilon {part.shown}") for part in claim.account_parts(certificate)]
-    pictures = [Picture("flow", flow(card, ACROSS)), Picture("account", claim.account_bar(certificate), parts)]
+    drawn = figures.flow(card, figures.ACROSS)
+    pictures = [Picture("flow", drawn), Picture("account", claim.account_bar(certificate), parts)]
     if metrics.synthetic:
         pictures += _of_text(metrics.synthetic, metrics.heldout)
     for chart in metrics.exhibits.charts:
-        pictures.append(Picture(chart.name, line_chart(chart), chart_legend(chart), internal=chart.internal))
+        drawn, legend = figures.line_chart(chart), figures.chart_legend(chart)
+        pictures.append(Picture(chart.name, drawn, legend, internal=chart.internal))
     if audit and audit.membership:
         pictures.append(Picture("roc", figures.roc(audit), figures.roc_legend(audit), internal=True))
     if audit and audit.canaries:
@@ -209,14 +185,14 @@ def _of_text(synthetic: Synthetic, heldout: Heldout | None) -> list[Picture]:
 
 
 def _lengths(series: Sequence[Series], internal: bool, name: str = "lengths") -> Picture:
-    return Picture(name, length_histogram(series), [(one.css, one.name) for one in series], internal)
+    return Picture(name, figures.length_histogram(series), [(one.css, one.name) for one in series], internal)
 
 
 def comparison_pictures(frontier: Markup | None, points: Sequence[Point]) -> list[Picture]:
     """The frontier of several runs, where there is one; perplexity is measured on private text."""
     if frontier is None:
         return []
-    best = unbeaten(points)
+    best = figures.unbeaten(points)
     legend = [
         (f"dot{' best' * (point in best)}", f"{point.name}: epsilon {point.across:.4g}, perplexity {point.up:.2f}")
         for point in points

@@ -1,19 +1,15 @@
 """Sanitise a batch of texts: typed values, then words, then the text is put together again. Pure functions of coins.
 
-    text -> typed values set aside -> words -> ids, cut to a public length -> draws -> words and made-up values -> text
+    text -> NFC, values set aside -> words -> ids, cut to a public length -> draws -> words and made-up values -> text
 
 Nothing here depends on which texts are treated together: every draw is a function of the document's tag and the word's
 place in it. So any number of workers, blocks of any size and a retry all write the same bytes.
 
-Labels of sanitised documents: copied, which protects nothing of them, or answered by randomised response.
+Texts become words by public rules only, so that cutting a text says nothing that the words do not. A word is a run of
+letters and digits, a mark of punctuation, or an English contraction as GloVe has it (`n't`, `'s`). All that stands
+before, between and after the words is white space, so a text can be put together again exactly.
 
-Text as words and back: public rules only, so that cutting a text says nothing that the words do not.
-
-    text -> NFC -> words and the white space between them -> ids of the vocabulary
-
-A word is a run of letters and digits, a mark of punctuation, or an English contraction as GloVe has it (`n't`, `'s`).
-All that stands before, between and after the words is white space, so a text can be put together again exactly.
-Hugging Face's `tokenizers` does the work, in Rust.
+Labels of sanitised documents are copied, which protects nothing of them, or answered by randomised response.
 """
 
 import re
@@ -40,7 +36,9 @@ _SHORT = rf"n't{_END}|'(?:s|ve|re|ll|d|m){_END}"
 _WORD = rf"(?i:{_SHORT}|\w+?(?=n't{_END}))|\w+|[^\w\s]"
 _NO_SPACE_BEFORE = re.compile(rf"(?:[.,;:!?%)\]}}]|{_SHORT})")
 _OPENS = re.compile(r"([(\[{]) ")
+_SPLIT = Split(Regex(_WORD), behavior="removed", invert=True)
 _AT_ONCE = 10_000
+Value = tuple[str, str]  # kind and text
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +95,6 @@ class Words:
         return tokenizer
 
 
-_SPLIT = Split(Regex(_WORD), behavior="removed", invert=True)
-
-
 def tidy(text: str) -> str:
     """A text in NFC, with one kind of apostrophe and without the private character that stands for typed values."""
     return unicodedata.normalize("NFC", text).replace("\u2019", "'").replace(ENTITY, " ").replace(_UNKNOWN, " ")
@@ -113,9 +108,12 @@ def split(text: str) -> tuple[list[str], list[str]]:
     """
     found = _SPLIT.pre_tokenize_str(text)
     edges = [0, *chain.from_iterable(place for _, place in found), len(text)]
-    return [text[start:end] for _, (start, end) in found], [
-        text[edges[at] : edges[at + 1]] for at in range(0, len(edges), 2)
-    ]
+    return [text[start:end] for _, (start, end) in found], _outside(text, edges)
+
+
+def _outside(text: str, edges: Sequence[int]) -> list[str]:
+    """The pieces of a text between the first and second of some edges, the third and fourth, and so on."""
+    return [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def put_together(words: Sequence[str], gaps: Sequence[str]) -> str:
@@ -134,32 +132,18 @@ def cased(word: str, like: str) -> str:
     return word[:1].upper() + word[1:] if like[:1].isupper() else word
 
 
-Value = tuple[str, str]  # kind and text
-
-
 @dataclass(frozen=True, eq=False)
 class Sanitizer:
-    """Turns texts into sanitised ones.
-
-    Attributes:
-        words: the public vocabulary.
-        mechanism: replaces words.
-        detector: finds typed values.
-        surrogates: makes up others.
-        coins: of the release.
-        most: number of words to which texts are cut.
-        keep_case: every word gets the case of the word that it replaces.
-        keep_layout: the white space between words is released.
-    """
+    """Turns texts into sanitised ones."""
 
     words: Words
     mechanism: Mechanism
     detector: Detector
     surrogates: Surrogates
-    coins: Coins
-    most: int
-    keep_case: bool = False
-    keep_layout: bool = False
+    coins: Coins  # of the release
+    most: int  # words to which texts are cut
+    keep_case: bool = False  # every word gets the case of the word that it replaces
+    keep_layout: bool = False  # the white space between words is released
 
     def sanitise(self, texts: Sequence[str], tags: Tags) -> list[str]:
         """The sanitised texts, one for one; tags of the documents, all different, [texts]."""
@@ -183,8 +167,7 @@ class Sanitizer:
             if spans:
                 values[at] = [(span.kind, text[span.start : span.end]) for span in spans]
                 edges = [0, *(edge for span in spans for edge in (span.start, span.end)), len(text)]
-                rest = [text[edges[part] : edges[part + 1]] for part in range(0, len(edges), 2)]
-                bare[at] = ENTITY.join(rest)
+                bare[at] = ENTITY.join(_outside(text, edges))
         return bare, values
 
     def _made(

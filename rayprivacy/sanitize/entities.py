@@ -1,19 +1,17 @@
 """Typed values in a text: e-mail addresses, links, IP addresses, dates, card and phone numbers, codes.
 
 They are found before words are, by public patterns, because a telephone number is one value and not three words, and
-because no vocabulary has it. A detector says where they are; `surrogates` makes up others of the same format. What is
-not found is treated as words: most values are then unknown to the vocabulary, and become any word.
+because no vocabulary has it. A detector says where they are, and `Surrogates` makes up others of the same format. What
+is not found is treated as words: most values are then unknown to the vocabulary, and become any word.
 
 People spell a number in many ways: with dashes and blanks of Unicode, two blanks, letters or an underscore at its ends.
 The patterns read a copy of the text in which every such dash is '-' and every such blank ' ', one for one, so that
 places are those of the text. A run without white space that they leave five digits in a row in is a code.
 
-Made-up values in the format of typed ones: they tell which kind of value stood there, and its layout, and no more.
-
-Every digit becomes a uniform digit and every letter of a code a uniform letter, so nothing of the value is left but its
-layout: how many digits, which separators, capitals. Addresses and links are made of public words at a domain that is
-kept for examples (RFC 2606), whatever theirs were; of a date the name of the month is drawn too. Digits are drawn as
-they come: a card number is not made to pass a check, and a date may not exist.
+Made-up values tell which kind of value stood there, and its layout (how many digits, which separators, capitals), and
+no more: every digit becomes a uniform digit and every letter of a code a uniform letter. Addresses and links are made
+of public words at a domain that is kept for examples (RFC 2606), whatever theirs were; of a date the name of the month
+is drawn too. Digits are drawn as they come: a card number is not made to pass a check, and a date may not exist.
 
 With `consistent`, the numbers are keyed by kind and value in place of document and position. Then equal values have
 equal surrogates in the whole release, and the reader sees that they are equal, and nothing else of them.
@@ -22,6 +20,7 @@ equal surrogates in the whole release, and the reader sees that they are equal, 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -200,25 +199,20 @@ class Surrogates:
 
     def make(self, kind: str, value: str, tag: int, position: int) -> str:
         """A value of the same kind (see `settings.KINDS`) and layout as a private one at a word of a document."""
-        numbers = self._of_value(kind, value) if self._key else self._of_place(tag, position)
+        numbers = self._of_value(self._key, kind, value) if self._key else self._of_place(tag, position)
         if kind in ("email", "url"):
             return _address(kind, numbers)
         return "".join(_part(part, kind, numbers) for part in re.split(r"([^\W\d_]+|\d)", value))
 
     def _of_place(self, tag: int, position: int) -> Iterator[int]:
         tags, positions = np.array([tag], dtype=np.uint64), np.array([position], dtype=np.uint32)
-        attempt = 0
-        while True:
+        for attempt in count():
             yield from map(int, self._coins.words(ENTITY, tags, positions, attempt)[0])
-            attempt += 1
 
-    def _of_value(self, kind: str, value: str) -> Iterator[int]:
-        assert self._key is not None
-        secret = bytes.fromhex(self._key.digest("sanitize-entity", *self._release, kind, value))
-        block = 0
-        while True:
+    def _of_value(self, key: Key, kind: str, value: str) -> Iterator[int]:
+        secret = bytes.fromhex(key.digest("sanitize-entity", *self._release, kind, value))
+        for block in count():
             yield from map(int, words_of(secret, block.to_bytes(16, "big"))[0])
-            block += 1
 
 
 def _part(part: str, kind: str, numbers: Iterator[int]) -> str:

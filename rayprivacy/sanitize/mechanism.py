@@ -1,31 +1,26 @@
-"""The mechanisms that replace words: each is one object with its parameters, its accounting event and its draw.
+"""The mechanisms that replace words, and the keyed coins they draw with.
 
 - `SanText` (Yue et al., 2021, algorithm 1): the law of a `Table`.
-- `SanText` with `keep` (SanText+, algorithm 2): a word that is not sensitive is released as it is with probability
+- `SanText` with `replaced` (SanText+, algorithm 2): a word that is not sensitive is released as it is with probability
   1 - p; sensitive words, and words that are not on the list, never are. The claim is about sensitive words alone.
 - `RandomizedResponse`: a word is kept with a probability, else any other word comes out, all with the same chance. It
   is the honest competitor: it bounds all pairs of words by one epsilon and needs no vectors.
 
-A word is an id of the public vocabulary, one more id standing for every other word. Outcomes are ids of words.
-
-Keyed coins of words: a function of (secret, release, document, position, attempt) and of nothing else.
+Each is one object with its parameters, its accounting event and its draw. A word is an id of the public vocabulary, one
+more id standing for every other word. Outcomes are ids of words.
 
 The privacy of a sanitised word rests on a draw that cannot be predicted and is seen once. If a retry, a resumed run
-or another machine drew anew, a reader of both texts could average the noise away. So a draw is two 64-bit numbers of an
-AES stream (`core.streams`) under a key made of the secret and of what names the release: its account, the digest of
-its inputs, and its release id, which together cover the corpus, the recipe and the mechanism. Another recipe or another
-corpus has other coins, and a charge of its own: two draws from one coin would be worth more than two charges. Within a
-release every block of 16 bytes is another word:
+or another machine drew anew, a reader of both texts could average the noise away. So a draw is a function of (secret,
+release, document, position, attempt) and of nothing else: two 64-bit numbers of an AES stream (`core.keys`) under a key
+made of the secret and of what names the release: its account, the digest of its inputs, and its release id, which
+together cover the corpus, the recipe and the mechanism. Another recipe or another corpus has other coins, and a charge
+of its own: two draws from one coin would be worth more than two charges. Within a release every block of 16 bytes is
+another word:
 
     64-bit tag of the document | 32-bit position in it | 32-bit attempt and purpose
 
 Equal texts of two users have different tags, hence independent coins. Tags are keyed digests; that any two of n
 documents share one has probability n^2 / 2^65.
-
-The likelihood of every word, given the outcome that replaced it, from the public table.
-
-An attacker knows the table: it is public. Given an outcome y, the words are as likely as prior(x) Pr[M(x) = y] says
-(Bayes). In SanText+ a common word that comes out is itself for sure, and a sensitive outcome may have been any word.
 """
 
 import math
@@ -48,6 +43,8 @@ Positions = npt.NDArray[np.uint32]
 Words = npt.NDArray[np.uint64]
 PURPOSES = WORD, KEEP, ENTITY = range(3)
 _MOST_ATTEMPTS = 2**28
+_ROWS = 256
+_HALF = 32  # bits of the coin of a word that may be kept
 
 
 class Coins:
@@ -64,13 +61,9 @@ class Coins:
         return self._key.integer("sanitize-document", *self._release, *parts) >> 192
 
     def words(self, purpose: int, tags: Tags, positions: Positions, attempt: int = 0) -> Words:
-        """Two uniform 64-bit numbers for each word of a document, [words, 2].
+        """Two uniform 64-bit numbers for each word, [words, 2], of the documents' tags and the positions in them.
 
-        Args:
-            purpose: one of `PURPOSES`; each has numbers of its own.
-            tags: of the documents, [words].
-            positions: of the words in them, [words].
-            attempt: how often a draw was rejected before.
+        Each of `PURPOSES` has numbers of its own, and so has each `attempt` after a draw was rejected.
         """
         assert attempt < _MOST_ATTEMPTS, "a draw is rejected with a probability below 2^-11"
         blocks = np.empty((len(tags), 2), dtype=">u8")
@@ -87,10 +80,7 @@ class Coins:
 
 
 def below(coins: Coins, purpose: int, tags: Tags, positions: Positions, limits: Words) -> Words:
-    """Uniform whole numbers in [0, limit) for each word, exactly: a draw beyond a whole multiple is rejected.
-
-    Purpose, tags and positions are those of `Coins.words`; limits are above 0, [words].
-    """
+    """Uniform whole numbers in [0, limit) for each word, exactly: a draw beyond a whole multiple is rejected."""
     drawn = np.zeros(len(tags), dtype=np.uint64)
     # 2^64 mod limit, without leaving 64 bits: draws at or above 2^64 minus it are rejected.
     spare = (np.uint64(0) - limits) % limits
@@ -101,10 +91,6 @@ def below(coins: Coins, purpose: int, tags: Tags, positions: Positions, limits: 
         drawn[open_[taken]] = found[taken] % limits[open_[taken]]
         open_, attempt = open_[~taken], attempt + 1
     return drawn
-
-
-_ROWS = 256
-_HALF = 32  # bits of the coin of a word that may be kept
 
 
 class Mechanism(Protocol):
@@ -126,15 +112,10 @@ class Mechanism(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SanText:
-    """SanText, or SanText+ where the most frequent words are not sensitive.
+    """SanText, or SanText+ where the most frequent words are not sensitive."""
 
-    Attributes:
-        table: the law; its outcomes are the sensitive words.
-        replaced: 2^32 p, how often of 2^32 a word that is not sensitive is replaced; None where all are sensitive.
-    """
-
-    table: Table
-    replaced: int | None = None
+    table: Table  # the law; its outcomes are the sensitive words
+    replaced: int | None = None  # 2^32 p, of 2^32, for a word that is not sensitive; None where all are sensitive
 
     @property
     def token_epsilon(self) -> float:
@@ -192,14 +173,10 @@ class RandomizedResponse:
 
     A word is kept with probability K / (K + k - 1), K = e^epsilon, so of two words none has an outcome more than K
     times as likely. An unknown word, whose id is k, is drawn uniformly: 1/k lies between the chances of every outcome.
-
-    Attributes:
-        size: k, how many words there are.
-        epsilon: of a token, for any two words.
     """
 
-    size: int
-    epsilon: float
+    size: int  # k
+    epsilon: float  # of a token, for any two words
 
     @property
     def token_epsilon(self) -> float:
@@ -240,7 +217,11 @@ def randomized_response_epsilon(keep: float, words: int) -> float:
 
 
 def log_likelihoods(mechanism: Mechanism, outcomes: Ids) -> Matrix:
-    """ln Pr[M(x) = y] of every word x of the vocabulary, [outcomes, words]."""
+    """ln Pr[M(x) = y] of every word x of the vocabulary, [outcomes, words], which the public table tells an attacker.
+
+    Given an outcome y, words are as likely as prior(x) Pr[M(x) = y] (Bayes). In SanText+ a common word that comes out
+    is itself for sure, and a sensitive outcome may have been any word.
+    """
     if isinstance(mechanism, RandomizedResponse):
         found = np.full((len(outcomes), mechanism.size), math.log((1 - mechanism.keep_rate) / (mechanism.size - 1)))
         found[np.arange(len(outcomes)), outcomes] = math.log(mechanism.keep_rate)

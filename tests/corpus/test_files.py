@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
-from rayprivacy.corpus.public import load_prompts
-from rayprivacy.corpus.sealing import sealed, unwrap
+from rayprivacy.corpus.public import first_sentences, load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.sources import check_columns, check_source, columns_of, locate, read_pieces
+from rayprivacy.corpus.sources import check_columns, check_source, columns_of, locate, read_pieces, sealed, unwrap
 
 
 def read(data: str, kind: str):
@@ -143,3 +142,31 @@ def test_prompts_refuse_unusable_files(tmp_path, data):
         load_prompts(str(tmp_path / "p.txt"))
     with pytest.raises(ConfigError, match="FileNotFoundError"):
         load_prompts(str(tmp_path / "none.txt"))
+
+
+ENDS = {  # the first sentences of texts, as people would see them, or None
+    "It is late. We go home.": "It is late.",
+    "Is it late? We go home.": "Is it late?",
+    "Stop!! Now we go.": "Stop!!",
+    "It is late.": "It is late.",
+    "It is late. \n": "It is late.",
+    'He said "no." Then he left.': 'He said "no."',
+    'It is late. "Go," he said.': "It is late.",
+    "It costs 3.5 euros. Fine.": "It costs 3.5 euros.",
+    "We read e.g. books. Fine.": "We read e.g. books.",
+    "Dr. No met Mr. Bond. Fine.": "Dr. No met Mr. Bond.",
+    "We saw U.S. Steel fall. Fine.": "We saw U.S. Steel fall.",
+    "He waits... and waits. Fine.": "He waits... and waits.",
+    "C'est l'\u00e9t\u00e9. \u00c9ric rit.": "C'est l'\u00e9t\u00e9.",
+    "\u4f60\u597d\u3002\u518d\u89c1": "\u4f60\u597d\u3002",
+} | dict.fromkeys(["", " ", "we go on", "we go on, and", "at www.example.org we"])
+
+
+@pytest.mark.parametrize("text", ENDS)
+def test_the_first_sentence(text):
+    assert first_sentences(text, 1) == ENDS[text]
+
+
+def test_two_sentences():
+    assert first_sentences("We came. We saw it. We left.", 2) == "We came. We saw it."
+    assert first_sentences("We came. We saw it", 2) is None

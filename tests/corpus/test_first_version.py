@@ -1,10 +1,10 @@
 """Unit 'user' is what it was before there were others: frozen shards, rows and digests under the test key."""
 
-import pyarrow as pa
+from plain_shards import finished, string_table
 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import digest_json
-from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, prepare
+from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, prepare
 from rayprivacy.corpus.manifest import ShardManifest, read_manifest, write_part
 from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
@@ -24,13 +24,7 @@ PARTS = {
 
 def parts():
     rows = [(f"user-{n % 9}", f" text {n % 31} ", "ab"[n % 2] if n % 5 else None) for n in range(120)]
-    users, texts, topics = zip(*rows, strict=True)
-    block = pa.table({"user": users, "text": texts, "topic": topics})
-    prepared = prepare(tidy(block, KEY, LAYOUT, None)[0], KEY, LAYOUT)[0]
-    numbers = prepared["part"].to_pylist()
-    return {
-        part: finish(prepared.filter(pa.array([at == part for at in numbers])), part, KEY, LAYOUT)[0] for part in PARTS
-    }
+    return finished(prepare(tidy(string_table(rows), KEY, LAYOUT, None)[0], KEY, LAYOUT)[0], KEY, LAYOUT)
 
 
 def test_users_sit_where_they_sat():

@@ -31,7 +31,7 @@ def _config(**more):
 
 def _table(rows):
     names = ("user", "text", "domain", "slots", "by", "order")
-    return pa.table({name: pa.array(list(column)) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    return pa.table({name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
 
 
 def _documents(blocks, **more):

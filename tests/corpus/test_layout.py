@@ -1,52 +1,37 @@
 """Adversarial ids: one user one shard, and nobody moves or changes when another user joins."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from effort import COSTLY
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_shards import bound, finished, string_table
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
+from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, held_out, prepare
-from rayprivacy.corpus.settings import CorpusConfig
-from rayprivacy.corpus.users import bound, clean
+from rayprivacy.corpus.settings import WHOLE, CorpusConfig
+from rayprivacy.corpus.users import clean
 
 KEY = Key.for_tests()
-ODD_IDS = [
-    "a",
-    "A",
-    "\u0430",
-    "\uff41",
-    "1",
-    "01",
-    "1.0",
-    "../../etc/passwd",
-    "C:\\x",
-    "s3://b/k",
-    "x" * 5000,
-    "\0",
-    "é",
-]
+ODD_IDS = ["a", "A", "\u0430", "\uff41", "1", "01", "1.0", "../../etc/passwd", "C:\\x", "s3://b/k"]
+ODD_IDS += ["x" * 5000, "\0", "é"]
 CHARS = st.characters(exclude_categories=["Cs"])
 IDS = st.sampled_from(ODD_IDS) | st.text(CHARS, max_size=20) | st.integers().map(str)
 ROWS = st.lists(st.tuples(IDS, st.sampled_from([f"text {n}" for n in range(6)]), st.sampled_from(["x", None])))
 LAYOUT = Layout(CorpusConfig(labels=("topic",), max_records_per_user=3, holdout=0.3), shards=7, per_part=2)
+BY_RECORD = Layout(LAYOUT.config.model_copy(update={"max_records_per_user": None}), 7, 2, PrivacyUnit.RECORD)
 
 
 def table_of(rows):
-    users, texts, topics = zip(*rows, strict=True) if rows else ((), (), ())
-    columns = {"user": pa.array(users, pa.string()), "text": pa.array(texts, pa.string())}
-    return clean(pa.table(columns | {"topic": pa.array(topics, pa.string())}), 100)[0]
+    return clean(string_table(rows), 100)[0]
 
 
 def sharded(blocks, layout=LAYOUT, key=KEY):
-    prepared = pa.concat_tables([prepare(table_of(rows), key, layout)[0] for rows in blocks])
-    parts = {}
-    for part in sorted(set(prepared["part"].to_pylist())):
-        mask = pa.array([other == part for other in prepared["part"].to_pylist()])
-        parts[part] = finish(prepared.filter(mask), part, key, layout)[0]
-    return parts
+    return finished(pa.concat_tables([prepare(table_of(rows), key, layout)[0] for rows in blocks]), key, layout)
 
 
 def by_user(parts):
@@ -91,18 +76,21 @@ def test_order_and_blocks_do_not_matter(rows, random, blocks):
 def test_dropped_records_add_up_over_blocks(rows):
     whole = bound(table_of(rows), KEY, 3)[1]
     halves = [bound(table_of(rows[start::2]), KEY, 3) for start in (0, 1)]
-    again = bound(pa.concat_tables([half.drop_columns(["record"]) for half, _ in halves]), KEY, 3)[1]
+    again = bound(pa.concat_tables([half for half, _ in halves]), KEY, 3)[1]
     total = halves[0][1] + halves[1][1] + again
     assert total.duplicates + total.over_bound == whole.duplicates + whole.over_bound
 
 
 @given(ROWS, st.integers(1, 9), st.integers(1, 9))
 @COSTLY
-def test_content_digest_ignores_shards_and_parts(rows, shards, per_part):
+@pytest.mark.parametrize("layout", [LAYOUT, BY_RECORD], ids=["user", "record"])
+def test_content_digest_ignores_shards_and_parts(layout, rows, shards, per_part):
     def digest(layout):
-        return add_digests([content_digest(table, KEY) for table in sharded([rows], layout).values()])
+        return add_digests([content_digest(table, KEY, layout.unit) for table in sharded([rows], layout).values()])
 
-    assert digest(Layout(LAYOUT.config, shards, per_part)) == digest(LAYOUT)
+    assert digest(replace(layout, shards=shards, per_part=per_part)) == digest(layout)
+    more = content_digest(table_of([("z" * 99, "t", "x")]), KEY, layout.unit)
+    assert digest(layout) != add_digests([more, digest(layout)])
 
 
 def test_content_digest_sees_every_column_and_the_key():
@@ -135,12 +123,6 @@ def test_shards_fill_evenly():
     assert sum((count - 500) ** 2 / 500 for count in counts) < 30  # chi-square, 9 degrees of freedom, p = 4e-4
 
 
-def test_labels_distinguish_records_with_the_same_text():
-    kept, dropped = bound(table_of([("a", "t", "x"), ("a", "t", None), ("a", "t", "x")]), KEY, 9)
-    assert kept["record"].to_pylist() == [0, 1]
-    assert dropped.duplicates == 1
-
-
 def test_a_stray_user_is_refused_without_a_name():
     prepared, _ = prepare(table_of([("secret-user", "t", "x")]), KEY, LAYOUT)
     wrong = (prepared["part"][0].as_py() + 2) % LAYOUT.parts
@@ -149,11 +131,40 @@ def test_a_stray_user_is_refused_without_a_name():
     assert "secret" not in str(caught.value)
 
 
+def test_parts_cover_the_shards():
+    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)
+
+
 @pytest.mark.parametrize(("shards", "per_part"), [(0, 1), (1, 0)])
 def test_layout_needs_shards(shards, per_part):
     with pytest.raises(ConfigError, match="is 0"):
         Layout(CorpusConfig(), shards, per_part)
 
 
-def test_parts_cover_the_shards():
-    assert (LAYOUT.parts, LAYOUT.part_of(6), LAYOUT.part_of(HOLDOUT)) == (4, 3, HOLDOUT)
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"max_records_per_user": 0}, "max_records_per_user"),
+        ({"holdout": 0.95}, "holdout"),
+        ({"holdout": float("nan")}, "holdout"),
+        ({"user": "text"}, "user"),
+        ({"labels": ["shard"]}, "labels"),
+        ({"labels": ["__place"]}, "labels"),
+        ({"labels": ["__order"]}, "labels"),
+        ({"labels": ["topic", "topic"]}, "labels"),
+        ({"text": "body", "labels": ["body"]}, "labels"),
+        ({"sauce": "x"}, "source"),
+    ],
+)
+def test_wrong_settings_name_the_field(wrong, field):
+    with pytest.raises(ConfigError, match=field):
+        CorpusConfig.parse(wrong)
+
+
+def test_rows_by_place_are_not_cut_by_characters_and_hold_no_phrases():
+    assert Layout(CorpusConfig(max_chars=WHOLE), 1, 1, by_place=True).schema.names[-1] == "__place"
+    with pytest.raises(ConfigError, match=r"corpus\.max_chars is 2000, and a cut by characters would let words decide"):
+        Layout(CorpusConfig(), 1, 1, by_place=True)
+    phrases = CorpusConfig(max_chars=WHOLE, phrases="-", max_shards_per_phrase=1)
+    with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase', and the claim compares documents word for word"):
+        Layout(phrases, 1, 1, PrivacyUnit.PHRASE, by_place=True)

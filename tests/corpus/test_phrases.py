@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_shards import finished, string_table
 
 from rayprivacy.core.errors import ConfigError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
+from rayprivacy.corpus.layout import HOLDOUT, Layout, prepare
 from rayprivacy.corpus.manifest import ShardManifest, write_part
 from rayprivacy.corpus.phrases import MASK, PhraseFile, Phrases, cut_between_words, load_phrases, tidy, words_of
 from rayprivacy.corpus.settings import CorpusConfig
@@ -47,18 +48,9 @@ def masked(text, *numbers, phrases=LIST):
     return phrases.mask(unicodedata.normalize("NFC", text), lambda number: number in numbers)
 
 
-def table_of(rows):
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    names = ("user", "text", "topic")
-    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(names, columns, strict=True)})
-
-
 def parts_of(rows, blocks=1, step=tidy, phrases=LIST):
-    pieces = [table_of(rows[start::blocks]) for start in range(blocks)]
-    prepared = pa.concat_tables([prepare(step(piece, KEY, LAYOUT, phrases)[0], KEY, LAYOUT)[0] for piece in pieces])
-    numbers = prepared["part"].to_pylist()
-    keep = {part: pa.array([at == part for at in numbers], pa.bool_()) for part in (HOLDOUT, *range(LAYOUT.parts))}
-    return {part: finish(prepared.filter(keep[part]), part, KEY, LAYOUT)[0] for part in keep}
+    tidied = [step(string_table(rows[start::blocks]), KEY, LAYOUT, phrases)[0] for start in range(blocks)]
+    return finished(pa.concat_tables([prepare(block, KEY, LAYOUT)[0] for block in tidied]), KEY, LAYOUT)
 
 
 def shards_of(rows, blocks=1, step=tidy):
@@ -227,7 +219,7 @@ def test_phrases_and_unit_belong_together():
     user = Layout(CorpusConfig(), SHARDS, 2)
     for layout, phrases in ((user, LIST), (LAYOUT, None)):
         with pytest.raises(ShardError, match="pass both or none"):
-            tidy(table_of([("a", "t", "x")]), KEY, layout, phrases)
+            tidy(string_table([("a", "t", "x")]), KEY, layout, phrases)
 
 
 def written(out, rows, phrases=LIST, step=tidy):
@@ -254,11 +246,11 @@ def test_verify_finds_a_phrase_that_was_left(tmp_path):
 
 def test_counts_of_what_was_set_aside():
     rows = [("u1", "yorkyorkyorkyorkyork", None), ("u1", "x " * 20, None), ("u1", " ", None), (" ", "x", None)]
-    table, dropped = tidy(table_of(rows), KEY, LAYOUT, LIST)
+    table, dropped = tidy(string_table(rows), KEY, LAYOUT, LIST)
     assert table["text"].to_pylist() == ["x x x x x x x x"]
     assert dropped == Dropped(null_user=1, empty_text=2, cut_text=1)
 
 
 def test_held_out_texts_stay_as_they_are():
     held = next(f"h{n}" for n in range(99) if LAYOUT.shard_of(KEY, f"h{n}") == HOLDOUT)
-    assert tidy(table_of([(held, "ann lee", None)]), KEY, LAYOUT, LIST)[0]["text"].to_pylist() == ["ann lee"]
+    assert tidy(string_table([(held, "ann lee", None)]), KEY, LAYOUT, LIST)[0]["text"].to_pylist() == ["ann lee"]

@@ -6,24 +6,23 @@ Caught by the others: a shard of the user, a shard without the labels (`verify`)
 
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from effort import COSTLY
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_shards import finished, string_table
 
 from rayprivacy.core.errors import ConfigError, CorpusError, ShardError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import PrivacyUnit
-from rayprivacy.corpus.layout import HOLDOUT, Layout, add_digests, content_digest, finish, prepare
+from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest, read_part, write_part
 from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import check_size
-from rayprivacy.corpus.users import Dropped, bound
+from rayprivacy.corpus.users import Dropped
 from rayprivacy.corpus.verify import verify_shards
 
 KEY, RECORD = Key.for_tests(), PrivacyUnit.RECORD
@@ -34,22 +33,9 @@ ROW = st.tuples(st.sampled_from(["a", "b", " b", "c", "7"]), TEXTS, st.sampled_f
 ROWS = st.lists(ROW, max_size=30)
 
 
-def table_of(rows):
-    columns = list(zip(*rows, strict=True)) or [(), (), ()]
-    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(TABLE, columns, strict=True)})
-
-
-TABLE = ("user", "text", "topic")
-
-
 def parts_of(blocks, layout=LAYOUT):
-    prepared = pa.concat_tables(
-        [prepare(tidy(table_of(rows), KEY, layout, None)[0], KEY, layout)[0] for rows in blocks]
-    )
-    numbers = prepared["part"].to_pylist()
-    wanted = (HOLDOUT, *range(layout.parts))
-    rows = {part: prepared.filter(pa.array([number == part for number in numbers], pa.bool_())) for part in wanted}
-    return {part: finish(rows[part], part, KEY, layout)[0] for part in wanted}
+    tidied = [tidy(string_table(rows), KEY, layout, None)[0] for rows in blocks]
+    return finished(pa.concat_tables([prepare(block, KEY, layout)[0] for block in tidied]), KEY, layout)
 
 
 def shards_of(*blocks):
@@ -87,23 +73,6 @@ def test_a_user_is_held_out_with_all_records():
     held = {row["user"] for row in shards[HOLDOUT]}
     assert 0 < len(held) < 40
     assert held.isdisjoint(row["user"] for shard in range(LAYOUT.shards) for row in shards[shard])
-
-
-def test_a_bound_would_let_one_record_change_two_shards():
-    """Why there is none: with a bound of 1, some record that joins pushes another one out."""
-    rows = [("a", f"text {n}", "x") for n in range(9)]
-    first = [bound(table_of(rows[:count]), KEY, 1)[0]["text"].to_pylist() for count in range(1, 10)]
-    assert any(len(one) == len(other) == 1 and one != other for one, other in pairwise(first))
-
-
-@given(ROWS, st.integers(1, 9), st.integers(1, 9))
-@COSTLY
-def test_content_digest_ignores_shards_and_parts(rows, shards, per_part):
-    def digest(layout):
-        return add_digests([content_digest(table, KEY, RECORD) for table in parts_of([rows], layout).values()])
-
-    assert digest(Layout(CONFIG, shards, per_part, RECORD)) == digest(LAYOUT)
-    assert digest(LAYOUT) != add_digests([content_digest(table_of([("z", "t", "x")]), KEY, RECORD), digest(LAYOUT)])
 
 
 @pytest.mark.parametrize(

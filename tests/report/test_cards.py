@@ -36,6 +36,11 @@ def with_model(run: Path, base: Path | None = None) -> Path:
     return run
 
 
+def with_cards(run: Path) -> Path:
+    write_cards(with_model(run))
+    return run
+
+
 def cards(run: Path) -> tuple[str, str]:
     return (run / "README.md").read_text(), (run / "model" / "README.md").read_text()
 
@@ -70,8 +75,7 @@ def test_page_and_cards_make_the_same_statement(make_run: Make, changes: dict[st
 
 
 def test_a_warning_takes_the_place_of_the_claim(make_run: Make) -> None:
-    run = with_model(make_run({"epsilon": 60.0}))
-    write_cards(run)
+    run = with_cards(make_run({"epsilon": 60.0}))
     for card in cards(run):
         assert "are protected with" not in card
         assert "no meaningful guarantee: epsilon = 60 is above 50" in card
@@ -108,8 +112,7 @@ def test_no_private_figure_is_on_a_card(make_run: Make) -> None:
 
 
 def test_the_hubs_library_reads_the_front_matter(make_run: Make) -> None:
-    run = with_model(make_run())
-    write_cards(run)
+    run = with_cards(make_run())
     data = DatasetCard(cards(run)[0]).data.to_dict()
     assert data["pretty_name"] == "Synthetic text of release seqpate-2f8c11"
     assert data["configs"] == [{"config_name": "default", "data_files": "synthetic.parquet"}]

@@ -1,6 +1,7 @@
 """The page holds what it must, says what it may, and needs nothing from outside."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from run_directory import ATTACK, Page, certificate, metrics
+from run_directory import ATTACK, AUDIT, EVALUATION, Page, certificate, metrics
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.reporting.page import write_report
@@ -18,8 +19,20 @@ LABEL = "internal: measured on private text, not covered by the certificate"
 Make = Callable[..., Path]
 
 
-def test_every_section_once_and_every_tag_closed(make_run: Make) -> None:
-    page = Page(write_report(make_run()))
+@pytest.fixture
+def page(make_run: Make) -> Page:
+    return Page(write_report(make_run()))
+
+
+@pytest.fixture
+def audited(make_run: Make) -> Path:
+    root = make_run()
+    (root / "audit.json").write_text(json.dumps(AUDIT))
+    (root / "evaluation.json").write_text(json.dumps(EVALUATION))
+    return root
+
+
+def test_every_section_once_and_every_tag_closed(page: Page) -> None:
     assert page.open == []
     assert [name for name in page.ids() if name in SECTIONS] == SECTIONS
     assert len(page.ids()) == len(set(page.ids()))
@@ -27,30 +40,25 @@ def test_every_section_once_and_every_tag_closed(make_run: Make) -> None:
     assert [tag for tag, _ in page.tags].count("h1") == 1
 
 
-def test_nothing_is_fetched_and_nothing_runs(make_run: Make) -> None:
-    page = Page(write_report(make_run()))
+def test_nothing_is_fetched_and_nothing_runs(page: Page) -> None:
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "img", "iframe", "object", "image", "use"}
     links = [value or "" for _, attrs in page.tags for key, value in attrs.items() if key in ("href", "src", "srcset")]
     assert links
     assert all(link.startswith("#") and link[1:] in page.ids() for link in links)
     assert not [key for _, attrs in page.tags for key in attrs if key.startswith("on")]
-    assert "http://" not in page.source
-    assert "https://" not in page.source
-    assert "@import" not in page.source
-    assert "url(" not in page.source
+    assert not [word for word in ("http://", "https://", "@import", "url(") if word in page.source]
 
 
-def test_the_claim_is_the_cap_and_the_request_stands_beside_it(make_run: Make) -> None:
-    text = Page(write_report(make_run())).text
-    assert (
-        "Users of the corpus are protected with epsilon = 3, delta = 1e-06 (unit: user, relation: add-or-remove)"
-        in text
-    )
-    assert "This run asked for epsilon = 1.5, delta = 1e-06" in text
-    assert "Accountant claim: analytic Gaussian (GDP filter); diagnostic: dp-accounting 0.6.0" in text
-    assert "epsilon = 2.2, delta = 1e-06 (diagnostic, not the claim)" in text
-    assert "Warning" not in text
+def test_the_claim_is_the_cap_and_the_request_stands_beside_it(page: Page) -> None:
+    for said in (
+        "Users of the corpus are protected with epsilon = 3, delta = 1e-06 (unit: user, relation: add-or-remove)",
+        "This run asked for epsilon = 1.5, delta = 1e-06",
+        "Accountant claim: analytic Gaussian (GDP filter); diagnostic: dp-accounting 0.6.0",
+        "epsilon = 2.2, delta = 1e-06 (diagnostic, not the claim)",
+    ):
+        assert said in page.text
+    assert "Warning" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -70,12 +78,11 @@ def test_a_warning_takes_the_place_of_the_claim(make_run: Make, changes: dict[st
     assert "Nothing is protected while a warning stands." in page.text
 
 
-def test_private_figures_are_labelled(make_run: Make) -> None:
-    text = Page(write_report(make_run())).text
-    assert text.count(LABEL) == 2  # above the table, in the histogram's legend
-    assert "On held-out text (internal)" in text
-    assert "Held-out internal" in text
-    assert "Student (this run) 31.07 6.44 3.22" in text
+def test_private_figures_are_labelled(page: Page) -> None:
+    assert page.text.count(LABEL) == 2  # above the table, in the histogram's legend
+    assert "On held-out text (internal)" in page.text
+    assert "Held-out internal" in page.text
+    assert "Student (this run) 31.07 6.44 3.22" in page.text
 
 
 def test_whatever_does_not_say_releasable_is_labelled(make_run: Make) -> None:
@@ -102,8 +109,7 @@ def test_everything_is_escaped(make_run: Make) -> None:
         assert said in page.text
 
 
-def test_a_password_in_the_recipe_is_blotted_out(make_run: Make) -> None:
-    page = Page(write_report(make_run()))
+def test_a_password_in_the_recipe_is_blotted_out(page: Page) -> None:
     assert "hunter2" not in page.source
     assert "postgresql://ada:***@db/ledger?sslmode=require&sslpassword=***" in page.text
 
@@ -127,8 +133,7 @@ def test_twenty_samples_and_the_same_bytes_each_time(make_run: Make) -> None:
     assert sum(attrs.get("dir") == "auto" for tag, attrs in Page(path).tags if tag == "li") == 20
 
 
-def test_figures_have_a_title_and_a_description(make_run: Make) -> None:
-    page = Page(write_report(make_run()))
+def test_figures_have_a_title_and_a_description(page: Page) -> None:
     figures = [attrs for tag, attrs in page.tags if tag == "svg"]
     assert {attrs["class"] for attrs in figures} == {"flow-across", "flow-down", "account", "lengths"}
     for attrs in figures:
@@ -167,3 +172,44 @@ def test_text_is_read_from_its_column_alone(make_run: Make) -> None:
     pq.write_table(pa.table({"words": ["x"]}), run / "synthetic.parquet")
     with pytest.raises(ConfigError, match="column 'text'"):
         write_report(run)
+
+
+def test_the_internal_page_shows_both(audited: Path) -> None:
+    page = Page(write_report(audited))
+    assert {"audit", "evaluation"} <= set(page.ids())
+    assert len(page.ids()) == len(set(page.ids()))
+    for said in ("Not flagged: no attack did better.", "AUC 0.51 (0.47 to 0.55)", "fidelity: mauve", "0.625", "0.94"):
+        assert said in page.text
+    assert "0.475 to 0.525" in page.text
+    assert "intervals are rough" in page.text
+
+
+def test_dots_are_where_the_figures_are(audited: Path) -> None:
+    source = write_report(audited).read_text()
+    roc, exposure = (re.search(rf'<svg class="{kind}".*?</svg>', source, re.S)[0] for kind in ("roc", "exposure"))
+    assert re.findall(r'<circle class="dot loss" cx="[\d.]+" cy="([\d.]+)"', roc) == ["206.0", "202.4", "183.5"]
+    admitted = re.search(r'<polyline class="best" points="([^"]+)"', roc)[1].split()
+    assert [float(point.split(",")[1]) for point in admitted] == [202.4, 170.0, 26.0]
+    assert re.findall(r'<circle class="dot" cx="[\d.]+" cy="([\d.]+)"', exposure) == ["188.0"]
+    assert re.findall(r'<circle class="dot leaked" cx="[\d.]+" cy="([\d.]+)"', exposure) == ["26.0"]
+
+
+def test_a_page_to_share_has_neither(audited: Path) -> None:
+    page = Page(write_report(audited, internal=False))
+    assert not {"audit", "evaluation"} & set(page.ids())
+    for said in ("Not flagged", "AUC", "mauve", "exposure"):
+        assert said not in page.text
+
+
+def test_a_flagged_run_is_an_alarm(audited: Path) -> None:
+    flagged = AUDIT | {"verdict": {"flagged": True, "sentence": "FLAGGED by membership."}}
+    (audited / "audit.json").write_text(json.dumps(flagged))
+    page = Page(write_report(audited))
+    assert ("div", {"class": "verdict warning"}) in page.tags
+    assert "FLAGGED by membership." in page.text
+
+
+def test_a_file_of_another_kind_is_one_sentence(audited: Path) -> None:
+    (audited / "audit.json").write_text(json.dumps({"membership": {}}))
+    with pytest.raises(ConfigError, match=r"audit\.json has no key 'canaries'"):
+        write_report(audited)

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from plain_shards import finished
 
 from rayprivacy.core.keys import Key
 from rayprivacy.core.units import AccountKind, PrivacyUnit, Protection
-from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, finish, prepare
+from rayprivacy.corpus.layout import HOLDOUT, Layout, content_digest, prepare
 from rayprivacy.corpus.phrases import tidy
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.corpus.users import PLACE
@@ -96,39 +97,21 @@ def neighbours(draw: st.DrawFn) -> tuple[Rows, Rows]:
 def _layout(unit: PrivacyUnit, parts: int, join: bool = False) -> Layout:
     user = unit is PrivacyUnit.USER
     turns = {"by": "talk", "order": "turn", "prefix": "USR: "}
-    config = CorpusConfig(
-        labels=("topic",),
-        max_records_per_user=2 if user else None,
-        max_chars=WHOLE,
-        holdout=0.2,
-        join=turns if join else None,
-    )
+    bounds = {"max_records_per_user": 2 if user else None, "max_chars": WHOLE, "holdout": 0.2}
+    config = CorpusConfig(labels=("topic",), join=turns if join else None, **bounds)
     return Layout(config, parts, 1, unit, by_place=True)
 
 
 def _sharded(rows: Rows, layout: Layout) -> dict[int, pa.Table]:
     """The rows of every part, and of those held out, without Ray."""
-    prepared = []
-    for block in rows.blocks(layout.config.join is not None):
-        prepared.append(prepare(tidy(block, KEY, layout, None)[0], KEY, layout)[0])
-    table = pa.concat_tables(prepared)
-    parts = range(HOLDOUT, layout.parts)
-    return {part: finish(table.filter(pc.equal(table["part"], part)), part, KEY, layout)[0] for part in parts}
+    tidied = [tidy(block, KEY, layout, None)[0] for block in rows.blocks(layout.config.join is not None)]
+    return finished(pa.concat_tables([prepare(block, KEY, layout)[0] for block in tidied]), KEY, layout)
 
 
 def _released(sharded: dict[int, pa.Table], config: SanitizeConfig = CONFIG) -> pa.Table:
-    labels = Labels(config.labels, ("topic",))
-    nowhere = Path("nowhere")
-    job = Job(
-        config=config,
-        words=VOCABULARY,
-        mechanism=RandomizedResponse(len(VOCABULARY), 1.0),
-        labels=labels,
-        shards=nowhere,
-        key_path=nowhere,
-        release=("account", "release", "inputs"),
-        folder=nowhere,
-    )
+    labels, nowhere, release = Labels(config.labels, ("topic",)), Path("nowhere"), ("account", "release", "inputs")
+    mechanism = RandomizedResponse(len(VOCABULARY), 1.0)
+    job = Job(config, VOCABULARY, mechanism, labels, nowhere, nowhere, release, nowhere)
     coins = Coins(KEY, *job.release)
     made = [sanitise_table(rows, job, KEY, coins) for part, rows in sharded.items() if part != HOLDOUT]
     assert all(table.schema == job.schema for table in made)

@@ -1,5 +1,6 @@
 """Shards of a corpus, as `shard_corpus` writes them, without Ray."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,32 @@ import pyarrow.compute as pc
 from rayprivacy.core.keys import Key
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest, write_part
-from rayprivacy.corpus.users import Dropped
+from rayprivacy.corpus.users import ORDER, Dropped, bounded, ordered
+
+
+def string_table(rows: Sequence[Sequence[str | None]], names: Sequence[str] = ("user", "text", "topic")) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(names, columns, strict=True)})
+
+
+def finished(prepared: pa.Table, key: Key, layout: Layout) -> dict[int, pa.Table]:
+    """The final rows of every part, and of those held out."""
+    parts = (HOLDOUT, *range(layout.parts))
+    return {part: finish(prepared.filter(pc.equal(prepared["part"], part)), part, key, layout)[0] for part in parts}
+
+
+def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
+    kept, dropped = bounded(ordered(table, key), most)
+    return kept.drop_columns([ORDER]), dropped
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
-    """Write them into a folder that is not there yet.
-
-    Args:
-        table: `user`, `text` and labels.
-        key: of the run.
-        recipe: of the run.
-        out: the folder.
-        parts: how many part files there are.
-    """
+    """Write shards of a table of user, text and labels into a folder that is not there yet."""
     out.mkdir(parents=True)
     layout = Layout(recipe.corpus, parts, 1, recipe.privacy.unit)
     prepared, dropped = prepare(table, key, layout)
-    entries = {}
-    for part in (HOLDOUT, *range(parts)):
-        rows, _ = finish(prepared.filter(pc.equal(prepared["part"], part)), part, key, layout)
-        entries[part] = write_part(rows, part, key, out, layout.unit)
+    rows = finished(prepared, key, layout)
+    entries = {part: write_part(table, part, key, out, layout.unit) for part, table in rows.items()}
     ShardManifest(
         config="",
         shards=parts,

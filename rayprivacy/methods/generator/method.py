@@ -14,7 +14,7 @@ private text and is marked so in metrics.json.
 
 The private sums behind the label histogram: each user's (or record's) shares of the control codes, added up.
 
-Ray tasks count file by file; the driver adds one array for each file. See `piecework` for what Ray learns of it.
+Ray tasks count file by file; the driver adds one array for each file. See `work.pieces` for what Ray learns of it.
 """
 
 from functools import partial

@@ -1,14 +1,17 @@
-"""Calls that repeat beside a block, and threads of torch that leave cores to others."""
+"""The console: calls beside a block, threads of torch that leave cores to others, tables in which no cell is cut."""
 
+import io
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
+from rich.console import Console
 
-from rayprivacy.core.console import SPINS, repeating
+from rayprivacy.core.console import SPINS, WholeTable, repeating
 
 PATIENCE = 30.0
 
@@ -77,3 +80,23 @@ def test_threads_of_torch_share_cores_unless_told_otherwise(given: dict[str, str
     code = "import os, sys, rayprivacy; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], env=clean | given, capture_output=True, text=True, check=True)
     assert said.stdout.split() == [str(found), "False"]
+
+
+NAMES = ["nearest_distance_mean", "[bold]", "most_frequent_label_accuracy"]
+FIGURES = ["0.08412 [0.07913, 0.08944]", "", "1.234e+04 [1.1e+04, 1.3e+04]"]
+
+
+@pytest.mark.parametrize("width", [200, 80, 40])
+def test_every_letter_of_every_cell_is_there_and_brackets_are_no_markup(width: int) -> None:
+    table = WholeTable("figure", "synthetic", "real, other users", title="Memorisation: is it repeated?")
+    for name, figure in zip(NAMES, FIGURES, strict=True):
+        table.add_row(name, figure, figure)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    rows = [line.split("│")[1:-1] for line in shown.splitlines() if "│" in line]
+    columns = ["".join(re.sub(r"\s", "", row[place]) for row in rows) for place in range(3)]
+    assert columns == ["".join(cells).replace(" ", "") for cells in (NAMES, FIGURES, FIGURES)]
+    assert width < 60 or all(name in shown for name in NAMES)
