@@ -18,7 +18,6 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -26,7 +25,6 @@ from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.files import private_directory, write_atomic
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger.audit import exported
-from rayprivacy.ledger.audit.exported import SUMMARY, TABLES, public_key_of, sign, summarize
 from rayprivacy.ledger.audit.replay import VerifyReport, audit
 from rayprivacy.ledger.audit.rows import canonical, read_rows
 
@@ -48,19 +46,20 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
     """
     _require_empty(directory)
     rows = read_rows(connection)
-    audited = audit(rows, key)
+    report, books = audit(rows, key)
     files = {
-        name: "".join(f"{canonical(row)}\n" for row in getattr(rows, table)).encode() for name, table in TABLES.items()
+        name: "".join(f"{canonical(row)}\n" for row in getattr(rows, table)).encode()
+        for name, table in exported.TABLES.items()
     }
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    summary: dict[str, Any] = summarize(audited) | {"files": digests, "signed_with": "ed25519" if key else "unsigned"}
-    summary |= {"public_key": public_key_of(key) if key else None}
-    summary |= {"signature": sign(key, canonical(summary).encode()) if key else None}
+    summary = exported.summarize(report, books) | {"files": digests, "signed_with": "ed25519" if key else "unsigned"}
+    summary |= {"public_key": exported.public_key_of(key) if key else None}
+    summary |= {"signature": exported.sign(key, canonical(summary).encode()) if key else None}
     with _usable():
         private_directory(directory)
     for name, data in files.items():
         write_atomic(directory / name, data)
-    write_atomic(directory / SUMMARY, f"{canonical(summary)}\n".encode())  # last: an export has it or is none
+    write_atomic(directory / exported.SUMMARY, f"{canonical(summary)}\n".encode())  # last: an export has it or is none
     return directory
 
 
@@ -78,7 +77,7 @@ def verify_export(
     Raises:
         LedgerError: a file is missing or altered, the signature is missing or another's, or a row does not replay.
     """
-    expected = public_key_of(key) if key else None
+    expected = exported.public_key_of(key) if key else None
     if public_key is not None and expected not in (None, public_key.lower()):
         raise LedgerError("the public key given is not that of the ledger key given: give one of the two.")
     trusted = expected or (public_key.lower() if public_key is not None else None)

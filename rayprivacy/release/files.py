@@ -22,8 +22,8 @@ from dp_accounting.dp_event import DpEvent
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.private import RELEASE_SEAL, Released, digest_file
 from rayprivacy.core.units import Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.release.gate import leased
 
 # Until version 1 (the digest alone, 64 bytes) a sanitised corpus left out equal texts and cut long ones by characters,

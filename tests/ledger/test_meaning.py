@@ -8,7 +8,7 @@ import pytest
 from backdoor import Backdoor
 from dp_accounting import GaussianDpEvent
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, SelfComposedDpEvent
-from handmade import Handmade, gaussian, gdp_cost, refuse_next, sampled, steps
+from handmade import Handmade, gaussian, gdp_cost, refuse_next, replay, sampled, steps
 from typer.testing import CliRunner
 from usual import ADD, METRIC, SELECTIVE, USER, certificate, exposures
 from usual import run as run_event
@@ -17,7 +17,6 @@ from rayprivacy.accounting.events import MetricLocalDpEvent
 from rayprivacy.cli import app
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError, EventError, LedgerError
 from rayprivacy.core.units import Budget, Protection
-from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.certificate import Certificate, to_markdown
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.reporting.claim import claim

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from handmade import Handmade, gaussian, gdp_cost, laplace, refuse_next, renyi_cost, sampled, steps, times
+from handmade import Handmade, gaussian, gdp_cost, laplace, refuse_next, renyi_cost, replay, sampled, steps, times
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -16,7 +16,6 @@ from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.published import record_sampling_event
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.audit.prices import flatten, renyi_at
-from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.rules import _guard, shares_out
 
 
