@@ -40,13 +40,7 @@ class Account:
     """The terms of one account.
 
     Attributes:
-        name: what recipes call it.
-        unit: whose presence is hidden.
-        relation: how neighbouring corpora differ.
         epsilon, delta: the cap, which is the account's claim.
-        composition: the admission rule.
-        created_at: UTC time.
-        kind: what the guarantee means.
         corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
         parameters: what the rule fixes besides (the RDP order), the name of a selective policy, and the meaning:
             `of`, which columns mean the unit, as `user: author`; and for a metric-local account `protected`, the digest

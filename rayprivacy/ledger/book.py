@@ -203,13 +203,11 @@ class Entry:
 
     Attributes:
         seq: 1, 2, 3, ... over the whole ledger.
-        account: the account that the entry belongs to.
         kind: create, meaning, plan, reserve, start, renew, takeover, commit, cancel or exposure.
         release_id, input_digest, charge: which charge; empty for `create`, `meaning` and `plan`.
         events: JSON of the accounting event, for `reserve`.
         detail: JSON of what else is fixed by the entry (the account's terms, the lease, the digest of the output).
         created_at: UTC time, for people; nothing depends on it.
-        prev_hash, hash: the chain.
         rung: which chunk of a long release; 0 for a release charged as a whole.
         cost: JSON of the integers that a `reserve` takes from the account.
         balance: JSON of the account's totals after this entry.

@@ -42,13 +42,7 @@ _NEARLY_OVER = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to draw one charge.
-
-    Attributes:
-        token: grows by one with each take-over; 0 before the start.
-        holder: the process that has it.
-        until: UTC time, ISO 8601, after which another may take it over.
-    """
+    """The right of a process to draw one charge, `until` a UTC time in ISO 8601; the token is 0 before the start."""
 
     token: int = 0
     holder: str = ""
