@@ -32,6 +32,8 @@ _MEANING = {
     "selective": "selectively differentially private (what its policy calls sensitive, and nothing else)",
     "metric-local": "metric-local private, token by token,",
 }
+_ANOTHER = "is about other columns, words or another policy: for what this account protects it is non-private."
+_OF_KIND = "is {}: for plain differential privacy it counts as non-private."
 AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
 TEST_KEY_WARNING = "not private: test key"
 EXPOSED_WARNING = (
@@ -322,16 +324,10 @@ def caveats(certificate: Mapping[str, Any], quote: str = "`") -> list[str]:
     ]
     runs = [
         f"Release {quote}{run['release_id']}{quote} of account {quote}{run['account']}{quote}"
-        f" {_of_another(run['kind'], certificate['kind'])}"
+        f" {_ANOTHER if run['kind'] == certificate['kind'] else _OF_KIND.format(run['kind'])}"
         for run in certificate["exposures"]
     ]
     return accounts + runs
-
-
-def _of_another(run: str, own: str) -> str:
-    if run == own:
-        return "is about other columns, words or another policy: for what this account protects it is non-private."
-    return f"is {run}: for plain differential privacy it counts as non-private."
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

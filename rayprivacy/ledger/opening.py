@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, TypedDict
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from sqlalchemy import Connection
@@ -68,12 +68,7 @@ class Plan(NamedTuple):
 
 
 def draft(
-    name: str,
-    unit: PrivacyUnit,
-    relation: NeighbouringRelation,
-    budget: Budget,
-    composition: str,
-    **more: Unpack[More],
+    name: str, unit: PrivacyUnit, relation: NeighbouringRelation, budget: Budget, composition: str, more: More
 ) -> Account:
     """The terms of a new account, checked; nothing is written."""
     plan = more.get("plan", ())

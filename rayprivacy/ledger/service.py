@@ -119,9 +119,9 @@ class LedgerService:
         """Open the ledger unless it is open; answers the node that this is."""
         return self._answer("opening the ledger", self._node)
 
-    def expect(self, head: str) -> bool | RayPrivacyError:
+    def expect(self, head: str) -> RayPrivacyError | None:
         """Require that the ledger contains a head seen earlier."""
-        return self._answer("looking for a ledger head", lambda: self._contains(head))
+        return self._answer("looking for a ledger head", lambda: self._address.open(head).close())
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of a method of `store.Ledger`."""
@@ -142,10 +142,6 @@ class LedgerService:
     def _node(self) -> str:
         self._ready()
         return str(ray.get_runtime_context().get_node_id())
-
-    def _contains(self, head: str) -> bool:
-        self._address.open(head).close()
-        return True
 
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         ledger, gauges = self._ready()

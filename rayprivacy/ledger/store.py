@@ -99,7 +99,7 @@ class Ledger:
             ConfigError: the composition rule is unknown, or its parameters do not fit.
             BudgetRefusedError: the plan costs more than the account's cap; nothing was opened.
         """
-        wanted = opening.draft(name, unit, relation, budget, composition, **more)
+        wanted = opening.draft(name, unit, relation, budget, composition, more)
         plan = opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as tail:
             return self._open_account(tail, wanted, plan)
@@ -115,12 +115,9 @@ class Ledger:
     ) -> Account:
         """Return the account of this name, or open it as `create_account` does.
 
-        Cap, parameters and plan of an existing account are not compared.
-
-        Raises:
-            LedgerError: the account exists, and protects something else or composes otherwise.
+        LedgerError when it protects something else or composes otherwise; cap, parameters and plan are not compared.
         """
-        wanted = opening.draft(name, unit, relation, budget, composition, **more)
+        wanted = opening.draft(name, unit, relation, budget, composition, more)
         with self._database.read() as connection:
             known = accounts.find_account(connection, name)
         plan = None if known else opening.first_plan(wanted, more.get("plan", ()))
@@ -131,9 +128,7 @@ class Ledger:
     def fix_meaning(self, name: str, of: str) -> None:
         """Let an account say, for good, which columns mean its unit, where it was opened without; `of` is as at `More`.
 
-        Raises:
-            LedgerError: it says something else.
-            ConfigError: it cannot say that.
+        LedgerError when it says something else, ConfigError when it cannot say that.
         """
         with self._write() as tail:
             opening.fix_meaning(tail, name, {"of": of})
@@ -191,13 +186,7 @@ class Ledger:
             return read_lines(connection, name)
 
     def check(self, name: str, event: DpEvent, protection: Protection | None = None) -> None:
-        """Do nothing when the event fits what the account has left now; nothing is reserved.
-
-        Raises:
-            BudgetRefusedError: it does not fit.
-            EventError: the account's composition rule does not take such an event.
-            LedgerError: the account protects something else.
-        """
+        """Do nothing when the event fits what the account has left now, else refuse it as `reserve` does."""
         terms = self._known(name)
         accounts.check_protection(terms.account, protection or Protection())
         accounts.check_words(terms.account, event)
@@ -281,8 +270,7 @@ class Ledger:
     def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
         """Extend the lease of a started charge; that of a selection is left as it is until its day is nearly over.
 
-        Raises:
-            LedgerError: the charge has not started, or another process has taken it over.
+        LedgerError when the charge has not started, or another process has taken it over.
         """
         with self._write() as tail:
             known = charges.fenced(charges.reload(tail.connection, charge), charge, "renew")
@@ -292,11 +280,7 @@ class Ledger:
             return self._move(tail, known, "renew", vars(lease))
 
     def cancel(self, charge: Charge) -> Charge:
-        """Give a reserved charge back; after `start` there is no refund.
-
-        Raises:
-            LedgerError: the charge has started, or is a rung with a later one on top of it.
-        """
+        """Give a reserved charge back; LedgerError when it has started, or is a rung with a later one on top of it."""
         with self._write() as tail:
             known = charges.reload(tail.connection, charge)
             if known.state is ChargeState.CANCELLED:
@@ -308,8 +292,7 @@ class Ledger:
     def commit_output(self, charge: Charge, output: bytes) -> None:
         """Store the output once, with the commit entry, in one transaction; an output already stored stays.
 
-        Raises:
-            LedgerError: the charge has not started, or another process has taken it over.
+        LedgerError when the charge has not started, or another process has taken it over.
         """
         digest = digest_bytes(output)
         with self._write() as tail:

@@ -27,7 +27,7 @@ the order rises; the greatest uses b = a alone. A store that takes any orders in
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -242,16 +242,12 @@ def price(leaves: Leaves, pricing: Pricing) -> Price | None:
 
 def mu_squared(leaf: Leaf) -> Price | None:
     """1 / sigma^2, for Gaussian noise only."""
-    if leaf.kind != "gaussian":
-        return None
-    return (leaf.sigma**-2.0,) * 2
+    return (leaf.sigma**-2.0,) * 2 if leaf.kind == "gaussian" else None
 
 
 def rho(leaf: Leaf) -> Price | None:
     """The zCDP rho of Gaussian noise, and of Laplace noise by way of pure epsilon = 1/b."""
-    if leaf.kind not in ("gaussian", "laplace"):
-        return None
-    return (leaf.sigma**-2.0 / 2,) * 2
+    return (leaf.sigma**-2.0 / 2,) * 2 if leaf.kind in ("gaussian", "laplace") else None
 
 
 def metric(leaf: Leaf) -> Price | None:
@@ -260,11 +256,6 @@ def metric(leaf: Leaf) -> Price | None:
         return None
     token = leaf.facts["epsilon"] * leaf.facts["diameter"] + leaf.facts.get("keep_cost", 0.0)
     return (leaf.facts["tokens"] * token,) * 2
-
-
-def renyi(order: float) -> Pricing:
-    """The Renyi cost at one order."""
-    return lambda leaf: renyi_at(leaf, order)
 
 
 @lru_cache(maxsize=65536)
@@ -278,7 +269,9 @@ def renyi_at(leaf: Leaf, order: float) -> Price | None:
     if leaf.kind == "laplace":
         return (_by_library(leaf, order),) * 2
     if leaf.kind == "repeat-and-select":
-        return winner(lambda at: price(leaf.inside, renyi(at)), order, leaf.facts["mean"], leaf.facts["shape"])
+        return winner(
+            lambda at: price(leaf.inside, partial(renyi_at, order=at)), order, leaf.facts["mean"], leaf.facts["shape"]
+        )
     return None
 
 

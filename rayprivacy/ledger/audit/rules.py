@@ -25,7 +25,7 @@ import bisect
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from dp_accounting import NeighboringRelation, UnsupportedEventError, get_epsilon_gaussian, get_sigma_gaussian
@@ -102,7 +102,7 @@ class SumRule:
 
 def _pricing(terms: Terms) -> prices.Pricing:
     if terms.composition == "rdp":
-        return prices.renyi(float(terms.parameters["order"]))
+        return partial(prices.renyi_at, order=float(terms.parameters["order"]))
     return {"gdp": prices.mu_squared, "zcdp": prices.rho, "metric": prices.metric}[terms.composition]
 
 
