@@ -151,11 +151,9 @@ class Charge:
 
     Attributes:
         id: the ledger's name of the charge.
-        account: the account that pays.
         release_id, input_digest, rung: which release, computed from which input, and which part of it.
         event: what the mechanism does.
         cost: what it takes, in the integers of the account's rule.
-        state: how far it has come.
         lease: who may draw, once it has started.
         entry_hash: hash of the last entry about it.
     """

@@ -219,7 +219,8 @@ def _started(
 ) -> Mapping[_Rung, list[tuple[int, _Payment]]]:
     """By rung, what has ever started to pay for one in the central accounts beside one account, and when."""
     found = defaultdict(list)
-    for other in _central(accounts.group_of(connection, charged)):
+    group = accounts.group_of(connection, charged)
+    for other in (account for account in group if account.kind is AccountKind.CENTRAL):
         terms, book = read_terms(connection, other.name), books[other.name]
         starts = {entry.charge: entry.seq for entry in book if entry.kind == "start"}
         for charge in fold(book):
@@ -228,12 +229,8 @@ def _started(
     return found
 
 
-def _central(group: Sequence[Account]) -> list[Account]:
-    return [account for account in group if account.kind is AccountKind.CENTRAL]
-
-
 def _payments(connection: Connection, group: Sequence[Account], charge: Charge) -> Iterator[_Payment]:
-    for other in _central(group):
+    for other in (account for account in group if account.kind is AccountKind.CENTRAL):
         rungs = read_rungs(connection, other.name, charge.release_id, charge.input_digest, charge.rung)
         found = live(rungs, charge.rung)
         if found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED):

@@ -18,8 +18,6 @@ class AccountStatus:
     """The account as it stands.
 
     Attributes:
-        account: its terms.
-        rule: its admission rule.
         balance: what reserved, started and committed charges take of it.
         exposures: releases of the same corpus that are non-private for this account.
     """
