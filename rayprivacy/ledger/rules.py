@@ -37,7 +37,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from dp_accounting.dp_event import DpEvent
@@ -80,7 +80,10 @@ class Rule(Protocol):
 
 
 class SumRule:
-    """Adds up the prices of events, and admits while the sum stays within a limit; `epsilon_of` is that of a sum."""
+    """Adds up the prices of events, and admits while the sum stays within a limit; `epsilon_of` is that of a sum.
+
+    It travels to other processes, so its functions must be such as can be pickled.
+    """
 
     size = 1
 
@@ -190,9 +193,13 @@ def _gdp(budget: Budget) -> SumRule:
         budget,
         mu * mu * (1 - 2**-52),  # the float product may be rounded up
         accountant.gdp_cost,
-        lambda spent: gaussian.epsilon_of(math.sqrt(spent), budget.delta),
+        partial(_gdp_epsilon, delta=budget.delta),
         "analytic Gaussian (GDP filter)",
     )
+
+
+def _gdp_epsilon(spent: float, delta: float) -> float:
+    return gaussian.epsilon_of(math.sqrt(spent), delta)
 
 
 def _zcdp(budget: Budget) -> SumRule:
@@ -200,7 +207,7 @@ def _zcdp(budget: Budget) -> SumRule:
         budget,
         gaussian.rho_cap(budget),
         gaussian.rho,
-        lambda spent: gaussian.epsilon_of_rho(spent, budget.delta),
+        partial(gaussian.epsilon_of_rho, delta=budget.delta),
         "zero-concentrated DP (zCDP filter)",
     )
 
@@ -209,15 +216,23 @@ def _rdp(budget: Budget, order: float) -> SumRule:
     return SumRule(
         budget,
         renyi.rdp_cap(order, budget),
-        lambda event: renyi.rdp(event, (order,))[0],
-        lambda spent: renyi.epsilon_at(spent, order, budget.delta) if spent else 0.0,
+        partial(_rdp_price, order=order),
+        partial(_rdp_epsilon, order=order, delta=budget.delta),
         f"Renyi DP at order {order:g} (RDP filter)",
     )
 
 
+def _rdp_price(event: DpEvent, order: float) -> float:
+    return renyi.rdp(event, (order,))[0]
+
+
+def _rdp_epsilon(spent: float, order: float, delta: float) -> float:
+    return renyi.epsilon_at(spent, order, delta) if spent else 0.0
+
+
 def _metric(budget: Budget) -> SumRule:
     claim = "basic composition of metric local privacy, per document"
-    return SumRule(budget, budget.epsilon, _metric_price, lambda spent: spent, claim)
+    return SumRule(budget, budget.epsilon, _metric_price, float, claim)
 
 
 def _metric_price(event: DpEvent) -> Fraction:
