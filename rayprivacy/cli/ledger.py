@@ -14,10 +14,9 @@ from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.files import Json, read_json
 from rayprivacy.core.keys import Key, load_key
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import MEANING, Account
+from rayprivacy.ledger.accounts import MEANING, Account, unit_named, words_named
 from rayprivacy.ledger.charges import ChargeState
 from rayprivacy.ledger.export import export_ledger, verify_export
-from rayprivacy.ledger.meaning import unit_named, words_named
 from rayprivacy.ledger.rules import COMPOSITIONS
 from rayprivacy.ledger.status import AccountStatus
 from rayprivacy.ledger.store import Ledger

@@ -5,12 +5,12 @@ What an account protects is one of them (`MEANING`): which columns mean its unit
 opened without takes it from its next release, by a `meaning` entry in the chain.
 
 Accounts of one corpus carry the same corpus label and form a group. A run that does not protect what another account of
-its group protects is recorded there, as an exposure (see `exposures`).
+its group protects is recorded there, as an exposure (see `opening`).
 """
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,13 +20,19 @@ from sqlalchemy import Connection, insert
 from rayprivacy.accounting.events import protected_by
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger.book import Query, accounts, decoding, find, read
-from rayprivacy.ledger.meaning import words_named
+from rayprivacy.ledger.book import Query, Values, accounts, decoding, find, read
 
 _INSERT = Query(insert(accounts))
 MEANING = ("of", "protected")  # parameters that say who or what is protected, and may be said by the first release
 MOST_OF = 2000  # characters; it is read by people
 _DIGEST = re.compile(r"[0-9a-f]{64}|")
+_TYPES: dict[str, Callable[[Any], Any]] = {
+    "unit": PrivacyUnit,
+    "relation": NeighbouringRelation,
+    "kind": AccountKind,
+    "epsilon": float,
+    "delta": float,
+}
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,7 @@ class Account:
     """The terms of one account.
 
     Attributes:
-        name: what recipes call it.
-        unit: whose presence is hidden.
-        relation: how neighbouring corpora differ.
         epsilon, delta: the cap, which is the account's claim.
-        composition: the admission rule.
-        created_at: UTC time.
-        kind: what the guarantee means.
         corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
         parameters: what the rule fixes besides (the RDP order), the name of a selective policy, and the meaning:
             `of`, which columns mean the unit, as `user: author`; and for a metric-local account `protected`, the digest
@@ -92,28 +92,29 @@ class Account:
 
 def find_account(connection: Connection, name: str) -> Account | None:
     """The account of this name."""
-    return next(iter(_accounts(connection, name=name)), None)
+    return next(iter(find_accounts(connection, name=name)), None)
 
 
 def get_account(connection: Connection, name: str) -> Account:
     """The account of this name; LedgerError when there is none, naming those there are."""
     found = find_account(connection, name)
     if found is None:
-        known = ", ".join(account.name for account in all_accounts(connection)) or "none"
+        known = ", ".join(account.name for account in find_accounts(connection)) or "none"
         raise LedgerError(f"privacy.account is '{name}' and the ledger holds {known}: create it, or use one of these.")
     return found
 
 
-def all_accounts(connection: Connection) -> list[Account]:
-    """Every account, by name."""
-    return _accounts(connection)
+def find_accounts(connection: Connection, **values: str) -> list[Account]:
+    """The accounts with these values in their rows, by name; all of them when none are given."""
+    found = (_account(connection, row) for row in find(connection, accounts, **values))
+    return sorted(found, key=lambda account: account.name)
 
 
 def group_of(connection: Connection, account: Account) -> list[Account]:
     """The other accounts of the same corpus, by name."""
     if not account.corpus:
         return []
-    return [other for other in _accounts(connection, corpus=account.corpus) if other.name != account.name]
+    return [other for other in find_accounts(connection, corpus=account.corpus) if other.name != account.name]
 
 
 def insert_account(connection: Connection, account: Account) -> None:
@@ -214,29 +215,38 @@ def check_words(account: Account, event: DpEvent) -> None:
         )
 
 
-def central(group: Iterable[Account]) -> list[Account]:
-    """The central accounts of a group."""
-    return [account for account in group if account.kind is AccountKind.CENTRAL]
-
-
-def _accounts(connection: Connection, **values: str) -> list[Account]:
-    found = (_account(connection, row) for row in find(connection, accounts, **values))
-    return sorted(found, key=lambda account: account.name)
-
-
-def _account(connection: Connection, values: dict[str, Any]) -> Account:
+def _account(connection: Connection, values: Values) -> Account:
     with decoding("the row of an account"):
         if not all(isinstance(values[name], str) for name in ("name", "composition", "corpus", "created_at")):
             raise TypeError
-        values["unit"] = PrivacyUnit(values["unit"])
-        values["relation"] = NeighbouringRelation(values["relation"])
-        values["kind"] = AccountKind(values["kind"])
+        for name, kind in _TYPES.items():
+            values[name] = kind(values[name])
         values["parameters"] = dict(json.loads(values["parameters"]))
-        values["epsilon"] = float(values["epsilon"])
-        values["delta"] = float(values["delta"])
         later: dict[str, str] = {}
         # Entries without a release are few, and have an index: those of charges are not walked.
         for entry in read(connection, account=values["name"], release_id="", kind="meaning"):
             later |= {name: str(value) for name, value in entry.facts.items()}
         values["parameters"] |= later
     return Account(**values, later=frozenset(later))
+
+
+def unit_named(of: str) -> str:
+    """What one unit is; `of` is the term of the account, in which what of the unit is protected follows a semicolon.
+
+    >>> unit_named("user: author")
+    "users, by column 'author'"
+    >>> unit_named("record: user, text, topic")
+    "records, by columns 'user, text, topic'"
+    """
+    unit, _, rest = of.partition(": ")
+    columns, _, what = rest.partition("; ")
+    if unit == PrivacyUnit.PHRASE:
+        named = f"phrases of {columns}"
+    else:
+        named = f"{unit}s, by column{'s' * (', ' in columns)} '{columns}'"
+    return f"{named}; {what}" if what else named
+
+
+def words_named(protected: str) -> str:
+    """Which words a metric-local account protects; `protected` is the term of the account."""
+    return f"the words of list {protected[:16]}" if protected else "all words"

@@ -1,20 +1,19 @@
 """What a write transaction does to an account: admit a charge or refuse it, move it on, and keep the balance.
 
-A refusal is decided inside the transaction and put into words after it. The words name epsilons. Those of a plan may
+The balance is what an account's charges take from it, by state, carried along in every entry as in a bank statement: so
+admitting a charge reads one row instead of all of them. It is derived, hashed with the entry, and computed again from
+the reserves by `verify`.
+
+A refusal is decided inside the transaction and put into words after it. The words name epsilons, those of a plan may
 take long by PLD, and no other writer should wait for them.
-
-What an account's charges take from it, by state, carried along in every entry like the balance in a bank statement.
-
-With it, admitting a charge reads one row instead of all of them. It is derived, hashed with the entry, and computed
-again from the reserves by `verify`.
 """
 
 import json
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection
@@ -24,7 +23,7 @@ from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.ledger.accounts import Account, get_account
 from rayprivacy.ledger.book import Tail, decoding, last_balance, read
 from rayprivacy.ledger.charges import STATE_AFTER, Charge, ChargeState, advance
-from rayprivacy.ledger.rules import Lines, Rule, Vector, rule_for, total
+from rayprivacy.ledger.rules import Rule, Vector, rule_for, total
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,11 @@ class Balance:
 
     def moved(self, cost: Vector, before: ChargeState | None, after: ChargeState) -> "Balance":
         """The balance after a charge went from one state to another; None before it is reserved."""
-        taken = self._changed(before, tuple(-part for part in cost)) if before else self
-        return taken._changed(after, cost)
-
-    def _changed(self, state: ChargeState, by: Vector) -> "Balance":
-        if state not in _COUNTED:
-            return self
-        return replace(self, **{state.value: total((getattr(self, state.value), by), len(by))})
+        moved = vars(self).copy()
+        for state, by in ((before, tuple(-part for part in cost)), (after, cost)):
+            if state in _COUNTED:
+                moved[state] = total((moved[state], by), len(by))
+        return Balance(**moved)
 
     @property
     def text(self) -> str:
@@ -76,9 +73,8 @@ def read_balance(source: Connection | Tail, account: str, rule: Rule) -> Balance
     with decoding(f"the balance of account '{account}'"):
         vectors = json.loads(text)
         reserved, started, committed = (tuple(map(operator.index, vectors[state.value])) for state in _COUNTED)
-        if {len(reserved), len(started), len(committed)} != {rule.size}:
-            raise ValueError
-        if not all(0 <= part < _MOST for part in (*reserved, *started, *committed)):
+        sizes = {len(reserved), len(started), len(committed)}
+        if sizes != {rule.size} or not all(0 <= part < _MOST for part in (*reserved, *started, *committed)):
             raise ValueError
     return Balance(reserved, started, committed)
 
@@ -102,26 +98,22 @@ def read_terms(connection: Connection, name: str) -> Terms:
             " restore the newest copy of it."
         )
     with decoding(f"the row or the plan of account '{name}'"):
-        lines = _lines(details["plan"]) if account.composition == "pld" and "plan" in details else ()
+        planned = account.composition == "pld" and "plan" in details
+        plan = json.loads(details["plan"]) if planned else {"events": (), "counts": ()}
+        lines = tuple(zip(map(from_json, plan["events"]), map(operator.index, plan["counts"]), strict=True))
         return Terms(account, rule_for(account.composition, account.budget, account.parameters, lines))
 
 
-def _lines(plan: str) -> Lines:
-    stated = json.loads(plan)
-    counts = map(operator.index, stated["counts"])
-    return tuple((from_json(event), count) for event, count in zip(stated["events"], counts, strict=True))
-
-
 def admit(terms: Terms, used: Vector, cost: Vector) -> None:
-    """Do nothing when the cost fits on top of what is used; callers explain a DoesNotFitError after the transaction."""
+    """Do nothing when the cost fits on top of what is used; to be called inside `explaining`."""
     if not terms.rule.admits(total((used, cost), terms.rule.size)):
-        raise DoesNotFitError(*terms, used, cost)
+        raise _DoesNotFitError(terms, used, cost)
 
 
 def record(
     tail: Tail, terms: Terms, identity: str, release_id: str, input_digest: str, rung: int, event: DpEvent, text: str
 ) -> Charge:
-    """Admit a new charge and write its `reserve` entry; DoesNotFitError when it does not fit."""
+    """Admit a new charge and write its `reserve` entry; to be called inside `explaining`."""
     account, rule = terms
     balance = read_balance(tail, account.name, rule)
     cost = rule.cost(event, balance.used)
@@ -140,7 +132,7 @@ def record(
     return advance(None, entry)
 
 
-def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
+def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Mapping[str, object]) -> Charge:
     """Write the entry that moves a charge on, and the balance after it."""
     account, rule = terms
     balance = read_balance(tail, account.name, rule)
@@ -159,32 +151,8 @@ def record_move(tail: Tail, terms: Terms, charge: Charge, kind: str, detail: Map
     return advance(charge, entry)
 
 
-class DoesNotFitError(Exception):
-    """A cost does not fit on top of what is used; `explaining` keeps it from leaving the ledger."""
-
-    def __init__(self, account: Account, rule: Rule, used: Vector, cost: Vector) -> None:
-        super().__init__(account.name)
-        self._account = account
-        self._rule = rule
-        self._used = used
-        self._cost = cost
-
-    @property
-    def sentence(self) -> str:
-        """The epsilon that was asked and the one that is left, where they can be computed; may take long."""
-        name, cap, delta = self._account.name, f"{self._account.epsilon:.6g}", f"{self._account.delta:.3g}"
-        try:
-            asked = self._rule.epsilon(self._cost)
-            left = self._rule.left(self._used)
-        except (ArithmeticError, EventError):
-            return (
-                f"the release asks for more than account '{name}' has left of epsilon {cap} at delta {delta}, and for"
-                " too much to have an epsilon by the account's rule: ask for less, or stop here."
-            )
-        return (
-            f"the release asks for epsilon {asked:.6g} and account '{name}' has {left:.6g} of {cap} left at delta"
-            f" {delta}: lower privacy.epsilon to that, or stop here."
-        )
+class _DoesNotFitError(Exception):
+    """Terms, what is used, and a cost that does not fit on top of it; `explaining` keeps it from leaving the ledger."""
 
 
 @contextmanager
@@ -192,5 +160,22 @@ def explaining() -> Iterator[None]:
     """Around a transaction: a charge that does not fit is explained, with epsilons, after the transaction has ended."""
     try:
         yield
-    except DoesNotFitError as refusal:
-        raise BudgetRefusedError(refusal.sentence) from None
+    except _DoesNotFitError as refusal:
+        raise BudgetRefusedError(_sentence(*refusal.args)) from None
+
+
+def _sentence(terms: Terms, used: Vector, cost: Vector) -> str:
+    """The epsilon that was asked and the one that is left, where they can be computed; may take long."""
+    account, rule = terms
+    cap, delta = f"{account.epsilon:.6g}", f"{account.delta:.3g}"
+    try:
+        asked, left = rule.epsilon(cost), rule.left(used)
+    except (ArithmeticError, EventError):
+        return (
+            f"the release asks for more than account '{account.name}' has left of epsilon {cap} at delta {delta}, and"
+            " for too much to have an epsilon by the account's rule: ask for less, or stop here."
+        )
+    return (
+        f"the release asks for epsilon {asked:.6g} and account '{account.name}' has {left:.6g} of {cap} left at delta"
+        f" {delta}: lower privacy.epsilon to that, or stop here."
+    )

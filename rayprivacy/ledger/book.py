@@ -1,28 +1,19 @@
-"""The hash chain of a ledger: each entry names the hash of the one before, so that no earlier one changes unseen.
+"""The book: the tables of a ledger, its hash chain, and how rows are read and appended.
 
-hash = SHA-256 of the canonical JSON of every other field, `prev_hash` and `seq` included. Changing, removing or
-reordering an entry breaks every later link. What a chain alone cannot show is a tail cut off, or a whole ledger written
-anew. Against the first, a process that has seen a head asks for it again (`Ledger.open(url, expected_head=...)`: runs
-and certificates carry heads). Against the second, a ledger may be kept with a key: then every entry is authenticated.
+Three tables: `accounts` holds what was fixed before the corpus was first touched; `entries` one row for each step in
+the life of a charge, never updated or deleted (triggers refuse it); `outputs`, once, what a committed charge released.
+A database of another version is refused, never changed.
+
+Each entry names the hash of the one before: SHA-256 of the canonical JSON of every other field, `prev_hash` and `seq`
+included. Changing, removing or reordering an entry breaks every later link. What a chain alone cannot show is a tail
+cut off, or a whole ledger written anew. Against the first, a process that has seen a head asks for it again
+(`Ledger.open(url, expected_head=...)`: runs and certificates carry heads). Against the second, a ledger may be kept
+with a key: then every entry is authenticated.
 
 >>> first = chain_entry(GENESIS, 1, account="a", kind="create", created_at="2026-01-01T00:00:00+00:00")
 >>> second = chain_entry(first.hash, 2, account="a", kind="reserve", created_at="2026-01-01T00:00:01+00:00")
 >>> second.prev_hash == first.hash
 True
-
-Rows of the ledger's tables: prepared statements, one reader of rows, and one error for rows that make no sense.
-
-A charge holds the ledger's write lock for as long as its few statements take, and every other writer waits. Running a
-statement through SQLAlchemy costs several times what the database needs for it, so SQLAlchemy writes the SQL once and
-the driver runs it.
-
-Whatever is wrong with the content of a row, the reader gets one sentence that sends them to `verify`.
-
-The tables of a ledger: accounts, append-only entries, write-once outputs, and the version of these tables.
-
-`accounts` holds what was fixed before the corpus was first touched. `entries` holds one row per step in the life
-of a charge, chained by hashes (`chain`), never updated or deleted (triggers refuse it). `outputs` keeps, once, what a
-committed charge released. A database of another version is refused, never changed.
 """
 
 import json
@@ -33,104 +24,19 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    DDL,
-    ClauseElement,
-    Column,
-    Connection,
-    Dialect,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    bindparam,
-    event,
-    insert,
-    select,
-)
+import sqlalchemy as sql
+from sqlalchemy import Column, Connection, Index, Integer, String, Table, Text, bindparam
 
 from rayprivacy.core.errors import EventError, LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import digest_json
 
+Values = dict[str, Any]  # of a row, or of the parameters of a statement, by name
+VERSION = 3
+GENESIS = "0" * 64
 _PARAMETERS = {"sqlite": "named", "postgresql": "pyformat"}
 
-
-class Query:
-    """One statement with named parameters."""
-
-    def __init__(self, statement: ClauseElement) -> None:
-        self._statement = statement
-        self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
-
-    def rows(self, connection: Connection, **values: Any) -> list[Any]:
-        """Every row of the result, as tuples."""
-        return list(self._execute(connection, values).fetchall())
-
-    def first(self, connection: Connection, **values: Any) -> Any:
-        """The first row, or None."""
-        return next(iter(self.rows(connection, **values)), None)
-
-    def run(self, connection: Connection, **values: Any) -> None:
-        """Execute a statement without a result."""
-        self._execute(connection, values)
-
-    def _execute(self, connection: Connection, values: dict[str, Any]) -> Any:
-        text, constants = self._text(connection.dialect)
-        cursor = connection.connection.cursor()
-        cursor.execute(text, constants | values)
-        return cursor
-
-    def _text(self, dialect: Dialect) -> tuple[str, dict[str, Any]]:
-        if dialect.name not in self._compiled:
-            named = type(dialect)(paramstyle=_PARAMETERS[dialect.name])  # type: ignore[call-arg]
-            compiled = self._statement.compile(dialect=named)
-            constants = {name: value for name, value in compiled.params.items() if value is not None}
-            self._compiled[dialect.name] = str(compiled), constants
-        return self._compiled[dialect.name]
-
-
-def find(connection: Connection, table: Table, **values: Any) -> list[dict[str, Any]]:
-    """The rows of a table whose columns have these values, or values from one to the other of a pair, in any order."""
-    bound: dict[str, Any] = {}
-    for name, value in values.items():
-        bound |= {name: value[0], f"{name}_last": value[1]} if isinstance(value, tuple) else {name: value}
-    names = table.columns.keys()
-    return [dict(zip(names, row, strict=True)) for row in _by(table, tuple(bound)).rows(connection, **bound)]
-
-
-@cache
-def _by(table: Table, bound: tuple[str, ...]) -> Query:
-    ranges = {name for name in bound if f"{name}_last" in bound}
-    conditions = (
-        table.c[name].between(bindparam(name), bindparam(f"{name}_last"))
-        if name in ranges
-        else table.c[name] == bindparam(name)
-        for name in bound
-        if name in table.c
-    )
-    return Query(select(table).where(*conditions))
-
-
-@contextmanager
-def decoding(what: str) -> Iterator[None]:
-    """Around everything that takes the content of rows apart: LedgerError when it is not what this code writes."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, EventError, LookupError, RecursionError, TypeError, ValueError):
-        damage = LedgerError(f"{what} of the ledger cannot be read: it was altered, so run `rayprivacy ledger verify`.")
-    else:
-        return
-    raise damage
-
-
-VERSION = 3
-
-metadata = MetaData()
+metadata = sql.MetaData()
 
 versions = Table("ledger_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
@@ -140,8 +46,8 @@ accounts = Table(
     Column("name", String(200), primary_key=True),
     Column("unit", String(20), nullable=False),
     Column("relation", String(20), nullable=False),
-    Column("epsilon", Float(53), nullable=False),
-    Column("delta", Float(53), nullable=False),
+    Column("epsilon", sql.Float(53), nullable=False),
+    Column("delta", sql.Float(53), nullable=False),
     Column("composition", String(20), nullable=False),
     Column("created_at", String(40), nullable=False),
     Column("kind", String(20), nullable=False),
@@ -177,14 +83,14 @@ outputs = Table(
     Column("charge", String(64), primary_key=True),
     Column("release_id", String(200), nullable=False),
     Column("input_digest", String(64), nullable=False),
-    Column("blob", LargeBinary, nullable=False),
+    Column("blob", sql.LargeBinary, nullable=False),
     Column("digest", String(64), nullable=False),
 )
 
 
-def _on(dialect: str, target: Table | MetaData, when: str, statement: str) -> None:
+def _on(dialect: str, target: Table | sql.MetaData, when: str, statement: str) -> None:
     """Run a statement of one database's own around the creation of the tables."""
-    event.listen(target, when, DDL(statement).execute_if(dialect=dialect))  # type: ignore[no-untyped-call]
+    sql.event.listen(target, when, sql.DDL(statement).execute_if(dialect=dialect))  # type: ignore[no-untyped-call]
 
 
 _on(
@@ -212,12 +118,83 @@ for _table in (accounts, entries, outputs):
         )
 
 
-GENESIS = "0" * 64
+class Query:
+    """One statement with named parameters: SQLAlchemy writes the SQL once, and the driver runs it.
+
+    A charge holds the ledger's write lock for as long as its few statements take, and every other writer waits. Running
+    a statement through SQLAlchemy costs several times what the database needs for it.
+    """
+
+    def __init__(self, statement: sql.ClauseElement) -> None:
+        self._statement = statement
+        self._compiled: dict[str, tuple[str, Values]] = {}
+
+    def rows(self, connection: Connection, **values: Any) -> list[Any]:
+        """Every row of the result, as tuples."""
+        return list(self._execute(connection, values).fetchall())
+
+    def first(self, connection: Connection, **values: Any) -> Any:
+        """The first row, or None."""
+        return next(iter(self.rows(connection, **values)), None)
+
+    def run(self, connection: Connection, **values: Any) -> None:
+        """Execute a statement without a result."""
+        self._execute(connection, values)
+
+    def _execute(self, connection: Connection, values: Values) -> Any:
+        text, constants = self._text(connection.dialect)
+        cursor = connection.connection.cursor()
+        cursor.execute(text, constants | values)
+        return cursor
+
+    def _text(self, dialect: sql.Dialect) -> tuple[str, Values]:
+        if dialect.name not in self._compiled:
+            named = type(dialect)(paramstyle=_PARAMETERS[dialect.name])  # type: ignore[call-arg]
+            compiled = self._statement.compile(dialect=named)
+            constants = {name: value for name, value in compiled.params.items() if value is not None}
+            self._compiled[dialect.name] = str(compiled), constants
+        return self._compiled[dialect.name]
+
+
+def find(connection: Connection, table: Table, **values: Any) -> list[Values]:
+    """The rows of a table whose columns have these values, or values from one to the other of a pair, in any order."""
+    bound: Values = {}
+    for name, value in values.items():
+        bound |= {name: value[0], f"{name}_last": value[1]} if isinstance(value, tuple) else {name: value}
+    names = table.columns.keys()
+    return [dict(zip(names, row, strict=True)) for row in _by(table, tuple(bound)).rows(connection, **bound)]
+
+
+@cache
+def _by(table: Table, bound: tuple[str, ...]) -> Query:
+    ranges = {name for name in bound if f"{name}_last" in bound}
+    conditions = (
+        table.c[name].between(bindparam(name), bindparam(f"{name}_last"))
+        if name in ranges
+        else table.c[name] == bindparam(name)
+        for name in bound
+        if name in table.c
+    )
+    return Query(sql.select(table).where(*conditions))
+
+
+@contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Around everything that takes the content of rows apart: LedgerError when it is not what this code writes."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, EventError, LookupError, RecursionError, TypeError, ValueError):
+        damage = LedgerError(f"{what} of the ledger cannot be read: it was altered, so run `rayprivacy ledger verify`.")
+    else:
+        return
+    raise damage
+
+
 _E = entries.c
-_SEEN = select(_E.hash).where(_E.seq == bindparam("seen")).scalar_subquery()
-_LAST = Query(select(_E.seq, _E.hash, _E.mac, _E.account, _E.balance, _SEEN).order_by(_E.seq.desc()).limit(1))
-_BALANCE = Query(select(_E.balance).where(_E.account == bindparam("account")).order_by(_E.seq.desc()).limit(1))
-_INSERT = Query(insert(entries))
+_SEEN = sql.select(_E.hash).where(_E.seq == bindparam("seen")).scalar_subquery()
+_LAST = Query(sql.select(_E.seq, _E.hash, _E.mac, _E.account, _E.balance, _SEEN).order_by(_E.seq.desc()).limit(1))
+_BALANCE = Query(sql.select(_E.balance).where(_E.account == bindparam("account")).order_by(_E.seq.desc()).limit(1))
+_INSERT = Query(sql.insert(entries))
 
 
 @dataclass(frozen=True)
@@ -226,13 +203,11 @@ class Entry:
 
     Attributes:
         seq: 1, 2, 3, ... over the whole ledger.
-        account: the account that the entry belongs to.
         kind: create, meaning, plan, reserve, start, renew, takeover, commit, cancel or exposure.
         release_id, input_digest, charge: which charge; empty for `create`, `meaning` and `plan`.
         events: JSON of the accounting event, for `reserve`.
         detail: JSON of what else is fixed by the entry (the account's terms, the lease, the digest of the output).
         created_at: UTC time, for people; nothing depends on it.
-        prev_hash, hash: the chain.
         rung: which chunk of a long release; 0 for a release charged as a whole.
         cost: JSON of the integers that a `reserve` takes from the account.
         balance: JSON of the account's totals after this entry.
@@ -261,24 +236,15 @@ class Entry:
         return json.loads(self.detail) if self.detail else {}
 
 
-def entry_hash(entry: Entry) -> str:
-    """The hash that the entry must carry; `rung`, `cost` and `balance` count only where they say something."""
-    content = dict(vars(entry))
-    for name in ("rung", "cost", "balance"):
-        if not content[name]:
-            del content[name]
-    del content["hash"], content["mac"]
-    return digest_json(content)
-
-
 def chain_entry(prev_hash: str, seq: int, **facts: Any) -> Entry:
-    """A new entry, linked and hashed."""
+    """A new entry, linked and hashed; `rung`, `cost` and `balance` are hashed only where they say something."""
     entry = Entry(seq=seq, prev_hash=prev_hash, **facts)
-    return replace(entry, hash=entry_hash(entry))
+    content = {name: value for name, value in vars(entry).items() if value or name not in ("rung", "cost", "balance")}
+    del content["hash"], content["mac"]
+    return replace(entry, hash=digest_json(content))
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """Where the ledger ended when it was last seen."""
 
     seq: int
@@ -370,4 +336,4 @@ def head(connection: Connection) -> Head:
 
 def contains(connection: Connection, digest: str) -> bool:
     """Whether the ledger holds an entry of this hash."""
-    return digest == GENESIS or bool(find(connection, entries, hash=digest))
+    return digest == GENESIS or bool(read(connection, hash=digest))

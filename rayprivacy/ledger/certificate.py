@@ -1,14 +1,13 @@
-"""The certificate: what one release claims, from the rows of the ledger, as JSON with a published schema.
+"""The certificate: what one release claims, from the rows of the ledger, as JSON with a published schema, and in words.
 
 The claim is the account's cap (epsilon, delta), because releases are adaptive; what has been spent up to this release
 is printed as a diagnostic. Nothing in it moves: it speaks of the book as it stood at this release's commit entry, whose
 hash it carries, and holds no clock time, so that a resumed run writes the same bytes.
-
-The certificate for people: the claim first, then what else is known of the corpus, then what the claim rests on.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -21,15 +20,21 @@ from rayprivacy.accounting.gaussian import epsilon_of_rho, rho
 from rayprivacy.core.config import Config
 from rayprivacy.core.errors import EventError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import Account
+from rayprivacy.ledger.accounts import Account, unit_named, words_named
 from rayprivacy.ledger.admission import Balance
-from rayprivacy.ledger.book import Entry
+from rayprivacy.ledger.book import Entry, Values
 from rayprivacy.ledger.charges import fold
-from rayprivacy.ledger.meaning import unit_named, words_named
 from rayprivacy.ledger.store import Ledger
 
+_SHOWN = ("kind", "unit", "relation", "epsilon", "delta")  # of the terms of an account
+_MEANING = {
+    "central": "differentially private",
+    "selective": "selectively differentially private (what its policy calls sensitive, and nothing else)",
+    "metric-local": "metric-local private, token by token,",
+}
+_ANOTHER = "is about other columns, words or another policy: for what this account protects it is non-private."
+_OF_KIND = "is {}: for plain differential privacy it counts as non-private."
 AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
-DIAGNOSTIC = "diagnostic, not the claim"
 TEST_KEY_WARNING = "not private: test key"
 EXPOSED_WARNING = (
     "the corpus has been used by runs that do not protect what this account protects; the claim covers this account "
@@ -64,7 +69,7 @@ class Accountant(Config):
 class Spent(Config):
     """Epsilon of all charges up to this release, at the account's delta, by several accountants; not the claim."""
 
-    label: str = DIAGNOSTIC
+    label: str = "diagnostic, not the claim"
     epsilon: float = Field(ge=0)
     delta: float = Field(gt=0, lt=1)
     epsilon_rdp: float | None
@@ -103,23 +108,23 @@ class Certificate(Config):
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1)
     composition: str
-    parameters: dict[str, Any]
+    parameters: Values
     accountant: Accountant
     events: list[EventRow]
     spent_diagnostic: Spent
     run_request: Request
-    tuning_charge: dict[str, Any] | None = None
+    tuning_charge: Values | None = None
     exposures: list[Exposure]
     other_accounts: list[Neighbour]
     assumptions: list[str]
-    as_published: dict[str, Any] | None = None
+    as_published: Values | None = None
     figures: dict[str, str] = Field(default_factory=dict)
-    audit: dict[str, Any] | None = None
+    audit: Values | None = None
     ledger_head: str
     ledger_keyed: bool
     warnings: list[str]
     versions: dict[str, str]
-    stages: list[dict[str, Any]]
+    stages: list[Values]
 
 
 def build_certificate(
@@ -137,7 +142,7 @@ def build_certificate(
     warnings: Sequence[str] = (),
     as_published: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> Values:
     """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
     Args:
@@ -167,12 +172,7 @@ def build_certificate(
         release_id=release_id,
         corpus_digest=corpus_digest,
         account=account,
-        kind=terms.kind,
-        unit=terms.unit,
-        relation=terms.relation,
-        epsilon=terms.epsilon,
-        delta=terms.delta,
-        composition=terms.composition,
+        **{name: getattr(terms, name) for name in (*_SHOWN, "composition")},
         parameters=_parameters(terms, book),
         accountant=Accountant(claim=rule.claim, diagnostic=f"dp-accounting {version('dp-accounting')}"),
         events=[row for event in own for row in _rows(event, terms)],
@@ -197,7 +197,7 @@ def build_certificate(
     return certificate.model_dump(mode="json")
 
 
-def _tuning(events: list[DpEvent], terms: Account) -> dict[str, Any] | None:
+def _tuning(events: list[DpEvent], terms: Account) -> Values | None:
     """For the winner of a search: how many trials were expected, and what one of them costs."""
     for event in events:
         if isinstance(event, RepeatAndSelectDpEvent):
@@ -214,11 +214,9 @@ def _until_commit(entries: list[Entry], release_id: str) -> list[Entry]:
     return [entry for entry in entries if entry.seq <= commits[-1]]
 
 
-def _parameters(terms: Account, book: list[Entry]) -> dict[str, Any]:
+def _parameters(terms: Account, book: list[Entry]) -> Values:
     """The account's parameters at this release: what the account said later is not in them."""
-    said: dict[str, Any] = {}
-    for entry in book:
-        said |= entry.facts if entry.kind == "meaning" else {}
+    said = {name for entry in book if entry.kind == "meaning" for name in entry.facts}
     return {name: value for name, value in terms.parameters.items() if name not in terms.later or name in said}
 
 
@@ -243,34 +241,24 @@ def _of_words(facts: Mapping[str, Any]) -> str:
 
 
 def _spent(events: list[DpEvent], spent: float, delta: float) -> Spent:
-    try:
+    by_rdp: float | None = None  # where the accountant does not take such an event
+    by_zcdp: float | None = None
+    with suppress(EventError):
         by_rdp = epsilon(events, delta, "rdp")
-    except EventError:
-        by_rdp = None
-    try:
+    with suppress(EventError):
         by_zcdp = epsilon_of_rho(float(sum(rho(event) for event in events)), delta)
-    except EventError:
-        by_zcdp = None
     return Spent(epsilon=spent, delta=delta, epsilon_rdp=by_rdp, epsilon_zcdp=by_zcdp)
 
 
 def _neighbours(ledger: Ledger, terms: Account, until: int) -> list[Neighbour]:
     group = [other for other in ledger.group(terms.name) if ledger.entries(other.name)[0].seq <= until]
-    shown = ("kind", "unit", "relation", "epsilon", "delta")
-    return [Neighbour(account=other.name, **{name: getattr(other, name) for name in shown}) for other in group]
-
-
-MEANING = {
-    "central": "differentially private",
-    "selective": "selectively differentially private (what its policy calls sensitive, and nothing else)",
-    "metric-local": "metric-local private, token by token,",
-}
+    return [Neighbour(account=other.name, **{name: getattr(other, name) for name in _SHOWN}) for other in group]
 
 
 def meaning_of(kind: str, parameters: Mapping[str, Any]) -> str:
     """What a guarantee of this kind is; a metric-local one names the words that it is about, if its account does."""
     words = f" for {words_named(parameters['protected'])}," if "protected" in parameters else ""
-    return MEANING[kind] + words
+    return _MEANING[kind] + words
 
 
 def unit_of(unit: str, parameters: Mapping[str, Any]) -> str:
@@ -281,6 +269,9 @@ def unit_of(unit: str, parameters: Mapping[str, Any]) -> str:
 def to_markdown(certificate: Mapping[str, Any]) -> str:
     """The certificate as Markdown that a privacy officer can read."""
     local = certificate["kind"] == "metric-local"  # which has no delta
+    figures, published = list(certificate["figures"].items()), certificate["as_published"] or {}
+    # Each stage alone, as planned; the claim is the account's cap all the same.
+    stages = [(str(s["name"]), _number(s["epsilon"])) for s in certificate["stages"] if s.get("epsilon") is not None]
     claim = f"epsilon = {certificate['epsilon']:g}" + ("" if local else f" at delta = {certificate['delta']:g}")
     lines = [f"# Privacy certificate of release `{certificate['release_id']}`", ""]
     lines += [f"> **Warning: {warning}.**\n" for warning in certificate["warnings"]]
@@ -290,7 +281,7 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
         f"Protected unit: {unit_of(certificate['unit'], certificate['parameters'])}. Neighbouring relation:"
         f" {certificate['relation']}.",
         "",
-        *_figures(certificate),
+        *([*_table(("Figure", "Value"), figures), ""] if figures else []),
         *_table(("Fact", "Value"), _facts(certificate)),
         "",
         "## What was released",
@@ -299,19 +290,14 @@ def to_markdown(certificate: Mapping[str, Any]) -> str:
         "",
         *dict.fromkeys(f"- {row['sensitivity']}" for row in certificate["events"]),
         "",
-        *_stages(certificate),
-        *_corpus(certificate),
-        *_published(certificate),
+        *_section("Stages", _table(("Stage", "epsilon, as planned"), stages) if stages else []),
+        *_section("What else was done with this corpus", [f"- {each}" for each in caveats(certificate)]),
+        *_section("As published", [f"- {name}: {_number(value)}" for name, value in published.items()]),
         "## What the claim rests on",
         "",
         *[f"- {sentence}" for sentence in certificate["assumptions"]],
     ]
     return "\n".join(lines) + "\n"
-
-
-def _figures(certificate: Mapping[str, Any]) -> list[str]:
-    """What the method wants to be read first."""
-    return [*_table(("Figure", "Value"), list(certificate["figures"].items())), ""] if certificate["figures"] else []
 
 
 def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -329,15 +315,6 @@ def _facts(certificate: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _stages(certificate: Mapping[str, Any]) -> list[str]:
-    """What each stage costs alone, as planned; the claim is the account's cap all the same."""
-    priced = [stage for stage in certificate["stages"] if stage.get("epsilon") is not None]
-    if not priced:
-        return []
-    cells: list[tuple[str, ...]] = [(str(stage["name"]), _number(stage["epsilon"])) for stage in priced]
-    return ["## Stages", "", *_table(("Stage", "epsilon, as planned"), cells), ""]
-
-
 def caveats(certificate: Mapping[str, Any], quote: str = "`") -> list[str]:
     """What else was done with the corpus, and adds to the claim or voids it; names stand between quotes."""
     accounts = [
@@ -347,28 +324,14 @@ def caveats(certificate: Mapping[str, Any], quote: str = "`") -> list[str]:
     ]
     runs = [
         f"Release {quote}{run['release_id']}{quote} of account {quote}{run['account']}{quote}"
-        f" {_of_another(run['kind'], certificate['kind'])}"
+        f" {_ANOTHER if run['kind'] == certificate['kind'] else _OF_KIND.format(run['kind'])}"
         for run in certificate["exposures"]
     ]
     return accounts + runs
 
 
-def _of_another(run: str, own: str) -> str:
-    if run == own:
-        return "is about other columns, words or another policy: for what this account protects it is non-private."
-    return f"is {run}: for plain differential privacy it counts as non-private."
-
-
-def _corpus(certificate: Mapping[str, Any]) -> list[str]:
-    found = caveats(certificate)
-    return ["## What else was done with this corpus", "", *[f"- {one}" for one in found], ""] if found else []
-
-
-def _published(certificate: Mapping[str, Any]) -> list[str]:
-    figures = certificate["as_published"]
-    if not figures:
-        return []
-    return ["## As published", "", *[f"- {name}: {_number(value)}" for name, value in figures.items()], ""]
+def _section(title: str, lines: list[str]) -> list[str]:
+    return [f"## {title}", "", *lines, ""] if lines else []
 
 
 def _event_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -380,5 +343,5 @@ def _number(value: Any) -> str:
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["| " + " | ".join(cells) + " |" for cells in (header, ("---",) * len(header), *rows)]

@@ -2,19 +2,13 @@
 
 A charge is identified by (account, release id, input digest, rung). Its state is never stored: it is read off the
 entries, so that state and entries cannot disagree. There is no way back after `start`: from then on noise may have been
-drawn.
+drawn. A long release may be charged in chunks, *rungs* 1, 2, 3, ..., each reserved before it runs; rung 0 is a release
+charged as a whole.
 
-A long release may be charged in chunks, *rungs* 1, 2, 3, ..., each reserved before it runs; rung 0 is a release charged
-as a whole.
-
-Leases on the right to draw noise: a started charge belongs to one process, and a fencing token grows at a takeover.
-
-Two processes may resume the same release. The one that starts the charge gets token 1 and a term; meanwhile others
-wait. When the term is over, or when the holder is known to be dead, another takes the charge over with the next token,
-and the ledger accepts no output under an older one. Clocks decide how long one waits, never whose output counts.
-
-A holder is a process, named by what tells it from every other one that ever ran: a digest of host and boot, process id
-and start time.
+A started charge belongs to one process by a *lease*. Two processes may resume the same release: the one that starts
+the charge gets token 1 and a term; meanwhile others wait. When the term is over, or when the holder is known to be
+dead, another takes the charge over with the next token, and the ledger accepts no output under an older one. Clocks
+decide how long one waits, never whose output counts.
 
 The charge of a search among a secret number of trials (`RepeatAndSelectDpEvent`) is drawn for as long as its trials
 take, and how long that is must not be read off the ledger. So its term is a day, it is renewed once a day at most, and
@@ -31,7 +25,6 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from dp_accounting.dp_event import DpEvent, RepeatAndSelectDpEvent
 from sqlalchemy import Connection
@@ -49,13 +42,7 @@ _NEARLY_OVER = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to draw one charge.
-
-    Attributes:
-        token: grows by one with each take-over; 0 before the start.
-        holder: the process that has it.
-        until: UTC time, ISO 8601, after which another may take it over.
-    """
+    """The right of a process to draw one charge, `until` a UTC time in ISO 8601; the token is 0 before the start."""
 
     token: int = 0
     holder: str = ""
@@ -65,19 +52,6 @@ class Lease:
     def is_free(self) -> bool:
         """Whether no process is known to be drawing: the term is over, or the holder has died."""
         return self.until <= _now() or _has_died(self.holder)
-
-    @property
-    def detail(self) -> dict[str, Any]:
-        """The lease as JSON values."""
-        return {"token": self.token, "holder": self.holder, "until": self.until}
-
-    def granted(self, holder: str, seconds: float) -> "Lease":
-        """The next lease of the charge."""
-        return Lease(self.token + 1, holder, _now(seconds))
-
-    def renewed(self, seconds: float) -> "Lease":
-        """The same lease with a new term."""
-        return Lease(self.token, self.holder, _now(seconds))
 
     @property
     def is_nearly_over(self) -> bool:
@@ -93,21 +67,22 @@ class Lease:
             end += day
         return end - day, end
 
-    def granted_for_the_day(self, holder: str) -> "Lease":
-        """The next lease of a charge whose terms are days: a day, or until the end of this one when it has started."""
-        if not self.until:
-            return self.granted(holder, DAY_SECONDS)
-        return Lease(self.token + 1, holder, _written(self.day[1]))
+    def granted(self, holder: str, seconds: float, daily: bool) -> "Lease":
+        """The next lease of the charge; where terms are days, for a day, or until the end of one that has begun."""
+        until = (_written(self.day[1]) if self.until else _now(DAY_SECONDS)) if daily else _now(seconds)
+        return Lease(self.token + 1, holder, until)
 
-    def renewed_for_a_day(self) -> "Lease":
-        """The same lease until the end of the next day, or of this one where the term was over."""
+    def renewed(self, seconds: float, daily: bool) -> "Lease":
+        """The same lease with a new term: until the end of the next day, or of this one where the term was over."""
+        if not daily:
+            return replace(self, until=_now(seconds))
         end = self.day[1]
         more = timedelta(seconds=DAY_SECONDS if _written(end) == self.until else 0)
-        return Lease(self.token, self.holder, _written(end + more))
+        return replace(self, until=_written(end + more))
 
 
 def this_process() -> str:
-    """The name of this process as a holder."""
+    """This process as a holder, told from every other one that ever ran: host and boot, process id, start time."""
     return _name(os.getpid())
 
 
@@ -176,11 +151,9 @@ class Charge:
 
     Attributes:
         id: the ledger's name of the charge.
-        account: the account that pays.
         release_id, input_digest, rung: which release, computed from which input, and which part of it.
         event: what the mechanism does.
         cost: what it takes, in the integers of the account's rule.
-        state: how far it has come.
         lease: who may draw, once it has started.
         entry_hash: hash of the last entry about it.
     """
@@ -217,11 +190,6 @@ class Charge:
 def charge_id(account: str, release_id: str, input_digest: str, rung: int, attempt: int) -> str:
     """The name of a charge; `attempt` counts the cancelled ones before it."""
     return digest_json(["charge", account, release_id, input_digest, attempt, *([rung] if rung else [])])
-
-
-def read_charges(connection: Connection, account: str, release_id: str) -> list[Charge]:
-    """Every charge of a release, in the order of reservation."""
-    return fold(read(connection, account=account, release_id=release_id))
 
 
 def read_rungs(connection: Connection, account: str, release_id: str, input_digest: str, rung: int) -> list[Charge]:
@@ -289,8 +257,7 @@ def granted(charge: Charge, holder: str, seconds: float) -> tuple[str, Lease] | 
             f"release '{charge.release_id}' is being drawn by another process until {charge.lease.until}:"
             " wait for it, or run again after that time."
         )
-    day = charge.is_selection
-    lease = charge.lease.granted_for_the_day(holder) if day else charge.lease.granted(holder, seconds)
+    lease = charge.lease.granted(holder, seconds, daily=charge.is_selection)
     return "takeover" if started else "start", lease
 
 
@@ -316,11 +283,7 @@ def fenced(known: Charge, held: Charge, verb: str) -> Charge:
 
 
 def same_event(charge: Charge, event: DpEvent) -> Charge:
-    """Require that a charge found again is for the same mechanism.
-
-    Raises:
-        LedgerError: it is for another one.
-    """
+    """Require that a charge found again is for the same mechanism."""
     if charge.event != event:
         raise LedgerError(
             f"release '{charge.release_id}' is charged for {to_json(charge.event)}, not {to_json(event)}:"

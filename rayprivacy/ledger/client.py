@@ -17,19 +17,17 @@ its own.
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import ray
 from dp_accounting.dp_event import DpEvent
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError
 
 from rayprivacy.core.errors import LedgerError, RayPrivacyError
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit, Protection
 from rayprivacy.ledger.charges import TERM_SECONDS, Charge, ChargeState, same_event, this_process
-from rayprivacy.ledger.opening import More
 from rayprivacy.ledger.service import SEAL, Address, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger
 
@@ -98,29 +96,14 @@ class LedgerClient:
         self._node: str | None = None
         self._enter()
 
-    def _unknown(
-        self,
-        name: str,
-        unit: PrivacyUnit,
-        relation: NeighbouringRelation,
-        budget: Budget,
-        composition: str = "gdp",
-        **more: Unpack[More],
-    ) -> Sequence[Any]:
+    def _unknown(self, name: str, *_: Any, **_more: Any) -> Sequence[Any]:
         raise LedgerError(
             f"the ledger service died while it opened account '{name}': it is open or it is not, so look,"
             " or open it with ensure_account."
         )
 
     def _reserved(
-        self,
-        name: str,
-        release_id: str,
-        input_digest: str,
-        event: DpEvent,
-        *,
-        rung: int = 0,
-        protection: Protection | None = None,
+        self, name: str, release_id: str, input_digest: str, event: DpEvent, *, rung: int = 0, **_: Any
     ) -> Sequence[Charge]:
         charge = self.find_charge(name, release_id, input_digest, rung)
         return (same_event(charge, event),) if charge else ()
@@ -171,7 +154,7 @@ class LedgerClient:
     def close(self) -> None:
         """Nothing to let go: the service keeps running for others."""
 
-    def _ask(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _ask(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         answer = _answer(f"calling {method}", self._service.call.remote(method, args, kwargs))
         self._seen = answer.entry_hash if isinstance(answer, Charge) else self._seen
         return answer

@@ -2,21 +2,10 @@
 
 A *write* holds the only write lock of the ledger from its first statement on: the process inside has read the ledger
 and will write the next row, and no other can do so in between. That is what makes `reserve` linearizable. A *read* sees
-one consistent snapshot. What differs between SQLite and PostgreSQL is in `Backend`; the queries are the same.
+one consistent snapshot. `create` is a write that may make the tables. What differs between databases is in `_Postgres`
+and `_Sqlite`; the queries are the same.
 
 Connections are kept between transactions. A forked child drops its parent's without closing them, and opens its own.
-
-PostgreSQL: the ledger of a team, for many hosts.
-
-A write first locks the table of entries against other writers; the lock queue is first come, first served. Each
-statement after it sees all that was committed before. A read is one REPEATABLE READ snapshot. The session insists on
-synchronous commit, so that a charge that was acknowledged is on the server's disk.
-
-One SQLite file: the embedded ledger, for several processes of one host.
-
-Every write begins with BEGIN IMMEDIATE. `synchronous=FULL` makes a committed charge survive a power cut; WAL lets
-readers go on meanwhile. Writers queue at a lock file beside the ledger: SQLite itself lets waiting writers sleep and
-retry, which is correct but lets some wait a hundred times longer than others. The lock file decides nothing.
 """
 
 import fcntl
@@ -27,7 +16,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, inspect, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -47,165 +36,18 @@ _BEGIN = {
     "write": "BEGIN; LOCK TABLE entries IN SHARE ROW EXCLUSIVE MODE",
     "create": f"BEGIN; SELECT pg_advisory_xact_lock({_CREATION_LOCK})",
 }
-
-
-class PostgresBackend:
-    """A ledger in a PostgreSQL database of its own, through psycopg."""
-
-    def __init__(self, url: URL) -> None:
-        self._url = url.set(drivername="postgresql+psycopg")
-        self.name = f"postgresql://{url.host or url.query.get('host', '')}/{url.database}"
-
-    def engine(self) -> Engine:
-        """An engine with one connection for each thread that needs one at the same time."""
-        options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
-        # The driver neither begins nor rolls back on its own: each message to the server counts while others wait.
-        arguments = {"options": options, "autocommit": True}
-        try:
-            return create_engine(self._url, connect_args=arguments, max_overflow=-1, pool_reset_on_return=None)
-        except ModuleNotFoundError:
-            raise LedgerError(f"the ledger {self.name} needs psycopg: install rayprivacy[postgres].") from None
-
-    @contextmanager
-    def turn(self, mode: str) -> Iterator[None]:
-        """Nothing to do: the server keeps the queue."""
-        yield
-
-    def begin(self, connection: Connection, mode: str) -> None:
-        """Fix the snapshot, or take the lock that the mode needs."""
-        connection.connection.cursor().execute(_BEGIN[mode])
-
-    def is_damaged(self, connection: Connection) -> bool:
-        """Never: the server checks its pages when it reads them."""
-        return False
-
-
 BUSY_SECONDS = 60.0
 RETRY_SECONDS = 0.01
-
-
-class SqliteBackend:
-    """A ledger file, created with mode 0600."""
-
-    def __init__(self, url: URL) -> None:
-        if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:") or url.query:
-            shown = url.render_as_string(hide_password=True)
-            raise LedgerError(
-                f"privacy.ledger is {shown}: give a SQLite file, e.g. sqlite:///ledger.db, or postgresql://host/database."
-            )
-        self._url = url
-        self._path = Path(str(url.database))
-        self.name = str(self._path)
-        _prepare_file(self._path)
-        _use_wal(self._path)
-        self._file = _identity(self._path)
-
-    def engine(self) -> Engine:
-        """An engine with one connection for each thread that needs one at the same time."""
-        engine = create_engine(self._url, connect_args={"timeout": BUSY_SECONDS}, max_overflow=-1)
-
-        @event.listens_for(engine, "connect")
-        def _connect(connection: Any, _record: Any) -> None:
-            connection.isolation_level = None  # the driver opens no transactions of its own
-            connection.execute("PRAGMA synchronous=FULL")
-
-        return engine
-
-    @contextmanager
-    def turn(self, mode: str) -> Iterator[None]:
-        """Wait in the queue of writers; readers do not wait. A file that was replaced meanwhile is refused."""
-        if _identity(self._path) != self._file:
-            raise LedgerError(f"the ledger {self.name} was replaced while it was in use: open it again, and verify it.")
-        if mode == "read":
-            yield
-            return
-        handle = os.open(f"{self._path}-queue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
-
-    def begin(self, connection: Connection, mode: str) -> None:
-        """Begin a snapshot, or take the write lock at once."""
-        connection.connection.cursor().execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
-
-    def is_damaged(self, connection: Connection) -> bool:
-        """Whether rows differ from their copies in an index, or pages make no sense."""
-        return connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar() != "ok"
-
-
-def _prepare_file(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            path.chmod(0o600)  # by name: closing a handle of a live SQLite file would drop this process's locks on it
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-    else:
-        return
-    raise LedgerError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _use_wal(path: Path) -> None:
-    """Switch the file to WAL, which it then keeps.
-
-    While another process switches it too, SQLite answers "busy" at once here, whatever the timeout: so we wait.
-    """
-    until = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
-                return
-        except (sqlite3.DatabaseError, UnicodeError) as error:  # a damaged file may be quoted in no encoding
-            busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
-            if not busy or time.monotonic() > until:
-                raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
-        time.sleep(RETRY_SECONDS)
-
-
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _abandoned: list[Any] = []  # pools of a parent process: closing them here could disturb its locks
-
-
-class Backend(Protocol):
-    """What a database has to bring along; a mode is "read", "write" or "create".
-
-    Attributes:
-        name: what messages call the ledger; holds no password.
-    """
-
-    name: str
-
-    def engine(self) -> Engine:
-        """An engine whose driver commits nothing on its own."""
-
-    def turn(self, mode: str) -> AbstractContextManager[None]:
-        """What must hold around a transaction."""
-
-    def begin(self, connection: Connection, mode: str) -> None:
-        """The first statement: fix the snapshot, or take the lock."""
-
-    def is_damaged(self, connection: Connection) -> bool:
-        """Whether the database finds its own storage damaged, where it can tell."""
 
 
 class Database:
     """The ledger at a SQLAlchemy URL; its tables are created when it has none, and those of other versions refused."""
 
     def __init__(self, url: str) -> None:
-        self._backend = _backend(url)
+        parsed = parse_url(url)
+        self._backend = (_Postgres if parsed.get_backend_name() == "postgresql" else _Sqlite)(parsed)
         self.name = self._backend.name
         self.url = url
         self._engine = self._backend.engine()
@@ -297,14 +139,140 @@ class Database:
         return True
 
 
-def _backend(url: str) -> Backend:
+def parse_url(url: str) -> URL:
+    """The URL in its parts; one that is none is refused and not shown."""
     try:
-        parsed = make_url(url)
+        return make_url(url)
     except (ArgumentError, ValueError):
         raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
-    if parsed.get_backend_name() == "postgresql":
-        return PostgresBackend(parsed)
-    return SqliteBackend(parsed)
+
+
+class _Postgres:
+    """A ledger in a PostgreSQL database of its own, through psycopg: the ledger of a team, for many hosts.
+
+    A write first locks the table of entries against other writers; the lock queue is first come, first served. Each
+    statement after it sees all that was committed before. A read is one REPEATABLE READ snapshot. The session insists
+    on synchronous commit, so that a charge that was acknowledged is on the server's disk.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self._url = url.set(drivername="postgresql+psycopg")
+        self.name = f"postgresql://{url.host or url.query.get('host', '')}/{url.database}"
+
+    def engine(self) -> Engine:
+        options = " ".join(f"-c {name}={value}" for name, value in _SESSION.items())
+        # The driver neither begins nor rolls back on its own: each message to the server counts while others wait.
+        arguments = {"options": options, "autocommit": True}
+        try:
+            return create_engine(self._url, connect_args=arguments, max_overflow=-1, pool_reset_on_return=None)
+        except ModuleNotFoundError:
+            raise LedgerError(f"the ledger {self.name} needs psycopg: install rayprivacy[postgres].") from None
+
+    @contextmanager
+    def turn(self, mode: str) -> Iterator[None]:
+        """Nothing to do: the server keeps the queue."""
+        yield
+
+    def begin(self, connection: Connection, mode: str) -> None:
+        connection.connection.cursor().execute(_BEGIN[mode])
+
+    def is_damaged(self, connection: Connection) -> bool:
+        """Never: the server checks its pages when it reads them."""
+        return False
+
+
+class _Sqlite:
+    """A ledger file, created with mode 0600: the embedded ledger, for several processes of one host.
+
+    Every write begins with BEGIN IMMEDIATE. `synchronous=FULL` makes a committed charge survive a power cut; WAL lets
+    readers go on meanwhile. Writers queue at a lock file beside the ledger: SQLite itself lets waiting writers sleep
+    and retry, which is correct but lets some wait a hundred times longer than others. The lock file decides nothing.
+    """
+
+    def __init__(self, url: URL) -> None:
+        if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:") or url.query:
+            shown = url.render_as_string(hide_password=True)
+            raise LedgerError(
+                f"privacy.ledger is {shown}: give a SQLite file, e.g. sqlite:///ledger.db, or postgresql://host/database."
+            )
+        self._url = url
+        self._path = Path(str(url.database))
+        self.name = str(self._path)
+        _prepare_file(self._path)
+        _use_wal(self._path)
+        self._file = _identity(self._path)
+
+    def engine(self) -> Engine:
+        engine = create_engine(self._url, connect_args={"timeout": BUSY_SECONDS}, max_overflow=-1)
+
+        @event.listens_for(engine, "connect")
+        def _connect(connection: Any, _record: Any) -> None:
+            connection.isolation_level = None  # the driver opens no transactions of its own
+            connection.execute("PRAGMA synchronous=FULL")
+
+        return engine
+
+    @contextmanager
+    def turn(self, mode: str) -> Iterator[None]:
+        """Wait in the queue of writers; readers do not wait. A file that was replaced meanwhile is refused."""
+        if _identity(self._path) != self._file:
+            raise LedgerError(f"the ledger {self.name} was replaced while it was in use: open it again, and verify it.")
+        if mode == "read":
+            yield
+            return
+        handle = os.open(f"{self._path}-queue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def begin(self, connection: Connection, mode: str) -> None:
+        connection.connection.cursor().execute("BEGIN" if mode == "read" else "BEGIN IMMEDIATE")
+
+    def is_damaged(self, connection: Connection) -> bool:
+        """Whether rows differ from their copies in an index, or pages make no sense."""
+        return connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar() != "ok"
+
+
+def _prepare_file(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            path.chmod(0o600)  # by name: closing a handle of a live SQLite file would drop this process's locks on it
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+    else:
+        return
+    raise LedgerError(f"the ledger file {path} cannot be made or owned ({reason}): give a folder of your own.")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _use_wal(path: Path) -> None:
+    """Switch the file to WAL, which it then keeps.
+
+    While another process switches it too, SQLite answers "busy" at once here, whatever the timeout: so we wait.
+    """
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+                return
+        except (sqlite3.DatabaseError, UnicodeError) as error:  # a damaged file may be quoted in no encoding
+            busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > until:
+                raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
+        time.sleep(RETRY_SECONDS)
 
 
 def _in_child() -> None:

@@ -5,14 +5,12 @@ from collections.abc import Callable
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, LaplaceDpEvent, SelfComposedDpEvent
 
+from rayprivacy.accounting import calibrate
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.calibrate import check_queries, least_sigma, least_sigma_near, sigma_for
 from rayprivacy.accounting.gaussian import rho_cap
 from rayprivacy.core.errors import ConfigError, EventError
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.rules import parameters_for, rule_for
-
-_FOR_LAPLACE = ("zcdp", "rdp", "pld")
 
 
 def gaussian_noise(queries: int, budget: Budget, composition: str, beside: DpEvent | None = None) -> float:
@@ -23,7 +21,7 @@ def gaussian_noise(queries: int, budget: Budget, composition: str, beside: DpEve
     >>> gaussian_noise(100, Budget(4.887, 1e-6), "gdp") < gaussian_noise(100, Budget(4.887, 1e-6), "zcdp")
     True
     """
-    exact = sigma_for(queries, budget)
+    exact = calibrate.sigma_for(queries, budget)
     if beside is None and composition in ("gdp", "pld"):
         return exact
     return least_noise(lambda sigma: _together(GaussianDpEvent(sigma), queries, beside), budget, composition, exact)
@@ -35,11 +33,11 @@ def laplace_noise(queries: int, budget: Budget, composition: str, beside: DpEven
     >>> round(laplace_noise(300, Budget(3.0, 1e-6), "zcdp"), 1), round(laplace_noise(300, Budget(3.0, 1e-6), "pld"), 1)
     (28.5, 26.4)
     """
-    check_queries(queries)
-    if composition not in _FOR_LAPLACE:
+    calibrate.check_queries(queries)
+    if composition not in ("zcdp", "rdp", "pld"):
         raise ConfigError(
             f"noise is 'laplace' and privacy.composition {composition!r}, which takes none:"
-            f" choose privacy.composition {', '.join(_FOR_LAPLACE[:-1])} or {_FOR_LAPLACE[-1]}."
+            " choose privacy.composition zcdp, rdp or pld."
         )
     # Enough by pure composition, and by rho-zCDP: other figures are lower, but not by much.
     enough = min(queries / budget.epsilon, math.sqrt(queries / (2 * rho_cap(budget))))
@@ -70,8 +68,8 @@ def least_noise(
         return cost(event_of(sigma), budget, composition)
 
     if guess and costly:
-        return least_sigma_near(of, budget.epsilon, guess)
-    return least_sigma(of, budget.epsilon, start, guess)
+        return calibrate.least_sigma_near(of, budget.epsilon, guess)
+    return calibrate.least_sigma(of, budget.epsilon, start, guess)
 
 
 def _planned_cost(event: DpEvent, budget: Budget, composition: str) -> float:

@@ -1,7 +1,5 @@
 """Open an account: its terms, and the plan of a pre-registered one, before the corpus is first touched.
 
-Exposures: what one account of a corpus tells another one that it does not protect.
-
 An epsilon is about the unit, the columns that mean it, the words and the policy of its own account. A release of one
 account may therefore be a non-private run for another account of the same corpus, which then holds an `exposure` entry:
 
@@ -17,9 +15,9 @@ central terms too.
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple, TypedDict
 
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from sqlalchemy import Connection
@@ -28,137 +26,15 @@ from rayprivacy.accounting.accountant import plan_epsilon, plan_lines
 from rayprivacy.accounting.events import protected_by, to_json
 from rayprivacy.core.errors import BudgetRefusedError, EventError, LedgerError
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
-from rayprivacy.ledger.accounts import (
-    Account,
-    central,
-    check_terms,
-    get_account,
-    group_of,
-    insert_account,
-    with_meaning,
-)
+from rayprivacy.ledger import accounts
+from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.admission import Balance, Terms, read_balance, read_terms
 from rayprivacy.ledger.book import Entry, Tail, read
 from rayprivacy.ledger.charges import Charge, ChargeState, fold, live, read_rungs
 from rayprivacy.ledger.rules import Lines, PlanRule, Rule, Vector, parameters_for, rule_for
 
-_Rung = tuple[str, str, int]
 NON_PRIVATE = json.dumps({"kind": "non-private"})
-
-
-class Payment(NamedTuple):
-    """A charge of a central account, which may pay for what another account charges."""
-
-    terms: Terms
-    charge: Charge
-
-
-def exposes(charged: Account, exposed: Account) -> bool:
-    """Whether a charge of one account is a non-private run for another one of the same corpus."""
-    if exposed.kind is AccountKind.CENTRAL and charged.kind is not AccountKind.CENTRAL:
-        return True
-    return charged.kind is exposed.kind and (
-        charged.parameters.get("policy") != exposed.parameters.get("policy")
-        or _differ(charged.meaning, exposed.meaning)
-    )
-
-
-def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
-    """Write an exposure into every account of the corpus that a new charge does not protect."""
-    group = group_of(tail.connection, account)
-    charged = get_account(tail.connection, account.name) if group else account  # it may have said more meanwhile
-    exposed = [other for other in group if exposes(charged, other)]
-    payments = list(_payments(tail.connection, group, charge)) if exposed else []
-    for other in exposed:
-        if not _paid_for(other, charge, payments):
-            _record(tail, other, charged, charge)
-
-
-def record_earlier_exposures(tail: Tail, account: Account, before: Account | None = None) -> None:
-    """The same for charges that were there before an account was opened, or before it said what it protects.
-
-    `before` is the account as it was until now; None where it was not there.
-    """
-    group = group_of(tail.connection, account)
-    books = {other.name: read(tail.connection, account=other.name) for other in (account, *group)} if group else {}
-    for other in group:
-        for charged, exposed in ((other, account), (account, other)):
-            old = [before if each is account else each for each in (charged, exposed)]
-            was = old[0] is not None and old[1] is not None and exposes(old[0], old[1])
-            if exposes(charged, exposed) and not was:
-                _record_book(tail, charged, exposed, books)
-
-
-def _record_book(tail: Tail, charged: Account, exposed: Account, books: Mapping[str, Sequence[Entry]]) -> None:
-    reserved = {entry.charge: entry.seq for entry in books[charged.name] if entry.kind == "reserve"}
-    started = _started(tail.connection, charged, books)
-    for charge in fold(books[charged.name]):
-        payments = [each for seq, each in started[_rung(charge)] if seq < reserved[charge.id]]
-        if charge.is_live and not _paid_for(exposed, charge, payments):
-            _record(tail, exposed, charged, charge)
-
-
-def _started(
-    connection: Connection, charged: Account, books: Mapping[str, Sequence[Entry]]
-) -> Mapping[_Rung, list[tuple[int, Payment]]]:
-    """By rung, what has ever started to pay for one in the central accounts beside one account, and when."""
-    found = defaultdict(list)
-    for other in central(group_of(connection, charged)):
-        terms, book = read_terms(connection, other.name), books[other.name]
-        starts = {entry.charge: entry.seq for entry in book if entry.kind == "start"}
-        for charge in fold(book):
-            if charge.id in starts:
-                found[_rung(charge)].append((starts[charge.id], Payment(terms, charge)))
-    return found
-
-
-def _payments(connection: Connection, group: Sequence[Account], charge: Charge) -> Iterator[Payment]:
-    for other in central(group):
-        rungs = read_rungs(connection, other.name, charge.release_id, charge.input_digest, charge.rung)
-        found = live(rungs, charge.rung)
-        if found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED):
-            yield Payment(read_terms(connection, other.name), found)
-
-
-def _paid_for(exposed: Account, charge: Charge, payments: Sequence[Payment]) -> bool:
-    """Whether what is drawn under a charge is paid for in central terms, and in units of what the account protects."""
-    return exposed.kind is not AccountKind.METRIC_LOCAL and any(
-        not _differ(payment.terms.account.meaning, exposed.meaning)
-        and _covers(payment.terms.rule, payment.charge.cost, charge.event)
-        for payment in payments
-    )
-
-
-def _covers(rule: Rule, paid: Vector, event: DpEvent) -> bool:
-    """Whether a charge that took so much took at least what the event would cost in its place."""
-    planned = tuple(most for _, most in rule.lines) if isinstance(rule, PlanRule) else paid
-    others = tuple(most - part for most, part in zip(planned, paid, strict=True))  # of a plan: the lines left to it
-    try:
-        return all(part <= have for part, have in zip(rule.cost(event, others), paid, strict=True))
-    except EventError:  # of a kind that the account does not take
-        return False
-
-
-def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    return any(one[name] != other[name] for name in one.keys() & other.keys())
-
-
-def _rung(each: Charge) -> _Rung:
-    return each.release_id, each.input_digest, each.rung
-
-
-def _record(tail: Tail, exposed: Account, account: Account, charge: Charge) -> None:
-    """Write one `exposure` entry."""
-    rule = read_terms(tail.connection, exposed.name).rule
-    tail.append(
-        account=exposed.name,
-        kind="exposure",
-        release_id=charge.release_id,
-        input_digest=charge.input_digest,
-        events=NON_PRIVATE,
-        detail=json.dumps({"account": account.name, "kind": account.kind.value}, sort_keys=True),
-        balance=read_balance(tail, exposed.name, rule).text,
-    )
+_Rung = tuple[str, str, int]
 
 
 class More(TypedDict, total=False):
@@ -184,8 +60,7 @@ class More(TypedDict, total=False):
     plan: Sequence[DpEvent]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """The events that an account of composition 'pld' may ever run, with their epsilon together."""
 
     lines: Lines
@@ -193,12 +68,7 @@ class Plan:
 
 
 def draft(
-    name: str,
-    unit: PrivacyUnit,
-    relation: NeighbouringRelation,
-    budget: Budget,
-    composition: str,
-    **more: Unpack[More],
+    name: str, unit: PrivacyUnit, relation: NeighbouringRelation, budget: Budget, composition: str, more: More
 ) -> Account:
     """The terms of a new account, checked; nothing is written."""
     plan = more.get("plan", ())
@@ -218,7 +88,7 @@ def draft(
         corpus=more.get("corpus", ""),
         parameters=parameters,
     )
-    check_terms(account)
+    accounts.check_terms(account)
     rule_for(composition, budget, parameters)
     return account
 
@@ -228,7 +98,7 @@ def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Acco
     # The entry's time is the account's: verify compares the two.
     now = datetime.now(UTC).isoformat(timespec="seconds")
     opened = replace(account, created_at=now)
-    insert_account(tail.connection, opened)
+    accounts.insert_account(tail.connection, opened)
     terms = Terms(opened, rule_for(opened.composition, opened.budget, opened.parameters))
     tail.append(
         account=opened.name,
@@ -248,8 +118,8 @@ def fix_meaning(tail: Tail, name: str, meaning: Mapping[str, str]) -> None:
 
     `meaning` holds values of `accounts.MEANING`; it is refused where the account says something else, or cannot say it.
     """
-    found = get_account(tail.connection, name)
-    account = with_meaning(found, meaning)
+    found = accounts.get_account(tail.connection, name)
+    account = accounts.with_meaning(found, meaning)
     new = {term: value for term, value in account.meaning.items() if term not in found.meaning}
     if new:
         balance = read_balance(tail, name, read_terms(tail.connection, name).rule).text
@@ -289,4 +159,120 @@ def register_plan(tail: Tail, terms: Terms, plan: Plan) -> None:
         kind="plan",
         detail=json.dumps(detail, sort_keys=True),
         balance=Balance.empty(len(plan.lines)).text,
+    )
+
+
+class _Payment(NamedTuple):
+    """A charge of a central account, which may pay for what another account charges."""
+
+    terms: Terms
+    charge: Charge
+
+
+def _exposes(charged: Account, exposed: Account) -> bool:
+    """Whether a charge of one account is a non-private run for another one of the same corpus."""
+    if exposed.kind is AccountKind.CENTRAL and charged.kind is not AccountKind.CENTRAL:
+        return True
+    return charged.kind is exposed.kind and (
+        charged.parameters.get("policy") != exposed.parameters.get("policy")
+        or _differ(charged.meaning, exposed.meaning)
+    )
+
+
+def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
+    """Write an exposure into every account of the corpus that a new charge does not protect."""
+    group = accounts.group_of(tail.connection, account)
+    charged = accounts.get_account(tail.connection, account.name) if group else account  # it may say more by now
+    exposed = [other for other in group if _exposes(charged, other)]
+    payments = list(_payments(tail.connection, group, charge)) if exposed else []
+    for other in exposed:
+        if not _paid_for(other, charge, payments):
+            _record(tail, other, charged, charge)
+
+
+def record_earlier_exposures(tail: Tail, account: Account, before: Account | None = None) -> None:
+    """The same for charges that were there before an account was opened, or before it said what it protects.
+
+    `before` is the account as it was until now; None where it was not there.
+    """
+    group = accounts.group_of(tail.connection, account)
+    books = {other.name: read(tail.connection, account=other.name) for other in (account, *group)} if group else {}
+    for other in group:
+        for charged, exposed in ((other, account), (account, other)):
+            old = [before if each is account else each for each in (charged, exposed)]
+            was = old[0] is not None and old[1] is not None and _exposes(old[0], old[1])
+            if _exposes(charged, exposed) and not was:
+                _record_book(tail, charged, exposed, books)
+
+
+def _record_book(tail: Tail, charged: Account, exposed: Account, books: Mapping[str, Sequence[Entry]]) -> None:
+    reserved = {entry.charge: entry.seq for entry in books[charged.name] if entry.kind == "reserve"}
+    started = _started(tail.connection, charged, books)
+    for charge in fold(books[charged.name]):
+        payments = [each for seq, each in started[_rung(charge)] if seq < reserved[charge.id]]
+        if charge.is_live and not _paid_for(exposed, charge, payments):
+            _record(tail, exposed, charged, charge)
+
+
+def _started(
+    connection: Connection, charged: Account, books: Mapping[str, Sequence[Entry]]
+) -> Mapping[_Rung, list[tuple[int, _Payment]]]:
+    """By rung, what has ever started to pay for one in the central accounts beside one account, and when."""
+    found = defaultdict(list)
+    group = accounts.group_of(connection, charged)
+    for other in (account for account in group if account.kind is AccountKind.CENTRAL):
+        terms, book = read_terms(connection, other.name), books[other.name]
+        starts = {entry.charge: entry.seq for entry in book if entry.kind == "start"}
+        for charge in fold(book):
+            if charge.id in starts:
+                found[_rung(charge)].append((starts[charge.id], _Payment(terms, charge)))
+    return found
+
+
+def _payments(connection: Connection, group: Sequence[Account], charge: Charge) -> Iterator[_Payment]:
+    for other in (account for account in group if account.kind is AccountKind.CENTRAL):
+        rungs = read_rungs(connection, other.name, charge.release_id, charge.input_digest, charge.rung)
+        found = live(rungs, charge.rung)
+        if found is not None and found.state in (ChargeState.STARTED, ChargeState.COMMITTED):
+            yield _Payment(read_terms(connection, other.name), found)
+
+
+def _paid_for(exposed: Account, charge: Charge, payments: Sequence[_Payment]) -> bool:
+    """Whether what is drawn under a charge is paid for in central terms, and in units of what the account protects."""
+    return exposed.kind is not AccountKind.METRIC_LOCAL and any(
+        not _differ(payment.terms.account.meaning, exposed.meaning)
+        and _covers(payment.terms.rule, payment.charge.cost, charge.event)
+        for payment in payments
+    )
+
+
+def _covers(rule: Rule, paid: Vector, event: DpEvent) -> bool:
+    """Whether a charge that took so much took at least what the event would cost in its place."""
+    planned = rule.planned if isinstance(rule, PlanRule) else paid
+    others = tuple(most - part for most, part in zip(planned, paid, strict=True))  # of a plan: the lines left to it
+    try:
+        return all(part <= have for part, have in zip(rule.cost(event, others), paid, strict=True))
+    except EventError:  # of a kind that the account does not take
+        return False
+
+
+def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return any(one[name] != other[name] for name in one.keys() & other.keys())
+
+
+def _rung(each: Charge) -> _Rung:
+    return each.release_id, each.input_digest, each.rung
+
+
+def _record(tail: Tail, exposed: Account, account: Account, charge: Charge) -> None:
+    """Write one `exposure` entry."""
+    rule = read_terms(tail.connection, exposed.name).rule
+    tail.append(
+        account=exposed.name,
+        kind="exposure",
+        release_id=charge.release_id,
+        input_digest=charge.input_digest,
+        events=NON_PRIVATE,
+        detail=json.dumps({"account": account.name, "kind": account.kind.value}, sort_keys=True),
+        balance=read_balance(tail, exposed.name, rule).text,
     )

@@ -18,19 +18,6 @@ What passes through it are names, keyed digests, events and outputs (noise inclu
 back as answers, in one sentence of ours: Ray would carry a traceback to the driver, its log files and the dashboard.
 The key passes as a path. The URL is an argument of the actor, which Ray's control store keeps: rather than a password,
 name a password file in it (`?passfile=...`).
-
-What accounts have spent and have left, as gauges for Prometheus.
-
-Ray's metrics agent exports them on every node as `ray_rayprivacy_account_<what>{account="..."}`. The account is the
-only tag: account names are public labels that a user chose, so choose names that may stand on a dashboard. Releases,
-digests and users never become tags. Every figure follows from the terms and the events of the ledger, which say nothing
-about the corpus; 'spent' is a diagnostic, the claim of an account is its cap.
-
-The gauges follow the ledger, not the calls: a thread reads what has been appended since it last looked, so that charges
-wait for no gauge, and charges made elsewhere (another service, the command line) show too. When metrics fail, they
-stop; the ledger goes on.
-
-Two services export the same accounts: ask Prometheus for `max by (account)`.
 """
 
 import threading
@@ -45,8 +32,7 @@ from typing import Any, TypeVar
 import ray
 from ray.util.metrics import Gauge
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from sqlalchemy import URL, func, make_url, select
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import func, select
 
 from rayprivacy import __version__
 from rayprivacy.core.errors import ConfigError, LedgerError, RayPrivacyError
@@ -54,8 +40,20 @@ from rayprivacy.core.keys import load_key
 from rayprivacy.core.private import Seal, digest_json
 from rayprivacy.core.uris import sounds_secret
 from rayprivacy.ledger.book import entries
+from rayprivacy.ledger.database import parse_url
 from rayprivacy.ledger.store import Ledger
 
+R = TypeVar("R")
+NAMESPACE = "rayprivacy"
+SEAL = Seal(LedgerError, "what was charged stays charged once, so run again with --resume")
+_OPTIONS: dict[str, Any] = {
+    "lifetime": "detached",
+    "get_if_exists": True,
+    "max_concurrency": 1,
+    "max_restarts": -1,
+    "max_task_retries": 0,
+    "num_cpus": 0,
+}
 IDLE_SECONDS = 10.0  # how late a charge made elsewhere may show; Ray drops a gauge that is not set for 20 seconds
 REST_SECONDS = 0.5  # how often a busy ledger is looked at
 GAUGES = {
@@ -69,72 +67,6 @@ GAUGES = {
 }
 _FIGURE = {"epsilon_cap": "epsilon", "delta_cap": "delta"}
 _CHANGE = {"reserve": 1, "cancel": -1}
-
-
-class AccountGauges:
-    """The gauges of one ledger, in one process of a Ray cluster."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._gauges: dict[str, Gauge] = {}
-        self._seen = 0
-        self._charges = Counter[str]()
-        self._figures: dict[str, dict[str, float]] = {}
-        self._one_reader = threading.Lock()
-        self._due = threading.Event()
-
-    def watch(self) -> None:
-        """Follow the ledger from now on, in a thread that ends with the process."""
-        threading.Thread(target=self._watch, name="account-gauges", daemon=True).start()
-
-    def wake(self) -> None:
-        """Say that something may have been appended; returns at once."""
-        self._due.set()
-
-    def refresh(self) -> None:
-        """Set the gauges of every account; figures are computed again for those that have new entries."""
-        with self._one_reader:
-            self._gauges = self._gauges or {
-                name: Gauge(f"rayprivacy_account_{name}", text, ("account",)) for name, text in GAUGES.items()
-            }
-            end, charges, touched = self._news()
-            for account in touched:
-                self._figures[account] = self._ledger.status(account).figures | {"charges": charges[account]}
-            for account, figures in self._figures.items():
-                for name, gauge in self._gauges.items():
-                    gauge.set(float(figures[_FIGURE.get(name, name)]), tags={"account": account})
-            self._seen, self._charges = end, charges  # last: what failed is tried again
-
-    def _news(self) -> tuple[int, Counter[str], set[str]]:
-        counts = select(entries.c.account, entries.c.kind, func.count(), func.max(entries.c.seq))
-        news = counts.where(entries.c.seq > self._seen).group_by(entries.c.account, entries.c.kind)
-        with self._ledger.snapshot() as connection:
-            rows = connection.execute(news).all()
-        charges = self._charges.copy()
-        for account, kind, count, _ in rows:
-            charges[account] += _CHANGE.get(kind, 0) * count
-        return max((last for *_, last in rows), default=self._seen), charges, {row[0] for row in rows}
-
-    def _watch(self) -> None:
-        while True:
-            with suppress(Exception):  # a gauge is worth no charge
-                self.refresh()
-            time.sleep(REST_SECONDS)
-            self._due.wait(IDLE_SECONDS)
-            self._due.clear()
-
-
-R = TypeVar("R")
-NAMESPACE = "rayprivacy"
-SEAL = Seal(LedgerError, "what was charged stays charged once, so run again with --resume")
-_OPTIONS: dict[str, Any] = {
-    "lifetime": "detached",
-    "get_if_exists": True,
-    "max_concurrency": 1,
-    "max_restarts": -1,
-    "max_task_retries": 0,
-    "num_cpus": 0,
-}
 
 
 @dataclass(frozen=True)
@@ -151,7 +83,7 @@ class Address:
 
         A service that is not watched exports no gauges: a trial whose existence is secret must not show.
         """
-        parsed = _parsed(url)
+        parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
             parsed = parsed.set(database=str(Path(str(parsed.database)).resolve()))
         return cls(parsed.render_as_string(hide_password=False), key_path.absolute() if key_path else None, watched)
@@ -159,13 +91,13 @@ class Address:
     @property
     def file(self) -> Path | None:
         """The ledger file; None for a database server."""
-        parsed = _parsed(self.url)
+        parsed = parse_url(self.url)
         return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
 
     @property
     def name(self) -> str:
         """The name of the service; says nothing about passwords."""
-        parsed = _parsed(self.url)
+        parsed = parse_url(self.url)
         query = {name: value for name, value in parsed.query.items() if not sounds_secret(name)}
         bare = parsed._replace(password=None).set(query=query).render_as_string()
         own = [__version__, bare, str(self.key_path or ""), *([] if self.watched else ["not watched"])]
@@ -187,9 +119,9 @@ class LedgerService:
         """Open the ledger unless it is open; answers the node that this is."""
         return self._answer("opening the ledger", self._node)
 
-    def expect(self, head: str) -> bool | RayPrivacyError:
+    def expect(self, head: str) -> RayPrivacyError | None:
         """Require that the ledger contains a head seen earlier."""
-        return self._answer("looking for a ledger head", lambda: self._contains(head))
+        return self._answer("looking for a ledger head", lambda: self._address.open(head).close())
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of a method of `store.Ledger`."""
@@ -199,7 +131,7 @@ class LedgerService:
         """Set the gauges now, if it has any."""
         return self._answer("refreshing gauges", self._refresh)
 
-    def _ready(self) -> tuple[Ledger, AccountGauges]:
+    def _ready(self) -> "tuple[Ledger, AccountGauges]":
         if self._opened is None:
             ledger = self._address.open()
             self._opened = ledger, AccountGauges(ledger)
@@ -210,10 +142,6 @@ class LedgerService:
     def _node(self) -> str:
         self._ready()
         return str(ray.get_runtime_context().get_node_id())
-
-    def _contains(self, head: str) -> bool:
-        self._address.open(head).close()
-        return True
 
     def _run(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         ledger, gauges = self._ready()
@@ -271,8 +199,65 @@ def _require_this_node(file: Path) -> None:
         )
 
 
-def _parsed(url: str) -> URL:
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        raise LedgerError("privacy.ledger is no URL: give one such as sqlite:///ledger.db.") from None
+class AccountGauges:
+    """What the accounts of a ledger have spent and have left, as gauges for Prometheus.
+
+    Ray's metrics agent exports them on every node as `ray_rayprivacy_account_<what>{account="..."}`. The account is the
+    only tag: account names are public labels that a user chose, so choose names that may stand on a dashboard.
+    Releases, digests and users never become tags. Every figure follows from the terms and the events of the ledger,
+    which say nothing about the corpus; 'spent' is a diagnostic, the claim of an account is its cap. Two services export
+    the same accounts: ask Prometheus for `max by (account)`.
+
+    The gauges follow the ledger, not the calls: a thread reads what has been appended since it last looked, so that
+    charges wait for no gauge, and charges made elsewhere (another service, the command line) show too. When metrics
+    fail, they stop; the ledger goes on.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._gauges: dict[str, Gauge] = {}
+        self._seen = 0
+        self._charges = Counter[str]()
+        self._figures: dict[str, dict[str, float]] = {}
+        self._one_reader = threading.Lock()
+        self._due = threading.Event()
+
+    def watch(self) -> None:
+        """Follow the ledger from now on, in a thread that ends with the process."""
+        threading.Thread(target=self._watch, name="account-gauges", daemon=True).start()
+
+    def wake(self) -> None:
+        """Say that something may have been appended; returns at once."""
+        self._due.set()
+
+    def refresh(self) -> None:
+        """Set the gauges of every account; figures are computed again for those that have new entries."""
+        with self._one_reader:
+            self._gauges = self._gauges or {
+                name: Gauge(f"rayprivacy_account_{name}", text, ("account",)) for name, text in GAUGES.items()
+            }
+            end, charges, touched = self._news()
+            for account in touched:
+                self._figures[account] = self._ledger.status(account).figures | {"charges": charges[account]}
+            for account, figures in self._figures.items():
+                for name, gauge in self._gauges.items():
+                    gauge.set(float(figures[_FIGURE.get(name, name)]), tags={"account": account})
+            self._seen, self._charges = end, charges  # last: what failed is tried again
+
+    def _news(self) -> tuple[int, Counter[str], set[str]]:
+        counts = select(entries.c.account, entries.c.kind, func.count(), func.max(entries.c.seq))
+        news = counts.where(entries.c.seq > self._seen).group_by(entries.c.account, entries.c.kind)
+        with self._ledger.snapshot() as connection:
+            rows = connection.execute(news).all()
+        charges = self._charges.copy()
+        for account, kind, count, _ in rows:
+            charges[account] += _CHANGE.get(kind, 0) * count
+        return max((last for *_, last in rows), default=self._seen), charges, {row[0] for row in rows}
+
+    def _watch(self) -> None:
+        while True:
+            with suppress(Exception):  # a gauge is worth no charge
+                self.refresh()
+            time.sleep(REST_SECONDS)
+            self._due.wait(IDLE_SECONDS)
+            self._due.clear()

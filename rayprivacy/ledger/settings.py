@@ -42,15 +42,7 @@ class PrivacyConfig(Config):
         return Budget(self.epsilon, self.delta)
 
     def open_ledger(self, expected_head: str | None = None) -> "Ledger":
-        """Open the ledger that this block names, with its key if it has one.
-
-        Args:
-            expected_head: a head of the ledger seen earlier.
-
-        Raises:
-            LedgerError: it is no ledger, or lacks the expected head.
-            KeyFileError: its key cannot be read.
-        """
+        """Open the ledger that this block names, with its key if it has one, as `Ledger.open` does."""
         from rayprivacy.core.keys import load_key
         from rayprivacy.ledger.store import Ledger  # takes a second to import, which recipes alone do not need
 

@@ -3,13 +3,12 @@
 import json
 import operator
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection
 
 from rayprivacy.ledger.accounts import Account
 from rayprivacy.ledger.admission import Balance
-from rayprivacy.ledger.book import decoding, read
+from rayprivacy.ledger.book import Values, decoding, read
 from rayprivacy.ledger.charges import STATE_AFTER, ChargeState
 from rayprivacy.ledger.rules import Rule, Vector
 
@@ -19,8 +18,6 @@ class AccountStatus:
     """The account as it stands.
 
     Attributes:
-        account: its terms.
-        rule: its admission rule.
         balance: what reserved, started and committed charges take of it.
         exposures: releases of the same corpus that are non-private for this account.
     """
@@ -55,7 +52,7 @@ class AccountStatus:
         return self.rule.left(self.balance.used)
 
     @property
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Values:
         """Cap, spent and left as JSON values; epsilons of parts do not add up to that of the whole."""
         return {
             "account": self.account.name,
@@ -105,8 +102,3 @@ def read_lines(connection: Connection, account: str) -> list[Line]:
                 line = lines[entry.charge]
                 line.state, line.changed_at = STATE_AFTER[entry.kind].value, when
     return list(lines.values())
-
-
-def count_exposures(connection: Connection, account: str) -> int:
-    """How many runs of the same corpus are non-private for this account."""
-    return len(read(connection, account=account, kind="exposure"))

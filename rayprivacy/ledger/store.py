@@ -17,7 +17,7 @@ transaction, so a reader sees both or neither; a release that is asked for again
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Union, Unpack
 
 from dp_accounting.dp_event import DpEvent
 from sqlalchemy import Connection, insert
@@ -27,18 +27,22 @@ from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import digest_bytes
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
-from rayprivacy.ledger import accounts, book, charges, opening
+from rayprivacy.ledger import accounts, admission, book, charges, opening
 from rayprivacy.ledger.accounts import Account
-from rayprivacy.ledger.admission import Terms, admit, explaining, read_balance, read_terms, record, record_move
-from rayprivacy.ledger.audit.replay import VerifyReport, replay
+from rayprivacy.ledger.admission import Terms
+from rayprivacy.ledger.audit.replay import VerifyReport, audit
 from rayprivacy.ledger.audit.rows import read_rows
-from rayprivacy.ledger.book import Entry, Head, Query, Tail, find, outputs
-from rayprivacy.ledger.charges import TERM_SECONDS, Charge, ChargeState, this_process
+from rayprivacy.ledger.book import Entry, Head, Tail
+from rayprivacy.ledger.charges import TERM_SECONDS, Charge, ChargeState
 from rayprivacy.ledger.database import Database
-from rayprivacy.ledger.opening import More, record_exposures
-from rayprivacy.ledger.status import AccountStatus, Line, count_exposures, read_lines
+from rayprivacy.ledger.opening import More
+from rayprivacy.ledger.status import AccountStatus, Line, read_lines
 
-_STORE = Query(insert(outputs))
+if TYPE_CHECKING:
+    from rayprivacy.ledger.client import LedgerClient  # imports Ray
+
+LedgerApi = Union["Ledger", "LedgerClient"]  # in this process, or through an actor: both have the same methods
+_STORE = book.Query(insert(book.outputs))
 
 
 class Ledger:
@@ -95,7 +99,7 @@ class Ledger:
             ConfigError: the composition rule is unknown, or its parameters do not fit.
             BudgetRefusedError: the plan costs more than the account's cap; nothing was opened.
         """
-        wanted = opening.draft(name, unit, relation, budget, composition, **more)
+        wanted = opening.draft(name, unit, relation, budget, composition, more)
         plan = opening.first_plan(wanted, more.get("plan", ()))
         with self._write() as tail:
             return self._open_account(tail, wanted, plan)
@@ -111,12 +115,9 @@ class Ledger:
     ) -> Account:
         """Return the account of this name, or open it as `create_account` does.
 
-        Cap, parameters and plan of an existing account are not compared.
-
-        Raises:
-            LedgerError: the account exists, and protects something else or composes otherwise.
+        LedgerError when it protects something else or composes otherwise; cap, parameters and plan are not compared.
         """
-        wanted = opening.draft(name, unit, relation, budget, composition, **more)
+        wanted = opening.draft(name, unit, relation, budget, composition, more)
         with self._database.read() as connection:
             known = accounts.find_account(connection, name)
         plan = None if known else opening.first_plan(wanted, more.get("plan", ()))
@@ -127,9 +128,7 @@ class Ledger:
     def fix_meaning(self, name: str, of: str) -> None:
         """Let an account say, for good, which columns mean its unit, where it was opened without; `of` is as at `More`.
 
-        Raises:
-            LedgerError: it says something else.
-            ConfigError: it cannot say that.
+        LedgerError when it says something else, ConfigError when it cannot say that.
         """
         with self._write() as tail:
             opening.fix_meaning(tail, name, {"of": of})
@@ -144,7 +143,7 @@ class Ledger:
         """
         plan = opening.price_plan(self.account(name), events)
         with self._write() as tail:
-            opening.register_plan(tail, read_terms(tail.connection, name), plan)
+            opening.register_plan(tail, admission.read_terms(tail.connection, name), plan)
         return plan.epsilon
 
     def account(self, name: str) -> Account:
@@ -154,7 +153,7 @@ class Ledger:
     def terms(self, name: str) -> Terms:
         """The account of this name, with its admission rule."""
         with self._database.read() as connection:
-            return read_terms(connection, name)
+            return admission.read_terms(connection, name)
 
     def group(self, name: str) -> list[Account]:
         """The other accounts of the same corpus."""
@@ -164,7 +163,7 @@ class Ledger:
     def accounts(self) -> list[Account]:
         """Every account, by name."""
         with self._database.read() as connection:
-            return accounts.all_accounts(connection)
+            return accounts.find_accounts(connection)
 
     def entries(self, name: str) -> list[Entry]:
         """The account's entries, in order."""
@@ -176,8 +175,9 @@ class Ledger:
         """What an account has spent, and has left."""
         account, rule = self.terms(name)
         with self._database.read() as connection:
-            balance = read_balance(connection, name, rule)
-            return AccountStatus(account, rule, balance, count_exposures(connection, name))
+            balance = admission.read_balance(connection, name, rule)
+            exposures = len(book.read(connection, account=name, kind="exposure"))
+        return AccountStatus(account, rule, balance, exposures)
 
     def lines(self, name: str) -> list[Line]:
         """A line for each charge of an account, in the order of reservation."""
@@ -186,20 +186,14 @@ class Ledger:
             return read_lines(connection, name)
 
     def check(self, name: str, event: DpEvent, protection: Protection | None = None) -> None:
-        """Do nothing when the event fits what the account has left now; nothing is reserved.
-
-        Raises:
-            BudgetRefusedError: it does not fit.
-            EventError: the account's composition rule does not take such an event.
-            LedgerError: the account protects something else.
-        """
+        """Do nothing when the event fits what the account has left now, else refuse it as `reserve` does."""
         terms = self._known(name)
         accounts.check_protection(terms.account, protection or Protection())
         accounts.check_words(terms.account, event)
         with self._database.read() as connection:
-            used = read_balance(connection, name, terms.rule).used
-        with explaining():
-            admit(terms, used, terms.rule.cost(event, used))
+            used = admission.read_balance(connection, name, terms.rule).used
+        with admission.explaining():
+            admission.admit(terms, used, terms.rule.cost(event, used))
 
     def find_charge(self, name: str, release_id: str, input_digest: str, rung: int = 0) -> Charge | None:
         """The charge of this release, input and rung that has not been cancelled."""
@@ -212,7 +206,7 @@ class Ledger:
         """Every charge of a release, cancelled ones included, in the order of reservation."""
         self._known(name)
         with self._database.read() as connection:
-            return charges.read_charges(connection, name, release_id)
+            return charges.fold(book.read(connection, account=name, release_id=release_id))
 
     def reserve(
         self,
@@ -246,7 +240,7 @@ class Ledger:
         accounts.check_protection(terms.account, protection or Protection())
         accounts.check_words(terms.account, event)
         terms.rule.cost(event, (0,) * terms.rule.size)  # prices may take long the first time: not while others wait
-        with explaining(), self._write() as tail:
+        with admission.explaining(), self._write() as tail:
             earlier = charges.read_rungs(tail.connection, name, release_id, input_digest, rung)
             paid = charges.live(earlier, rung)
             if paid is not None:
@@ -255,8 +249,8 @@ class Ledger:
             attempt = sum(charge.rung == rung for charge in earlier)
             identity = charges.charge_id(name, release_id, input_digest, rung, attempt)
             terms = self._with_words(tail, terms, event)
-            charge = record(tail, terms, identity, release_id, input_digest, rung, event, text)
-            record_exposures(tail, terms.account, charge)
+            charge = admission.record(tail, terms, identity, release_id, input_digest, rung, event, text)
+            opening.record_exposures(tail, terms.account, charge)
             return charge
 
     def start(self, charge: Charge, holder: str | None = None, seconds: float = TERM_SECONDS) -> Charge:
@@ -270,28 +264,23 @@ class Ledger:
         """
         with self._write() as tail:
             known = charges.reload(tail.connection, charge)
-            grant = charges.granted(known, holder or this_process(), seconds)
-            return self._move(tail, known, grant[0], grant[1].detail) if grant else known
+            grant = charges.granted(known, holder or charges.this_process(), seconds)
+            return self._move(tail, known, grant[0], vars(grant[1])) if grant else known
 
     def renew(self, charge: Charge, seconds: float = TERM_SECONDS) -> Charge:
         """Extend the lease of a started charge; that of a selection is left as it is until its day is nearly over.
 
-        Raises:
-            LedgerError: the charge has not started, or another process has taken it over.
+        LedgerError when the charge has not started, or another process has taken it over.
         """
         with self._write() as tail:
             known = charges.fenced(charges.reload(tail.connection, charge), charge, "renew")
             if known.is_selection and not known.lease.is_nearly_over:
                 return known
-            lease = known.lease.renewed_for_a_day() if known.is_selection else known.lease.renewed(seconds)
-            return self._move(tail, known, "renew", lease.detail)
+            lease = known.lease.renewed(seconds, daily=known.is_selection)
+            return self._move(tail, known, "renew", vars(lease))
 
     def cancel(self, charge: Charge) -> Charge:
-        """Give a reserved charge back; after `start` there is no refund.
-
-        Raises:
-            LedgerError: the charge has started, or is a rung with a later one on top of it.
-        """
+        """Give a reserved charge back; LedgerError when it has started, or is a rung with a later one on top of it."""
         with self._write() as tail:
             known = charges.reload(tail.connection, charge)
             if known.state is ChargeState.CANCELLED:
@@ -303,8 +292,7 @@ class Ledger:
     def commit_output(self, charge: Charge, output: bytes) -> None:
         """Store the output once, with the commit entry, in one transaction; an output already stored stays.
 
-        Raises:
-            LedgerError: the charge has not started, or another process has taken it over.
+        LedgerError when the charge has not started, or another process has taken it over.
         """
         digest = digest_bytes(output)
         with self._write() as tail:
@@ -319,7 +307,7 @@ class Ledger:
     def output(self, charge: Charge) -> bytes | None:
         """The stored output, or None before the commit; LedgerError when the bytes are not those committed."""
         with self._database.read() as connection:
-            stored = [row["blob"] for row in find(connection, outputs, charge=charge.id)]
+            stored = [row["blob"] for row in book.find(connection, book.outputs, charge=charge.id)]
             committed = charges.committed_digest(connection, charge.id)
         if not stored and committed is None:
             return None
@@ -341,7 +329,7 @@ class Ledger:
         """
         with self._database.read() as connection:
             self._database.check_storage(connection)
-            return replay(read_rows(connection), self._key, expected_head)
+            return audit(read_rows(connection), self._key, expected_head)[0]
 
     def snapshot(self) -> AbstractContextManager[Connection]:
         """A consistent view of all rows, for `export`."""
@@ -364,8 +352,8 @@ class Ledger:
             yield tail
         self._seen = tail.head
 
-    def _move(self, tail: Tail, charge: Charge, kind: str, detail: Mapping[str, Any] | None = None) -> Charge:
-        return record_move(tail, self._known(charge.account), charge, kind, detail)
+    def _move(self, tail: Tail, charge: Charge, kind: str, detail: Mapping[str, object] | None = None) -> Charge:
+        return admission.record_move(tail, self._known(charge.account), charge, kind, detail or {})
 
     def _open_account(self, tail: Tail, wanted: Account, plan: opening.Plan | None) -> Account:
         where = "a new ledger," if tail.head.seq == 0 else "a new account in the ledger"
@@ -383,7 +371,7 @@ class Ledger:
             return terms
         opening.fix_meaning(tail, account.name, {"protected": protected_by(event)})
         self._terms.pop(account.name, None)
-        return read_terms(tail.connection, account.name)
+        return admission.read_terms(tail.connection, account.name)
 
     def _known(self, name: str) -> Terms:
         if name in self._terms:

@@ -20,8 +20,8 @@ from dp_accounting.dp_event import DpEvent
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.private import RELEASE_SEAL, Released, digest_file
 from rayprivacy.core.units import Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import ChargeState
+from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.release.gate import leased
 
 

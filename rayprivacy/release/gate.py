@@ -35,8 +35,8 @@ from rayprivacy.core.errors import LeaseHeldError, ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import RELEASE_SEAL, Private, Released, digest_json
 from rayprivacy.core.units import Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.release.histogram import HistogramMechanism, Margins, Shares
 from rayprivacy.release.votes import Means, VoteMechanism, Votes
 

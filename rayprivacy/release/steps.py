@@ -23,8 +23,8 @@ from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import Key
 from rayprivacy.core.private import RELEASE_SEAL, Released, digest_json
 from rayprivacy.core.units import Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState
+from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.release.gate import input_digest, leased
 from rayprivacy.release.step_mechanism import NoisySteps
 

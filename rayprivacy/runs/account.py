@@ -6,9 +6,8 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from rayprivacy.accounting.events import leaves
 from rayprivacy.core.units import Budget, Protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.opening import More
-from rayprivacy.ledger.store import Ledger
+from rayprivacy.ledger.store import Ledger, LedgerApi
 from rayprivacy.runs.meaning import meaning_of
 from rayprivacy.runs.plan import Plan
 from rayprivacy.runs.recipe import Recipe

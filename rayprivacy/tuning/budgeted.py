@@ -57,9 +57,9 @@ from rayprivacy.core.private import digest_bytes, digest_json
 from rayprivacy.core.units import Protection
 from rayprivacy.core.uris import sounds_secret
 from rayprivacy.ledger.accounts import check_protection
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import Charge, ChargeState, same_event
 from rayprivacy.ledger.service import Address
+from rayprivacy.ledger.store import LedgerApi
 from rayprivacy.runs.account import whole
 
 Owed = tuple[str, DpEvent]  # a release, and one charge of it

@@ -12,10 +12,9 @@ from ray.exceptions import GetTimeoutError
 
 from rayprivacy.core.errors import CorpusError, LedgerError
 from rayprivacy.corpus import shards
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.client import connect
 from rayprivacy.ledger.service import Address, ensure_service
-from rayprivacy.ledger.store import Ledger
+from rayprivacy.ledger.store import Ledger, LedgerApi
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.work import pieces
 

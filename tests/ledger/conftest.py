@@ -7,8 +7,8 @@ import pytest
 from backdoor import Backdoor
 from emptying import empty_database
 from postgres import postgres_server
+from usual import TERMS
 
-from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 
 
@@ -47,7 +47,7 @@ def ledger(url: str, empty_book: bytes) -> Iterator[Ledger]:
     if url.startswith("sqlite"):
         Path(url.removeprefix("sqlite:///")).write_bytes(empty_book)  # creating tables takes longer than many tests
     ledger = Ledger.open(url)
-    ledger.create_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(3.0, 1e-6))
+    ledger.create_account("chat", *TERMS)
     yield ledger
     ledger.close()
 

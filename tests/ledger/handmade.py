@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, insert
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger import book as schema
-from rayprivacy.ledger.audit.replay import replay
+from rayprivacy.ledger.audit.replay import VerifyReport, audit
 from rayprivacy.ledger.audit.rows import Rows
 
 Row = dict[str, Any]
@@ -239,6 +239,10 @@ def copy(rows: Rows) -> Rows:
     return Rows(*([dict(row) for row in table] for table in (rows.accounts, rows.entries, rows.outputs)))
 
 
+def replay(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> VerifyReport:
+    return audit(rows, key, expected_head)[0]
+
+
 def refuse(rows: Rows, match: str | None = None, **more: Any) -> None:
     with pytest.raises(LedgerError, match=match):
         replay(rows, **more)
@@ -246,3 +250,11 @@ def refuse(rows: Rows, match: str | None = None, **more: Any) -> None:
 
 def refuse_next(book: Handmade, match: str) -> None:
     refuse(book.rows, match)
+
+
+def judge(book: Handmade, honest: bool, match: str) -> None:
+    """The auditor passes an honest book, and refuses another one for this reason."""
+    if honest:
+        replay(book.rows)
+    else:
+        refuse_next(book, match)

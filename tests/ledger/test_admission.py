@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from dp_accounting import GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, LaplaceDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 from usual import TERMS, kinds, reserve, run
@@ -89,7 +89,9 @@ def test_the_cap_is_reached_and_not_passed(ledger: Ledger, composition: str) -> 
 @pytest.mark.parametrize(
     ("composition", "event"),
     [
+        *(("gdp", GaussianDpEvent(sigma)) for sigma in (math.nan, math.inf)),
         ("gdp", LaplaceDpEvent(5.0)),
+        ("gdp", ComposedDpEvent([LaplaceDpEvent(1.0)])),
         ("gdp", TRAINING),
         ("gdp", METRIC),
         ("zcdp", TRAINING),

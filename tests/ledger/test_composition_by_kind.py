@@ -7,28 +7,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from usual import ADD, USER
 
 from rayprivacy.accounting import events
 from rayprivacy.accounting.events import from_json
 from rayprivacy.core.errors import EventError, LedgerError
-from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit, Protection
+from rayprivacy.core.units import AccountKind, Budget, Protection
 from rayprivacy.ledger.audit import prices as audited
 from rayprivacy.ledger.store import Ledger
 
-USER, ADD = PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE
 HOW_WELL = {
-    "noise_multiplier",
-    "sampling_probability",
-    "standard_deviation",
-    "sensitivities",
-    "sampling_probs",
-    "epsilon",
-    "diameter",
-    "tokens",
-    "keep_cost",
-    "count",
-    "mean",
-    "shape",
+    *("noise_multiplier", "sampling_probability", "standard_deviation", "sensitivities", "sampling_probs"),
+    *("epsilon", "diameter", "tokens", "keep_cost", "count", "mean", "shape"),
 }
 PARTS = {"event", "events"}
 WHO = {"sensitive"}

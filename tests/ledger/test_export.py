@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import chain, every_kind, gaussian, gdp_cost, stored
+from handmade import chain, every_kind, gaussian, gdp_cost, replay, stored
 from sqlalchemy import create_engine, insert
 
 from rayprivacy.core.errors import ConfigError, LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger import book as schema
-from rayprivacy.ledger.audit.exported import public_key_of, sign
-from rayprivacy.ledger.audit.replay import replay
-from rayprivacy.ledger.export import export_ledger, verify_export
+from rayprivacy.ledger.export import export_ledger, public_key_of, sign, verify_export
 
 KEY, OTHER = Key.for_tests(), Key(b"k" * 32)
 FILES = ("accounts.jsonl", "entries.jsonl", "outputs.jsonl", "summary.json")

@@ -10,7 +10,7 @@ from dp_accounting import GaussianDpEvent
 from usual import opened, run
 
 from rayprivacy.core.errors import LedgerError
-from rayprivacy.ledger.rules import GdpRule
+from rayprivacy.ledger.rules import SumRule
 from rayprivacy.ledger.store import Ledger
 
 
@@ -105,7 +105,7 @@ def test_a_tail_written_anew_is_noticed_by_a_ledger_that_was_open(url: str, ledg
 
 
 def test_verify_does_its_own_sums(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GdpRule, "admits", lambda *_: True)
+    monkeypatch.setattr(SumRule, "admits", lambda *_: True)
     ledger.reserve("chat", "run", "d", GaussianDpEvent(1.0))
     with pytest.raises(LedgerError, match="exceeds the cap"):
         ledger.verify()

@@ -8,23 +8,23 @@ from timeouts import patience
 from usual import TERMS, kinds
 
 from rayprivacy.core.errors import BudgetRefusedError
-from rayprivacy.ledger.rules import GdpRule, Vector
+from rayprivacy.ledger.rules import SumRule, Vector
 from rayprivacy.ledger.store import Ledger
 
 TOO_MUCH = GaussianDpEvent(0.5)
 
 
 def test_others_write_while_a_refusal_is_explained(ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    other, figure, pool = Ledger.open(url), GdpRule.epsilon, ThreadPoolExecutor()
+    other, figure, pool = Ledger.open(url), SumRule.epsilon, ThreadPoolExecutor()
     written = []
 
-    def slow(rule: GdpRule, used: Vector) -> float:
+    def slow(rule: SumRule, used: Vector) -> float:
         # The explanation goes on until another client has written.
         charge = pool.submit(other.reserve, "chat", f"other-{len(written)}", "d", GaussianDpEvent(50.0))
         written.append(charge.result(timeout=patience(20)))
         return figure(rule, used)
 
-    monkeypatch.setattr(GdpRule, "epsilon", slow)
+    monkeypatch.setattr(SumRule, "epsilon", slow)
     with pytest.raises(BudgetRefusedError, match=r"asks for epsilon 10\.99\d* and account 'chat' has 3 of 3 left"):
         ledger.reserve("chat", "run", "d", TOO_MUCH)
     assert len(written) == 2  # what is asked, and what is left

@@ -18,13 +18,14 @@ from handmade import (
     gdp_cost,
     refuse,
     refuse_next,
+    replay,
     stored,
 )
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger import book as schema
-from rayprivacy.ledger.audit.replay import VerifyReport, replay
+from rayprivacy.ledger.audit.replay import VerifyReport
 from rayprivacy.ledger.audit.rows import Rows, read_rows
 
 KEY = Key.for_tests()

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from handmade import Handmade, gaussian, gdp_cost, laplace, refuse_next, renyi_cost, sampled, steps, times
+from handmade import (
+    Handmade,
+    gaussian,
+    gdp_cost,
+    judge,
+    laplace,
+    refuse_next,
+    renyi_cost,
+    replay,
+    sampled,
+    steps,
+    times,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
@@ -16,7 +28,6 @@ from rayprivacy.accounting.events import to_json
 from rayprivacy.accounting.published import record_sampling_event
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.ledger.audit.prices import flatten, renyi_at
-from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.rules import _guard, shares_out
 
 
@@ -37,10 +48,7 @@ def test_costs_must_be_what_the_event_costs(terms: tuple[Any, ...], event: dict[
     for factor, honest in ((1.0, True), (1 - 1e-6, False), (1 + 1e-5, False), (0.0, False)):
         book = Handmade().open("a", *terms)
         book.reserve("a", "run", event, [int(price * factor) if factor != 1 else price])
-        if honest:
-            replay(book.rows)
-        else:
-            refuse_next(book, "entry 2 .* cost")
+        judge(book, honest, "entry 2 .* cost")
 
 
 def test_the_winner_of_a_selection_has_a_cost_between_its_bounds() -> None:
@@ -50,10 +58,7 @@ def test_the_winner_of_a_selection_has_a_cost_between_its_bounds() -> None:
     for amount, honest in ((0.638, False), (0.64, True), (1.014, True), (1.016, False)):
         book = Handmade().open("a", "rdp", 50.0, parameters={"order": 8.0})
         book.reserve("a", "run", event, [steps(amount)])
-        if honest:
-            replay(book.rows)
-        else:
-            refuse_next(book, "entry 2 .* cost")
+        judge(book, honest, "entry 2 .* cost")
 
 
 @pytest.mark.parametrize(
@@ -147,10 +152,7 @@ def test_plan_lines_pay_for_what_they_cover(event: dict[str, Any], cost: list[in
         book.reserve("p", "run", event, cost)
     except ValueError:  # a cost of another length has no honest balance
         book.entry("reserve", "p", release_id="run", charge="c", events=json.dumps(event), cost=json.dumps(cost))
-    if honest:
-        replay(book.rows)
-    else:
-        refuse_next(book, "entry 3")
+    judge(book, honest, "entry 3")
 
 
 @pytest.mark.parametrize(
@@ -236,10 +238,7 @@ def test_a_mixture_is_paid_by_its_own_line() -> None:
         book = Handmade().open("p", "pld", size=0)
         book.plan("p", [(mixture, 100), (gaussian(20.0), 10)], float(accountant.get_epsilon(1e-6)))
         book.reserve("p", "run", times(7, mixture), cost)
-        if honest:
-            replay(book.rows)
-        else:
-            refuse_next(book, "entry 3 .* cost")
+        judge(book, honest, "entry 3 .* cost")
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,12 @@
 import contextlib
 from typing import Any
 
-from handmade import (
-    Handmade,
-    chain,
-    copy,
-    every_kind,
-    gaussian,
-    laplace,
-    refuse,
-    sampled,
-    times,
-)
+from handmade import Handmade, chain, copy, every_kind, gaussian, laplace, refuse, replay, sampled, times
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.audit.replay import replay
 from rayprivacy.ledger.audit.rows import Rows
 
 KEY = Key.for_tests()

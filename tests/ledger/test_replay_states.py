@@ -1,9 +1,7 @@
 """States, leases, rungs and exposures in a book with consistent hashes."""
 
 import pytest
-from handmade import Handmade, gaussian, gdp_cost, refuse_next
-
-from rayprivacy.ledger.audit.replay import replay
+from handmade import Handmade, gaussian, gdp_cost, refuse_next, replay
 
 
 def started() -> tuple[Handmade, str]:

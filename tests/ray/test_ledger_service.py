@@ -35,11 +35,10 @@ from rayprivacy.core.keys import create_key
 from rayprivacy.core.private import Private
 from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger import service
-from rayprivacy.ledger.api import LedgerApi
 from rayprivacy.ledger.charges import ChargeState, this_process
 from rayprivacy.ledger.client import LedgerClient, ServiceLostError, close_service, connect
 from rayprivacy.ledger.service import Address, LedgerService, ensure_service, find_service
-from rayprivacy.ledger.store import Ledger
+from rayprivacy.ledger.store import Ledger, LedgerApi
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker can import a test
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]

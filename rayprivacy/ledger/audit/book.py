@@ -1,14 +1,12 @@
-"""One account while the book is replayed: its sums by state, compared with the balance that each entry claims.
+"""What a book claims after each entry, kept anew while it is replayed: sums, states of charges, exposures.
 
-Charges while the book is replayed: each moves as a charge can, under one identity, with a fencing token.
+A charge moves as a charge can, under one identity, with a fencing token:
 
     reserve -> start -> (renew | takeover)* -> commit         reserve -> cancel
 
 At most one live charge pays for one (account, release, input, rung), and a later rung needs the one before it alive. A
 started charge is held under a token; a takeover raises it by one, and only the newest token may commit, so that of two
 processes that both drew, one output is refused.
-
-What one account of a corpus tells the others: a run that does not protect what they protect is recorded there.
 
 A selective or metric-local charge gives no central guarantee, and a charge of an account that means another thing
 (other columns behind its unit, other words, another policy) gives none for this one. So every account of the same
@@ -32,29 +30,30 @@ from rayprivacy.ledger.audit import rows
 from rayprivacy.ledger.audit.prices import read_leaves
 from rayprivacy.ledger.audit.rows import Row
 from rayprivacy.ledger.audit.rules import PlanRule, Rule, SumRule, Vector, read_plan
-from rayprivacy.ledger.audit.terms import CENTRAL, METRIC, Terms, read_meaning
+from rayprivacy.ledger.audit.terms import CENTRAL, METRIC, Terms
 
 COUNTED = ("reserved", "started", "committed")
+_NEXT = {
+    ("reserved", "start"): "started",
+    ("reserved", "cancel"): "cancelled",
+    ("started", "renew"): "started",
+    ("started", "takeover"): "started",
+    ("started", "commit"): "committed",
+}
+_NON_PRIVATE = {"kind": "non-private"}
+
+Identity = tuple[str, str, str, int]  # account, release, input and rung
+_Rung = tuple[str, str, str, int]  # corpus, release, input and rung
 
 
 class AccountBook:
-    """The sums of one account, moved by its charges.
-
-    Attributes:
-        terms: what the account promised.
-        rule: how its costs are checked and limited.
-        sums: by state, exact integers.
-    """
+    """One account: what it promised, and the `sums` of its charges by state, as exact integers."""
 
     def __init__(self, terms: Terms, where: str) -> None:
         self.terms = terms
         self.rule: Rule = PlanRule() if terms.composition == "pld" else SumRule(terms, where)
         self.sums = {state: [0] * self.rule.size for state in COUNTED}
         self._has_charges = False
-
-    def say(self, row: Row, where: str) -> None:
-        """Take what the account says, from now on, of who or what it protects."""
-        self.terms = read_meaning(self.terms, row, where)
 
     @property
     def live(self) -> Vector:
@@ -65,7 +64,7 @@ class AccountBook:
         """Take the plan of a pld account: once, before anything is charged."""
         if self.terms.composition != "pld" or self.rule.size or self._has_charges:
             rows.fail(where, "registers a plan that the account cannot take")
-        self.rule = read_plan(row["detail"], self.terms, where)
+        self.rule = read_plan(row, self.terms, where)
         self.sums = {state: [0] * self.rule.size for state in COUNTED}
 
     def reserve(self, row: Row, where: str) -> Vector:
@@ -87,7 +86,7 @@ class AccountBook:
 
     def check_balance(self, row: Row, where: str) -> None:
         """Compare the entry's balance with the sums."""
-        claimed = rows.mapping(rows.parse(row["balance"], where, "balance"), set(COUNTED), where, "balance")
+        claimed = rows.read_mapping(row, "balance", set(COUNTED), where)
         if any(rows.amounts(claimed[state], where, "balance") != self.sums[state] for state in COUNTED):
             rows.fail(where, "claims a balance that is not the sum of its charges")
 
@@ -99,28 +98,9 @@ class AccountBook:
                 rows.fail(where, f"protects other words than account {self.terms.name!r}")
 
 
-_NEXT = {
-    ("reserved", "start"): "started",
-    ("reserved", "cancel"): "cancelled",
-    ("started", "renew"): "started",
-    ("started", "takeover"): "started",
-    ("started", "commit"): "committed",
-}
-
-Identity = tuple[str, str, str, int]
-
-
 @dataclass
 class Charge:
-    """What is known of a charge so far.
-
-    Attributes:
-        identity: account, release, input and rung.
-        cost: what it takes from the account.
-        state: reserved, started, committed or cancelled.
-        token, holder: who may commit.
-        output: digest of what was committed.
-    """
+    """What is known of a charge so far: who may commit it (`token`, `holder`), and the digest of its `output`."""
 
     identity: Identity
     cost: Vector
@@ -173,7 +153,7 @@ def _identity(row: Row) -> Identity:
 
 
 def _lease(charge: Charge, row: Row, where: str) -> None:
-    lease = rows.mapping(rows.parse(row["detail"], where, "detail"), {"token", "holder", "until"}, where, "detail")
+    lease = rows.read_mapping(row, "detail", {"token", "holder", "until"}, where)
     token = rows.whole(lease["token"], 0, rows.MAX_COUNT, where, "detail")
     holder, until = (rows.text(lease[key], where, "detail") for key in ("holder", "until"))
     try:
@@ -187,15 +167,10 @@ def _lease(charge: Charge, row: Row, where: str) -> None:
 
 
 def _commit(charge: Charge, row: Row, where: str) -> None:
-    keys = {"output_digest", "token"}
-    detail = rows.mapping(rows.parse(row["detail"], where, "detail"), keys, where, "detail")
+    detail = rows.read_mapping(row, "detail", {"output_digest", "token"}, where)
     if rows.whole(detail["token"], 0, rows.MAX_COUNT, where, "detail") != charge.token:
         rows.fail(where, "commits with a token that was taken over")
     charge.output = rows.digest(detail["output_digest"], where, "detail")
-
-
-_NON_PRIVATE = {"kind": "non-private"}
-_Rung = tuple[str, str, str, int]
 
 
 class _Exposure(NamedTuple):
@@ -215,13 +190,10 @@ class _Charge(NamedTuple):
 
 
 class Exposures:
-    """Which exposures are due, and which will be when another account is opened or says what it means.
-
-    `books` holds every account by name; the walk adds to them.
-    """
+    """Which exposures are due, and which will be when another account is opened or says what it means."""
 
     def __init__(self, books: Mapping[str, AccountBook]) -> None:
-        self._books = books
+        self._books = books  # every account by name; the walk adds to them
         self._groups: dict[str, list[str]] = {}  # names of accounts by corpus
         self._due: Counter[_Exposure] = Counter()
         self._may: Counter[_Exposure] = Counter()
@@ -263,7 +235,7 @@ class Exposures:
 
     def recorded(self, row: Row, where: str) -> None:
         """An exposure entry: it must be due."""
-        detail = rows.mapping(rows.parse(row["detail"], where, "detail"), {"account", "kind"}, where, "detail")
+        detail = rows.read_mapping(row, "detail", {"account", "kind"}, where)
         account, kind = (rows.text(detail[key], where, "detail") for key in ("account", "kind"))
         exposure = _Exposure(row["account"], row["release_id"], row["input_digest"], account, kind)
         waiting = self._due if self._due[exposure] else self._may
@@ -297,7 +269,8 @@ class Exposures:
 def _exposes(charged: Terms, exposed: Terms) -> bool:
     if charged.kind != exposed.kind:
         return exposed.kind == CENTRAL
-    return charged.policy != exposed.policy or _differ(charged.meaning, exposed.meaning)
+    policies = charged.parameters.get("policy"), exposed.parameters.get("policy")
+    return policies[0] != policies[1] or _differ(charged.meaning, exposed.meaning)
 
 
 def _differ(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

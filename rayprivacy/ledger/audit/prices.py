@@ -1,4 +1,8 @@
-"""What a leaf costs under each composition rule, computed anew: an interval that an honest cost lies in.
+"""Events as the auditor reads them, and what each costs under each composition rule: an interval of honest costs.
+
+A tree of JSON is flattened to basic mechanisms, *leaves*, each with its number of runs. Two leaves are equal when their
+canonical JSON is; numbers are floats there, so that 2 and 2.0 are one mechanism. What is not listed below is refused:
+unknown kinds, missing or extra keys, NaN, infinities, values out of range, and nesting deeper than eight.
 
 Where a closed form is exact the interval is a point. Two allowances widen it upwards, never downwards: a store may
 round up the cost of a sampled mechanism (a logarithm of a number near 1, so each library answer carries an absolute
@@ -10,16 +14,8 @@ sampled Gaussian at a whole order a the auditor sums the binomial series in the 
 whose terms are all positive, so nothing cancels however small q is. At other orders it asks dp_accounting, whose
 series drops the signs of its terms: never below the truth, and a few per cent above it at low orders.
 
-Events as the auditor reads them: a tree of JSON is flattened to basic mechanisms, each with its number of runs.
-
-A basic mechanism is a *leaf*. Two leaves are equal when their canonical JSON is; numbers are floats there, so that 2
-and 2.0 are one mechanism. What is not listed below is refused: unknown kinds, missing or extra keys, NaN, infinities,
-values out of range, and nesting deeper than eight.
-
-The Renyi cost of the winner of a secret number of trials (Papernot & Steinke 2022), for the auditor.
-
-At order a, with r the cost of one trial, m the mean number of trials, and for the truncated negative binomial of shape
-eta its stopping chance gamma (Theorems 2 and 6):
+The winner of a secret number of trials (Papernot & Steinke 2022, Theorems 2 and 6) costs at order a, with r the cost of
+one trial, m the mean number of trials, and for the truncated negative binomial of shape eta its stopping chance gamma:
 
     negative binomial:  r(a) + log(m)/(a-1) + (1 + eta) * min over b of [ (1 - 1/b) r(b) - log(gamma)/b ]
     Poisson:            r(a) + log(m)/(a-1) + m * delta(log(1 + 1/(a-1)))
@@ -31,7 +27,7 @@ the order rises; the greatest uses b = a alone. A store that takes any orders in
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -50,6 +46,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp
 
 from rayprivacy.ledger.audit import rows
+from rayprivacy.ledger.audit.rows import Row
 
 MAX_DEPTH = 8
 MAX_PARTS = 1000
@@ -66,23 +63,38 @@ _KEYS = {
     "non-private": set(),
 }
 
+_RANGES = {
+    "noise_multiplier": (1e-100, 1e100),
+    "standard_deviation": (1e-100, 1e100),
+    "sampling_probability": (0.0, 1.0),
+    "mean": (1.0, 1e9),
+    "epsilon": (0.0, 1e9),
+    "diameter": (0.0, 1e9),
+    "keep_cost": (0.0, 1e9),
+}
+GRID = (
+    *(1.02, 1.05),
+    *(1 + tenth / 10.0 for tenth in range(1, 100)),
+    *map(float, range(11, 65)),
+    *(72.0, 80.0, 96.0, 128.0, 160.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0, 2048.0, 4096.0),
+)
+_TOLERANCE = 1e-6
+
+Curve = Callable[[float], tuple[float, float] | None]
+Price = tuple[float, float]  # no less than the first, no more than the second
+Pricing = Callable[["Leaf"], Price | None]  # None: the rule does not take such a mechanism
+
+_SAMPLED_SLACK = 2e-11  # what a store may add to one sampled cost, divided by order - 1; more at orders above 4096
 Leaves = tuple[tuple["Leaf", int], ...]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One basic mechanism.
-
-    Attributes:
-        text: its canonical JSON, by which leaves are compared.
-        kind: as in the JSON.
-        facts: its numbers by name.
-        inside: the mechanisms of one trial, for repeat-and-select.
-    """
+    """One basic mechanism; leaves are compared by their canonical JSON. `inside` is one trial, of repeat-and-select."""
 
     text: str
     kind: str = field(compare=False)
-    facts: dict[str, Any] = field(compare=False)
+    facts: Row = field(compare=False)
     inside: Leaves = field(compare=False, default=())
 
     @property
@@ -150,14 +162,9 @@ def _walk(event: Any, times: int, depth: int, where: str) -> Iterator[tuple[Leaf
         yield _leaf(event, kind, depth, where), times
 
 
-def _leaf(event: dict[str, Any], kind: str, depth: int, where: str) -> Leaf:
-    inside: Leaves = ()
-    facts: dict[str, Any] = {}
-    for key in sorted(_KEYS[kind]):
-        if key == "event":
-            inside = merged(_walk(event["event"], 1, depth + 1, where))
-        else:
-            facts[key] = _fact(event[key], key, where)
+def _leaf(event: Row, kind: str, depth: int, where: str) -> Leaf:
+    inside = merged(_walk(event["event"], 1, depth + 1, where)) if "event" in _KEYS[kind] else ()
+    facts = {key: _fact(event[key], key, where) for key in sorted(_KEYS[kind] - {"event"})}
     if kind == "mixture-of-gaussians":
         _check_mixture(facts["sensitivities"], facts["sampling_probs"], where)
     trial = [[leaf.text, times] for leaf, times in inside]
@@ -179,32 +186,10 @@ def _fact(value: Any, key: str, where: str) -> Any:
     return rows.number(value, above, most, where, "events")
 
 
-_RANGES = {
-    "noise_multiplier": (1e-100, 1e100),
-    "standard_deviation": (1e-100, 1e100),
-    "sampling_probability": (0.0, 1.0),
-    "mean": (1.0, 1e9),
-    "epsilon": (0.0, 1e9),
-    "diameter": (0.0, 1e9),
-    "keep_cost": (0.0, 1e9),
-}
-
-
 def _check_mixture(sizes: list[float], probabilities: list[float], where: str) -> None:
     matched = len(sizes) == len(probabilities) <= MAX_PARTS and abs(math.fsum(probabilities) - 1) <= 1e-9
     if not matched or not any(size > 0 and p > 0 for size, p in zip(sizes, probabilities, strict=True)):
         rows.fail(where, "holds a mixture that is none")
-
-
-GRID = (
-    *(1.02, 1.05),
-    *(1 + tenth / 10.0 for tenth in range(1, 100)),
-    *map(float, range(11, 65)),
-    *(72.0, 80.0, 96.0, 128.0, 160.0, 192.0, 256.0, 384.0, 512.0, 768.0, 1024.0, 2048.0, 4096.0),
-)
-_TOLERANCE = 1e-6
-
-Curve = Callable[[float], tuple[float, float] | None]
 
 
 def winner(trial: Curve, order: float, mean: float, shape: float | str) -> tuple[float, float] | None:
@@ -242,12 +227,6 @@ def _log_stopping_chance(mean: float, shape: float) -> float:
     return -float(brentq(excess, 1e-12, 60.0, xtol=1e-14))
 
 
-Price = tuple[float, float]  # no less than the first, no more than the second
-Pricing = Callable[[Leaf], Price | None]  # None: the rule does not take such a mechanism
-
-_SAMPLED_SLACK = 2e-11  # what a store may add to one sampled cost, divided by order - 1; more at orders above 4096
-
-
 def price(leaves: Leaves, pricing: Pricing) -> Price | None:
     """The cost of an event: of its leaves, each times its runs; None when one of them has no price."""
     lows, highs = [], []
@@ -263,16 +242,12 @@ def price(leaves: Leaves, pricing: Pricing) -> Price | None:
 
 def mu_squared(leaf: Leaf) -> Price | None:
     """1 / sigma^2, for Gaussian noise only."""
-    if leaf.kind != "gaussian":
-        return None
-    return (leaf.sigma**-2.0,) * 2
+    return (leaf.sigma**-2.0,) * 2 if leaf.kind == "gaussian" else None
 
 
 def rho(leaf: Leaf) -> Price | None:
     """The zCDP rho of Gaussian noise, and of Laplace noise by way of pure epsilon = 1/b."""
-    if leaf.kind not in ("gaussian", "laplace"):
-        return None
-    return (leaf.sigma**-2.0 / 2,) * 2
+    return (leaf.sigma**-2.0 / 2,) * 2 if leaf.kind in ("gaussian", "laplace") else None
 
 
 def metric(leaf: Leaf) -> Price | None:
@@ -281,11 +256,6 @@ def metric(leaf: Leaf) -> Price | None:
         return None
     token = leaf.facts["epsilon"] * leaf.facts["diameter"] + leaf.facts.get("keep_cost", 0.0)
     return (leaf.facts["tokens"] * token,) * 2
-
-
-def renyi(order: float) -> Pricing:
-    """The Renyi cost at one order."""
-    return lambda leaf: renyi_at(leaf, order)
 
 
 @lru_cache(maxsize=65536)
@@ -299,7 +269,9 @@ def renyi_at(leaf: Leaf, order: float) -> Price | None:
     if leaf.kind == "laplace":
         return (_by_library(leaf, order),) * 2
     if leaf.kind == "repeat-and-select":
-        return winner(lambda at: price(leaf.inside, renyi(at)), order, leaf.facts["mean"], leaf.facts["shape"])
+        return winner(
+            lambda at: price(leaf.inside, partial(renyi_at, order=at)), order, leaf.facts["mean"], leaf.facts["shape"]
+        )
     return None
 
 

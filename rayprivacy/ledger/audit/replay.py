@@ -9,21 +9,15 @@ its row, and every charge its exposures.
 from dataclasses import dataclass
 
 from rayprivacy.core.keys import Key
-from rayprivacy.ledger.audit import rows as strict
 from rayprivacy.ledger.audit.book import AccountBook, Charges, Exposures
-from rayprivacy.ledger.audit.rows import Row, Rows, check_links, check_types
-from rayprivacy.ledger.audit.terms import check_row, read_terms
+from rayprivacy.ledger.audit.rows import Row, Rows, check_links, check_types, fail
+from rayprivacy.ledger.audit.terms import check_row, read_meaning, read_terms
 
 _NO_CHARGE = ("release_id", "input_digest", "charge", "events", "cost")
-_BLANK = {
-    "create": _NO_CHARGE,
-    "meaning": _NO_CHARGE,
-    "plan": _NO_CHARGE,
+_BLANK: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("create", "meaning", "plan"), _NO_CHARGE),
     "reserve": ("detail",),
-    "start": ("events", "cost"),
-    "renew": ("events", "cost"),
-    "takeover": ("events", "cost"),
-    "commit": ("events", "cost"),
+    **dict.fromkeys(("start", "renew", "takeover", "commit"), ("events", "cost")),
     "cancel": ("events", "cost", "detail"),
     "exposure": ("charge", "cost"),
 }
@@ -51,24 +45,13 @@ class VerifyReport:
     signature: str = "none"
 
 
-@dataclass(frozen=True)
-class Audit:
-    """A replayed book: the report, and where every account ended."""
+def audit(
+    rows: Rows, key: Key | None = None, expected_head: str | None = None
+) -> tuple[VerifyReport, dict[str, AccountBook]]:
+    """Replay a whole book; LedgerError names the first row that does not fit. Returns where every account ended, too.
 
-    report: VerifyReport
-    books: dict[str, AccountBook]
-
-
-def replay(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> VerifyReport:
-    """Replay a whole book, which must contain the head seen earlier; LedgerError names the first row that does not fit.
-
-    Without the key, the macs are not checked.
+    It must contain the expected head, one that was seen earlier. Without the key, the macs are not checked.
     """
-    return audit(rows, key, expected_head).report
-
-
-def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) -> Audit:
-    """As `replay`, keeping the final sums."""
     check_types(rows)
     head, macs = check_links(rows.entries, key, expected_head)
     walk = _Walk()
@@ -78,7 +61,7 @@ def audit(rows: Rows, key: Key | None = None, expected_head: str | None = None) 
     _check_accounts(walk, rows.accounts)
     _check_outputs(walk, rows.outputs)
     counts = len(walk.books), len(rows.entries), len(walk.charges.by_id), len(rows.outputs)
-    return Audit(VerifyReport(*counts, head, macs), walk.books)
+    return VerifyReport(*counts, head, macs), walk.books
 
 
 class _Walk:
@@ -99,12 +82,11 @@ class _Walk:
             self._create(row, where)
         book = self.books.get(row["account"])
         if book is None:
-            strict.fail(where, "names an account that was not created")
+            fail(where, "names an account that was not created")
         if kind == "plan":
             book.register_plan(row, where)
         elif kind == "meaning":
-            before = book.terms
-            book.say(row, where)
+            before, book.terms = book.terms, read_meaning(book.terms, row, where)
             self.exposures.opened(book.terms, before)
         elif kind == "exposure":
             self.exposures.recorded(row, where)
@@ -117,7 +99,7 @@ class _Walk:
 
     def _create(self, row: Row, where: str) -> None:
         if row["account"] in self.books:
-            strict.fail(where, "creates an account twice")
+            fail(where, "creates an account twice")
         terms = read_terms(row, where)
         self.books[terms.name] = AccountBook(terms, where)
         self.exposures.opened(terms)
@@ -133,9 +115,9 @@ class _Walk:
 
 def _check_shape(row: Row, kind: str, where: str) -> None:
     if kind not in _BLANK:
-        strict.fail(where, "is of an unknown kind")
+        fail(where, "is of an unknown kind")
     if any(row[column] for column in _BLANK[kind]) or (kind in _WITHOUT_RUNG and row["rung"]):
-        strict.fail(where, f"fills a column that a {kind} entry leaves empty")
+        fail(where, f"fills a column that a {kind} entry leaves empty")
 
 
 def _check_accounts(walk: _Walk, rows: list[Row]) -> None:
@@ -143,7 +125,7 @@ def _check_accounts(walk: _Walk, rows: list[Row]) -> None:
     for row in rows:
         check_row(waiting.pop(row["name"], None), row)
     for name in sorted(waiting):
-        strict.fail(f"the row of account {name!r}", "differs from its create entry")
+        fail(f"the row of account {name!r}", "differs from its create entry")
 
 
 def _check_outputs(walk: _Walk, rows: list[Row]) -> None:
@@ -152,8 +134,8 @@ def _check_outputs(walk: _Walk, rows: list[Row]) -> None:
         where = f"the output of release {row['release_id']!r}"
         charge = waiting.pop(row["charge"], None)
         if charge is None or row["digest"] != charge.output or row["size"] < 0:
-            strict.fail(where, "is not what was committed")
+            fail(where, "is not what was committed")
         if (row["release_id"], row["input_digest"]) != charge.identity[1:3]:
-            strict.fail(where, "names another release than its charge")
+            fail(where, "names another release than its charge")
     for charge in waiting.values():
-        strict.fail(f"the output of release {charge.identity[1]!r}", "is missing")
+        fail(f"the output of release {charge.identity[1]!r}", "is missing")

@@ -1,16 +1,14 @@
-"""The rows of a book as plain dictionaries, so that a database and an export are read by the same auditor.
+"""The rows of a book, from a database or an export, read as what may have been forged.
 
-An output appears by its digest and size alone: its bytes are hashed when they are read from the database, and an export
-never holds them. The type of every cell is checked, because SQLite keeps whatever type was written into a column.
-
-Reading what may have been forged: strict JSON, exact keys, exact types, and one way to refuse.
+Rows are plain dictionaries, so that one auditor reads both. An output appears by its digest and size alone: its bytes
+are hashed when they are read from the database, and an export never holds them. The type of every cell is checked,
+because SQLite keeps whatever type was written into a column.
 
 Python's JSON reader takes NaN, infinities, duplicate keys and integers of any length, and `True == 1 == 1.0`; each is a
 way to make two readers see two different books. Everything here either returns a value of the stated type and range or
 raises LedgerError with the place it was found at; no other exception leaves.
 
-The hash chain and the macs: that nothing was changed, removed, moved or, with the key, written anew.
-
+The hash chain and the macs say that nothing was changed, removed, moved or, with the key, written anew.
 hash = SHA-256 of the canonical JSON of every column but `hash` and `mac`; `rung`, `cost` and `balance` are left out
 when they are 0 or empty. mac = PRF(key, "ledger-entry", hash): without the key, a rewritten chain can have new hashes
 and no new macs. A book may begin without macs and be keyed later, never the other way round. A book that was written
@@ -31,6 +29,8 @@ from rayprivacy.core.errors import LedgerError
 from rayprivacy.core.keys import Key
 from rayprivacy.ledger.book import accounts, entries, outputs
 
+Row = dict[str, Any]  # of a table, or a JSON object
+_Types = dict[str, type | tuple[type, ...]]
 MAX_COUNT = 2**53
 MAX_AMOUNT = 2**1000  # beyond any real cost, and still convertible to a float
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -55,9 +55,12 @@ def parse(text: str, where: str, column: str) -> Any:
         fail(where, f"holds no valid JSON in {column}")
 
 
-def mapping(
-    value: Any, keys: set[str], where: str, column: str, optional: frozenset[str] = frozenset()
-) -> dict[str, Any]:
+def read_mapping(row: Row, column: str, keys: set[str], where: str, optional: frozenset[str] = frozenset()) -> Row:
+    """The JSON object in a column, with exactly these keys, as `mapping` requires."""
+    return mapping(parse(row[column], where, column), keys, where, column, optional)
+
+
+def mapping(value: Any, keys: set[str], where: str, column: str, optional: frozenset[str] = frozenset()) -> Row:
     """A JSON object with exactly these keys, the optional ones present or not."""
     if not isinstance(value, dict) or not keys <= value.keys() <= keys | optional:
         fail(where, f"holds another JSON object in {column} than its kind has")
@@ -109,7 +112,7 @@ def amounts(value: Any, where: str, column: str) -> list[int]:
     return [whole(part, 0, MAX_AMOUNT, where, column) for part in items(value, where, column)]
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> Row:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate key")
@@ -123,35 +126,26 @@ def _constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant)
 
 
-Row = dict[str, Any]
-
-
 @dataclass(frozen=True)
 class Rows:
-    """A whole book.
-
-    Attributes:
-        accounts: the columns of the table of that name, one dictionary a row.
-        entries: likewise, in the order of `seq`.
-        outputs: charge, release_id, input_digest, digest, and size in bytes instead of the bytes.
-    """
+    """A whole book; entries are in the order of `seq`, and an output holds its `size` in bytes instead of the bytes."""
 
     accounts: list[Row]
     entries: list[Row]
     outputs: list[Row]
 
 
-def _types(table: Table) -> dict[str, type | tuple[type, ...]]:
-    kinds: dict[str, type | tuple[type, ...]] = {}
+def _types(table: Table) -> _Types:
+    kinds: _Types = {}
     for column in table.columns:
         integer, real = isinstance(column.type, Integer), isinstance(column.type, Float)
         kinds[column.name] = int if integer else (float, int) if real else str
     return kinds
 
 
-ACCOUNT_COLUMNS = _types(accounts)
-ENTRY_COLUMNS = _types(entries)
-OUTPUT_COLUMNS = {name: kind for name, kind in _types(outputs).items() if name != "blob"} | {"size": int}
+_ACCOUNT_COLUMNS = _types(accounts)
+_ENTRY_COLUMNS = _types(entries)
+_OUTPUT_COLUMNS = {name: kind for name, kind in _types(outputs).items() if name != "blob"} | {"size": int}
 
 
 def read_rows(connection: Connection) -> Rows:
@@ -169,11 +163,11 @@ def read_rows(connection: Connection) -> Rows:
 def check_types(rows: Rows) -> None:
     """Check the columns of every row and the type of every cell."""
     for row in rows.accounts:
-        _check(row, ACCOUNT_COLUMNS, "a row of the accounts")
+        _check(row, _ACCOUNT_COLUMNS, "a row of the accounts")
     for number, row in enumerate(rows.entries, start=1):
-        _check(row, ENTRY_COLUMNS, f"entry {number}")
+        _check(row, _ENTRY_COLUMNS, f"entry {number}")
     for row in rows.outputs:
-        _check(row, OUTPUT_COLUMNS, "a row of the outputs")
+        _check(row, _OUTPUT_COLUMNS, "a row of the outputs")
 
 
 def _outputs(connection: Connection) -> Iterator[Row]:
@@ -185,7 +179,7 @@ def _outputs(connection: Connection) -> Iterator[Row]:
         yield row | {"size": len(blob)}
 
 
-def _check(row: Row, columns: dict[str, type | tuple[type, ...]], where: str) -> None:
+def _check(row: Row, columns: _Types, where: str) -> None:
     if not isinstance(row, dict) or row.keys() != columns.keys():
         fail(where, "has other columns than its table")
     for name, kind in columns.items():
@@ -195,7 +189,6 @@ def _check(row: Row, columns: dict[str, type | tuple[type, ...]], where: str) ->
 
 GENESIS = "0" * 64
 MAX_RUNG = 2**31 - 1
-_UNHASHED = {"hash", "mac"}
 _LEFT_OUT = {"rung": 0, "cost": "", "balance": ""}
 
 
@@ -218,18 +211,12 @@ def check_links(entries: list[Row], key: Key | None, expected_head: str | None) 
             f"the ledger lacks the entry {expected_head[:12]} seen earlier: an older copy was put back or its tail was"
             " cut, so restore the newest one."
         )
-    return head, _said(keyed, key is not None)
-
-
-def _said(keyed: int, checked: bool) -> str:
-    if not keyed:
-        return "none"
-    since = "" if keyed == 1 else f" from entry {keyed} on"
-    return ("checked" if checked else "unchecked") + since
+    since = f" from entry {keyed} on" if keyed > 1 else ""
+    return head, ("unchecked" if key is None else "checked") + since if keyed else "none"
 
 
 def _hash(row: Row) -> str:
-    content = {k: v for k, v in row.items() if k not in _UNHASHED and not (k in _LEFT_OUT and v == _LEFT_OUT[k])}
+    content = {k: v for k, v in row.items() if k not in ("hash", "mac") and not (k in _LEFT_OUT and v == _LEFT_OUT[k])}
     return hashlib.sha256(canonical(content).encode()).hexdigest()
 
 

@@ -8,14 +8,13 @@ Every cost is an integer in units of 2^-80, so that sums are exact. What the lim
     metric    sum of epsilons   <= epsilon
 
 The zCDP line is the conversion of Canonne, Kamath & Steinke solved for rho: a cap holds when it holds at one order, and
-at a given order it is linear in rho. `plan` holds the rule of composition pld, which counts instead.
+at a given order it is linear in rho.
 
-Pre-registered plans, composition pld: counts instead of sums, because the tight figure holds for the plan alone.
-
-A `plan` entry lists mechanisms (*lines*) with how often each may run. Its epsilon, by privacy loss distributions, must
-be within the account's cap; from then on a charge is a count for each line, and is honest when its leaves can be
-shared out among exactly those counts so that each is paid by a line that covers it. A line covers a leaf that samples
-no more often and adds no less noise; kinds without such an order cover only themselves.
+Composition pld counts instead of adding, because the tight figure holds for the registered plan alone. A `plan` entry
+lists mechanisms (*lines*) with how often each may run. Its epsilon, by privacy loss distributions, must be within the
+account's cap; from then on a charge is a count for each line, and is honest when its leaves can be shared out among
+exactly those counts so that each is paid by a line that covers it. A line covers a leaf that samples no more often and
+adds no less noise; kinds without such an order cover only themselves.
 
 Whether the leaves can be shared out is decided exactly by one sweep: from the most often sampled leaf to the least,
 take the noisiest line that still covers it. Lines that sample enough for this leaf do so for every later one, so only
@@ -26,8 +25,7 @@ import bisect
 import math
 from collections.abc import Iterable
 from fractions import Fraction
-from functools import lru_cache
-from typing import Protocol
+from functools import lru_cache, partial
 
 import numpy as np
 from dp_accounting import NeighboringRelation, UnsupportedEventError, get_epsilon_gaussian, get_sigma_gaussian
@@ -37,33 +35,22 @@ from scipy.special import logsumexp
 
 from rayprivacy.ledger.audit import prices, rows
 from rayprivacy.ledger.audit.prices import Leaf, Leaves, compose, flatten, merged, read_leaves
+from rayprivacy.ledger.audit.rows import Row
 from rayprivacy.ledger.audit.terms import Terms
 
 UNIT = 2**80
 SLACK = {"gdp": 1e-6, "zcdp": 1e-4, "rdp": 1e-6, "metric": 1e-9}
 _ALPHAS = 1 + np.logspace(-9, 12, 40001)
+MOST_LINES = 1000
+MOST_LOSS = 1000.0  # a loss distribution that reaches further takes hours
+LEAST_NOISE = 0.04
+_SLACK, _STATED = 1e-4, 1e-3  # relative; two grids of this fineness differ by less
+_STEPS = (1e-5, 1e-4)  # of a grid, the finest and the coarsest
+_MOST_POINTS = 1e7
+_GUARD_ORDERS = (1.05, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
+_FAMILIES = {"gaussian": "gaussian", "poisson-sampled-gaussian": "gaussian", "laplace": "laplace"}
 
 Vector = tuple[int, ...]
-
-
-class Rule(Protocol):
-    """What the replay asks of a composition rule; `size` is the length of its vectors."""
-
-    @property
-    def size(self) -> int:
-        """Length of a cost vector."""
-
-    def check_cost(self, events: str, cost: Vector, where: str) -> None:
-        """Refuse a recorded cost that is not what the event costs."""
-
-    def pays(self, events: str, cost: Vector, where: str) -> bool | None:
-        """Whether a charge of this cost pays for an event as well; None where that hangs on rounding."""
-
-    def fits(self, live: Vector) -> bool:
-        """Whether the cap holds with these live sums."""
-
-    def left(self, live: Vector) -> list[float]:
-        """What remains of each limit, in its own units."""
 
 
 class SumRule:
@@ -81,7 +68,10 @@ class SumRule:
     def check_cost(self, events: str, cost: Vector, where: str) -> None:
         """Refuse a cost below the price or clearly above it."""
         if events not in self._known:
-            self._known[events] = self._bounds(events, where)
+            found = self._price(events, where)
+            if found is None:
+                rows.fail(where, f"holds an event that composition '{self._composition}' does not take")
+            self._known[events] = found
         low, high = self._known[events]
         if len(cost) != 1 or not low <= cost[0] <= high:
             rows.fail(where, "records a cost that is not what its event costs")
@@ -101,12 +91,6 @@ class SumRule:
         """Limit less sum, not below 0."""
         return [max(0, self._limit - live[0]) / UNIT]
 
-    def _bounds(self, events: str, where: str) -> tuple[int, int]:
-        found = self._price(events, where)
-        if found is None:
-            rows.fail(where, f"holds an event that composition '{self._composition}' does not take")
-        return found
-
     def _price(self, events: str, where: str) -> tuple[int, int] | None:
         """The least and the most that an event may cost; None where the rule does not take it."""
         found = prices.price(read_leaves(events, where), self._pricing)
@@ -118,7 +102,7 @@ class SumRule:
 
 def _pricing(terms: Terms) -> prices.Pricing:
     if terms.composition == "rdp":
-        return prices.renyi(terms.order)
+        return partial(prices.renyi_at, order=float(terms.parameters["order"]))
     return {"gdp": prices.mu_squared, "zcdp": prices.rho, "metric": prices.metric}[terms.composition]
 
 
@@ -137,19 +121,9 @@ def _real_limit(terms: Terms, epsilon: float) -> float:
         gains = (np.log(terms.delta) + np.log(_ALPHAS)) / (_ALPHAS - 1) - np.log1p(-1 / _ALPHAS)
         return float(np.max((epsilon + gains) / _ALPHAS))
     if terms.composition == "rdp":
-        order, log_delta = terms.order, math.log(terms.delta)
+        order, log_delta = float(terms.parameters["order"]), math.log(terms.delta)
         return epsilon - math.log((order - 1) / order) + (log_delta + math.log(order)) / (order - 1)
     return epsilon
-
-
-MOST_LINES = 1000
-MOST_LOSS = 1000.0  # a loss distribution that reaches further takes hours
-LEAST_NOISE = 0.04
-_SLACK, _STATED = 1e-4, 1e-3  # relative; two grids of this fineness differ by less
-_STEPS = (1e-5, 1e-4)  # of a grid, the finest and the coarsest
-_MOST_POINTS = 1e7
-_GUARD_ORDERS = (1.05, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
-_FAMILIES = {"gaussian": "gaussian", "poisson-sampled-gaussian": "gaussian", "laplace": "laplace"}
 
 
 class PlanRule:
@@ -157,12 +131,8 @@ class PlanRule:
 
     def __init__(self, lines: Leaves = ()) -> None:
         self._lines = lines
+        self.size = len(lines)
         self._known: dict[tuple[str, Vector], bool] = {}
-
-    @property
-    def size(self) -> int:
-        """Number of lines."""
-        return len(self._lines)
 
     def check_cost(self, events: str, cost: Vector, where: str) -> None:
         """Refuse counts that cannot have paid for the event."""
@@ -198,9 +168,12 @@ class PlanRule:
         return [(line, count) for (line, _), count in zip(self._lines, cost, strict=True) if count]
 
 
-def read_plan(detail: str, terms: Terms, where: str) -> PlanRule:
+Rule = SumRule | PlanRule
+
+
+def read_plan(row: Row, terms: Terms, where: str) -> PlanRule:
     """The rule that a `plan` entry registers."""
-    plan = rows.mapping(rows.parse(detail, where, "detail"), {"events", "counts", "epsilon"}, where, "detail")
+    plan = rows.read_mapping(row, "detail", {"events", "counts", "epsilon"}, where)
     stated = rows.number(plan["epsilon"], -1.0, 1e300, where, "detail")
     events, counts = rows.items(plan["events"], where, "detail"), rows.items(plan["counts"], where, "detail")
     if not 1 <= len(events) == len(counts) <= MOST_LINES:

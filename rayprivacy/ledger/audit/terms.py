@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rayprivacy.core.units import NeighbouringRelation, PrivacyUnit
@@ -13,6 +13,12 @@ CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
 MOST_ORDER = 1e5
 _TERMS = {"unit", "relation", "epsilon", "delta", "composition", "kind", "corpus", "parameters"}
 _MEANING = frozenset({"of", "protected"})
+_KNOWN = {
+    "unit": {unit.value for unit in PrivacyUnit},
+    "relation": {relation.value for relation in NeighbouringRelation},
+    "composition": {"gdp", "zcdp", "rdp", "pld", "metric"},
+    "kind": {CENTRAL, SELECTIVE, METRIC},
+}
 
 
 @dataclass(frozen=True)
@@ -20,88 +26,55 @@ class Terms:
     """The terms of one account.
 
     Attributes:
-        name: of the account.
-        values: unit, relation, epsilon, delta, composition, kind, corpus and parameters, as JSON values.
-        created_at: of its `create` entry.
-        later: what a `meaning` entry said of it after it was opened.
+        values: what the `create` entry holds, as JSON values.
+        parameters: those of the `create` entry, and what a `meaning` entry said later.
+        created_at: of the `create` entry.
     """
 
     name: str
-    values: Mapping[str, Any]
     created_at: str
-    later: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters, with what was said later."""
-        return {**self.values["parameters"], **self.later}
+    kind: str
+    composition: str
+    corpus: str
+    epsilon: float
+    delta: float
+    parameters: Row
+    values: Row
 
     @property
     def meaning(self) -> dict[str, str]:
         """What it says of who or what is protected: the columns behind the unit, the list of words."""
         return {name: str(value) for name, value in self.parameters.items() if name in _MEANING}
 
-    @property
-    def policy(self) -> str:
-        """Name of the policy of a selective account."""
-        return str(self.parameters.get("policy", ""))
-
-    @property
-    def epsilon(self) -> float:
-        """The cap's epsilon."""
-        return float(self.values["epsilon"])
-
-    @property
-    def delta(self) -> float:
-        """The cap's delta."""
-        return float(self.values["delta"])
-
-    @property
-    def composition(self) -> str:
-        """Name of the admission rule."""
-        return str(self.values["composition"])
-
-    @property
-    def order(self) -> float:
-        """The Renyi order that the rule `rdp` uses."""
-        return float(self.parameters["order"])
-
-    @property
-    def kind(self) -> str:
-        """What the guarantee means."""
-        return str(self.values["kind"])
-
-    @property
-    def corpus(self) -> str:
-        """Label that accounts of one corpus share."""
-        return str(self.values["corpus"])
-
 
 def read_terms(row: Row, where: str) -> Terms:
     """The terms in a `create` entry."""
     if not row["account"]:
         rows.fail(where, "creates an account without a name")
-    values = rows.mapping(rows.parse(row["detail"], where, "detail"), _TERMS, where, "detail")
+    values = rows.read_mapping(row, "detail", _TERMS, where)
     for key, known in _KNOWN.items():
         if rows.text(values[key], where, key) not in known:
             rows.fail(where, f"states an unknown {key}")
-    rows.text(values["corpus"], where, "corpus")
-    rows.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
-    if rows.number(values["delta"], 0.0, 1.0, where, "delta") == 1:
+    corpus = rows.text(values["corpus"], where, "corpus")
+    epsilon = rows.number(values["epsilon"], 0.0, 1e300, where, "epsilon")
+    delta = rows.number(values["delta"], 0.0, 1.0, where, "delta")
+    if delta == 1:
         rows.fail(where, "states a delta of 1")
-    if (values["kind"] == METRIC) != (values["composition"] == "metric"):
+    kind, composition = values["kind"], values["composition"]
+    if (kind == METRIC) != (composition == "metric"):
         rows.fail(where, "states a kind and a composition that do not go together")
     _check_parameters(values, where)
-    return Terms(row["account"], values, row["created_at"])
+    fixed = row["account"], row["created_at"], kind, composition, corpus, epsilon, delta
+    return Terms(*fixed, values["parameters"], values)
 
 
 def read_meaning(terms: Terms, row: Row, where: str) -> Terms:
     """The terms after a `meaning` entry, which says once what the account left open."""
-    said = rows.mapping(rows.parse(row["detail"], where, "detail"), set(), where, "detail", _MEANING)
+    said = rows.read_mapping(row, "detail", set(), where, _MEANING)
     if not said or said.keys() & terms.meaning.keys():
         rows.fail(where, "says nothing of what an account protects, or says it twice")
     _check_meaning(said, terms.values, where)
-    return replace(terms, later={**terms.later, **said})
+    return replace(terms, parameters={**terms.parameters, **said})
 
 
 def _check_meaning(said: Mapping[str, Any], values: Mapping[str, Any], where: str) -> None:
@@ -135,11 +108,3 @@ def _check_parameters(values: Mapping[str, Any], where: str) -> None:
         rows.text(found["policy"], where, "parameters")
     if "order" in found:
         rows.number(found["order"], 1.0, MOST_ORDER, where, "parameters")
-
-
-_KNOWN: dict[str, set[str]] = {
-    "unit": {unit.value for unit in PrivacyUnit},
-    "relation": {relation.value for relation in NeighbouringRelation},
-    "composition": {"gdp", "zcdp", "rdp", "pld", "metric"},
-    "kind": {CENTRAL, SELECTIVE, METRIC},
-}
