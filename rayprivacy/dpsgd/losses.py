@@ -37,7 +37,7 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
     low_precision = low_precision or torch.is_autocast_enabled(device.type)  # called by a loss of the user's own
     with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
-        inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+        inputs: dict[str, object] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
         logits = _logits(model, inputs, row, place, batch.least_targets)
     nll = F.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
@@ -59,7 +59,7 @@ def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = Fa
     return torch.where(own.weights.any(1), values.float(), 0.0)
 
 
-def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.Tensor, least: int) -> torch.Tensor:
+def _logits(model: Any, inputs: dict[str, object], row: torch.Tensor, place: torch.Tensor, least: int) -> torch.Tensor:
     """Logits at some places, [places, vocabulary]; a frozen head is spared the others (codes, padding), but `least`."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = causal.get_output_embeddings()

@@ -1,11 +1,4 @@
-"""What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only).
-
-Presets of a `training` block: named sets of public defaults that were measured.
-
-A preset fixes how many users a step expects, which is good for any corpus; the sampling rate follows from a public
-guess at the number of users. It is resolved as the recipe is read: what is written down, and what release ids are made
-of, are its values, not its name. Keys that the recipe gives itself stand. A method names its own presets.
-"""
+"""What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -26,6 +19,7 @@ _LATER = {  # keys that came after 0.5
     "noise_schedule": {"kind": "constant", "tau": 0.0, "steps_per_epoch": 1},
 }
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
+_SIZES = ("sampling_rate", "expected_batch")
 
 
 class OptimizerConfig(Config):
@@ -109,7 +103,7 @@ class LayerScaleConfig(Config):
         return self
 
     @model_serializer
-    def _as_it_is_written(self) -> dict[str, Any]:
+    def _as_it_is_written(self) -> dict[str, object]:
         return {"from": self.origin, "source": self.source, "text": self.text}
 
 
@@ -210,7 +204,7 @@ class DpSgdConfig(Config):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Later keys at their defaults are left out, so that release ids from before these keys are found again."""
         return {name: value for name, value in handler(self).items() if name not in _LATER or value != _LATER[name]}
 
@@ -266,11 +260,12 @@ class EngineConfig(Config):
         return self.batch_tokens or (GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS)
 
 
-_SIZES = ("sampling_rate", "expected_batch")
-
-
 class PresetTraining(DpSgdConfig):
-    """The `training` block of a method that has presets.
+    """The `training` block of a method that has presets: named sets of public defaults that were measured.
+
+    A preset fixes how many users a step expects, which is good for any corpus; the sampling rate follows from a public
+    guess at the number of users. It is resolved as the recipe is read: what is written down, and what release ids are
+    made of, are its values, not its name. Keys that the recipe gives itself stand.
 
     Attributes:
         presets: by name, the keys that each one gives, among them `expected_batch`.
@@ -301,7 +296,7 @@ class PresetTraining(DpSgdConfig):
         return {**values, **own, **_sizes(name, values["expected_batch"], users, own)}
 
 
-def _sizes(name: str, batch: float, users: int | None, own: Mapping[str, Any]) -> dict[str, Any]:
+def _sizes(name: str, batch: float, users: int | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Sampling rate and expected batch. The recipe gives one; the other follows from the guessed number of users."""
     given = {key: own[key] for key in _SIZES if key in own}
     if len(given) == len(_SIZES) or not all(isinstance(value, int | float) for value in given.values()):

@@ -137,7 +137,7 @@ def _sum(engine: Any, batches: list[Any]) -> torch.Tensor:
 @_grid()
 def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: Way) -> None:
     said: list[str] = []
-    engine, units = _engine(way, told=said.append), _units()
+    engine, units = _engine(way, report=said.append), _units()
     assert ["tried on public tokens" in sentence for sentence in said] == [True]
     engine.step(0, _batches(way, units))
     before = _sum(engine, _batches(way, units[:-1]))

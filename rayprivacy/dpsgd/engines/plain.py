@@ -6,7 +6,6 @@ have float32 masters, which the optimizer updates, so that small steps are not r
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +14,14 @@ from torch import Tensor, nn
 from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch
 from rayprivacy.dpsgd.clipping import ClippedGradients, MicroBatch
-from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
-from rayprivacy.dpsgd.engines.state import Fragment, trainable_parameters, whole
+from rayprivacy.dpsgd.engines.noisy_optimizer import Engine, NoisyOptimizer, StepNoise
+from rayprivacy.dpsgd.engines.state import trainable_parameters, whole
 from rayprivacy.dpsgd.engines.zero import add_up
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 
 
-class PlainEngine:
-    """See `engine.Engine`; every rank starts from the weights of rank 0."""
+class PlainEngine(Engine):
+    """An engine without DeepSpeed; every rank starts from the weights of rank 0."""
 
     def __init__(
         self,
@@ -46,41 +45,27 @@ class PlainEngine:
         self._noisy = NoisyOptimizer(self._optimizer, whole(self._masters), sizes, True, noise, schedule)
 
     def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
-        """See `engine.Engine`."""
-        with self._noisy.open(step, redacted=all(batch.redacted for batch in batches)):
-            sums = add_up(self._clipped(batch) for batch in batches)
-            for name, parameter in self._parameters.items():
-                total = sums.pop(parameter, None)
-                total = torch.zeros_like(self._masters[name]) if total is None else total
-                total = total.to(torch.float64).contiguous()
-                collectives.add_up(total)
-                self._noisy.hand_over(self._masters[name], total)
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
-        self._copy_back()
+        """Take one logical step on all ranks."""
+        super().step(step, batches)
+        self._spread()
 
-    def _clipped(self, batch: Batch | MicroBatch) -> Any:
-        return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit)
+    def _take(self, batches: Sequence[Batch | MicroBatch]) -> None:
+        sums = add_up(self._clipped(batch) for batch in batches)
+        for name, parameter in self._parameters.items():
+            total = sums.pop(parameter, None)
+            total = torch.zeros_like(self._masters[name]) if total is None else total
+            total = total.to(torch.float64).contiguous()
+            collectives.add_up(total)
+            self._noisy.hand_over(self._masters[name], total)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def _copy_back(self) -> None:
+    def _spread(self) -> None:
         for name, parameter in self._parameters.items():
             if parameter is not self._masters[name]:
                 parameter.copy_(self._masters[name])
 
-    def fragments(self) -> list[Fragment]:
-        """See `engine.Engine`."""
-        return self._noisy.fragments()
-
-    def save(self, folder: Path) -> None:
-        """See `engine.Engine`."""
-        self._noisy.save(folder)
-
-    def load(self, folder: Path) -> None:
-        """See `engine.Engine`."""
-        self._noisy.load(folder)
-        self._copy_back()
-
     def state_dict(self) -> dict[str, Tensor]:
-        """See `engine.Engine`."""
+        """The trainable parameters by name, as the optimizer holds them."""
         return {name: master.detach().cpu().clone() for name, master in self._masters.items()}
