@@ -34,7 +34,7 @@ from rayprivacy.core.private import digest_array
 from rayprivacy.dpsgd import clipping as clip
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import Clipping, MicroBatch
-from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
+from rayprivacy.dpsgd.losses import FreshLoss, seeded
 from rayprivacy.models.trainable import any_kernel, has_no_repeatable_kernel
 
 Losses = Callable[[Any, Batch], Tensor]

@@ -24,8 +24,7 @@ from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import micro_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.engines.zero import add_up
-from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
-from rayprivacy.dpsgd.losses import own_losses, row_losses
+from rayprivacy.dpsgd.losses import FreshLoss, own_losses, row_losses, seeded
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.models.backbone import Backbone
