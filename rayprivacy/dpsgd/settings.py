@@ -1,6 +1,6 @@
 """What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
@@ -151,71 +151,57 @@ class DpSgdConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
-    def _warm_up_ends(self) -> "DpSgdConfig":
-        if self.optimizer.warmup_steps >= self.steps:
-            raise ValueError(
-                f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps: give fewer"
-            )
+    def _fits_together(self) -> "DpSgdConfig":
+        for refused, sentence in self._refusals():
+            if refused:
+                raise ValueError(sentence)
+        try:
+            self.noise_schedule.rule.levels(self.steps, self.chunk)
+        except ConfigError as error:
+            raise ValueError(str(error).rstrip(".")) from None
         return self
 
-    @model_validator(mode="after")
-    def _whole_bands(self) -> "DpSgdConfig":
-        if self.steps % self.bands or self.chunk % self.bands:
-            raise ValueError(
-                f"bands is {self.bands}, steps {self.steps} and chunk {self.chunk}: let both be multiples of bands"
-            )
-        if self.bands * self.sampling_rate > 1:
-            raise ValueError(
-                f"bands is {self.bands} and sampling_rate {self.sampling_rate:g}: a user takes part in every step that"
-                " is open to its group with probability bands * sampling_rate, so let that be at most 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_novelty(self) -> "DpSgdConfig":
-        if self.microbatches is not None and self.bands > 1:
-            raise ValueError(
-                f"microbatches is {self.microbatches} with bands {self.bands}: correlated noise is for clipped users,"
-                " so choose one"
-            )
-        return self
+    def _refusals(self) -> Iterator[tuple[bool, str]]:
+        warmup, rule = self.optimizer.warmup_steps, self.noise_schedule.rule
+        yield warmup >= self.steps, f"optimizer.warmup_steps is {warmup} of {self.steps} steps: give fewer"
+        yield (
+            bool(self.steps % self.bands or self.chunk % self.bands),
+            f"bands is {self.bands}, steps {self.steps} and chunk {self.chunk}: let both be multiples of bands",
+        )
+        yield (
+            self.bands * self.sampling_rate > 1,
+            f"bands is {self.bands} and sampling_rate {self.sampling_rate:g}: a user takes part in every step that is"
+            " open to its group with probability bands * sampling_rate, so let that be at most 1",
+        )
+        yield (
+            self.microbatches is not None and self.bands > 1,
+            f"microbatches is {self.microbatches} with bands {self.bands}: correlated noise is for clipped users, so"
+            " choose one",
+        )
+        yield (
+            rule.falls and self.bands > 1,
+            f"bands is {self.bands} with a noise_schedule that falls: correlated noise is constant, so choose one",
+        )
+        yield (
+            rule.factor(self.steps - 1) < LEAST_FACTOR,
+            f"noise_schedule.tau is {rule.tau:g}, which leaves too little noise after {self.steps} steps: give a"
+            " smaller tau, or fewer steps",
+        )
+        yield (
+            self.steps > MAX_CHUNKS * self.chunk,
+            f"steps is {self.steps} and chunk is {self.chunk}, which is more than {MAX_CHUNKS} charges: give larger"
+            " chunks, or fewer steps",
+        )
 
     @property
     def divisor(self) -> float:
         """What a noisy sum is divided by: the expected batch, or the number of micro-batches."""
         return self.microbatches or self.expected_batch
 
-    @model_validator(mode="after")
-    def _whole_epochs(self) -> "DpSgdConfig":
-        rule = self.noise_schedule.rule
-        if rule.falls and self.bands > 1:
-            raise ValueError(
-                f"bands is {self.bands} with a noise_schedule that falls: correlated noise is constant, so choose one"
-            )
-        if rule.factor(self.steps - 1) < LEAST_FACTOR:
-            raise ValueError(
-                f"noise_schedule.tau is {rule.tau:g}, which leaves too little noise after {self.steps} steps: give a"
-                " smaller tau, or fewer steps"
-            )
-        try:
-            rule.levels(self.steps, self.chunk)
-        except ConfigError as error:
-            raise ValueError(str(error).rstrip(".")) from None
-        return self
-
     @model_serializer(mode="wrap")
     def _without_later_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Later keys at their defaults are left out, so that release ids from before these keys are found again."""
         return {name: value for name, value in handler(self).items() if name not in _LATER or value != _LATER[name]}
-
-    @model_validator(mode="after")
-    def _some_chunks(self) -> "DpSgdConfig":
-        if self.steps > MAX_CHUNKS * self.chunk:
-            raise ValueError(
-                f"steps is {self.steps} and chunk is {self.chunk}, which is more than {MAX_CHUNKS} charges: give larger"
-                " chunks, or fewer steps"
-            )
-        return self
 
 
 class EngineConfig(Config):
