@@ -102,7 +102,7 @@ def _model(way: Way, base: Any = None) -> Any:
     return checkpointed(model) if way.checkpointing else model
 
 
-def _engine(way: Way, loss: Loss = row_losses, model: Any = None, told: Any = None, batch_tokens: int = TOKENS) -> Any:
+def _engine(way: Way, loss: Loss = row_losses, model: Any = None, report: Any = None, batch_tokens: int = TOKENS) -> Any:
     micro = 4 if way.clipping == "microbatches" else None
     training = DpSgdConfig(
         expected_batch=4, clipping_norm=NORM, max_tokens=PUBLIC_TOKENS, microbatches=micro, optimizer=ADAM
@@ -112,7 +112,7 @@ def _engine(way: Way, loss: Loss = row_losses, model: Any = None, told: Any = No
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 100, NORM), 4.0)
     losses = partial(own_losses, loss=loss, low_precision=way.half)
     model = _model(way) if model is None else model
-    return make_engine(model, training, noise, settings, losses, way.half, told or (lambda _: None))
+    return make_engine(model, training, noise, settings, losses, way.half, report or (lambda _: None))
 
 
 def _units(count: int = 5) -> list[Unit]:
