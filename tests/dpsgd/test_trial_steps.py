@@ -102,7 +102,9 @@ def _model(way: Way, base: Any = None) -> Any:
     return checkpointed(model) if way.checkpointing else model
 
 
-def _engine(way: Way, loss: Loss = row_losses, model: Any = None, report: Any = None, batch_tokens: int = TOKENS) -> Any:
+def _engine(
+    way: Way, loss: Loss = row_losses, model: Any = None, report: Any = None, batch_tokens: int = TOKENS
+) -> Any:
     micro = 4 if way.clipping == "microbatches" else None
     training = DpSgdConfig(
         expected_batch=4, clipping_norm=NORM, max_tokens=PUBLIC_TOKENS, microbatches=micro, optimizer=ADAM
