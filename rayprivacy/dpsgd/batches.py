@@ -24,13 +24,12 @@ on what stands in other rows. `independence` looks at that on the machine and th
 How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
 reported. Padding goes to the right, where a causal model never looks at it.
 
-The batches of the next step are made while a step runs: reading and padding hide behind the forward pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -41,6 +40,7 @@ from rayprivacy.core.errors import ConfigError
 
 _WIDTH_STEP = 8
 _Weights = npt.NDArray[np.floating]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -104,7 +104,9 @@ def physical_batches(units: list[list[Document]], max_tokens: int, pad: int, dec
     batches = []
     for (rows, width), same in groupby(sorted(units, key=_shape, reverse=True), key=_shape):
         held, at_once = list(same), max(1, max_tokens // (rows * width))
-        batches += [_batch(held[at : at + at_once], at_once, pad, decay) for at in range(0, len(held), at_once)]
+        for at in range(0, len(held), at_once):
+            weighted = _weighted(held[at : at + at_once], decay)
+            batches.append(_rectangle(weighted, (at_once * rows, width), pad, rows))
     return batches
 
 
@@ -129,11 +131,6 @@ def dummy_batch(pad: int) -> Batch:
     """One row of padding without weight, for a rank that has run out of batches where all ranks must run the model."""
     shape = (1, _WIDTH_STEP)
     return Batch(torch.full(shape, pad, dtype=torch.int64), torch.zeros(shape, dtype=torch.float32), 1)
-
-
-def _batch(units: list[list[Document]], at_once: int, pad: int, decay: float) -> Batch:
-    rows_per_unit, width = _shape(units[0])
-    return _rectangle(_weighted(units, decay), (at_once * rows_per_unit, width), pad, rows_per_unit)
 
 
 def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document, _Weights]]:
@@ -161,22 +158,18 @@ def _shape(unit: list[Document]) -> tuple[int, int]:
     return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP
 
 
-T = TypeVar("T")
-
-
 def ahead(steps: Sequence[int], make: Callable[[int], T]) -> Iterator[tuple[int, T]]:
     """Each step with what `make` returns for it, in order; one more thread makes the next one meanwhile.
 
+    So reading and padding hide behind the forward pass. `make` is called once for each step, in their order; its error
+    is raised at that step.
+
     >>> list(ahead(range(3), lambda step: step * step))
     [(0, 0), (1, 1), (2, 4)]
-
-    `make` is called once for each step, in their order; its error is raised at that step.
     """
     with ThreadPoolExecutor(1, "ahead") as thread:
         coming = [thread.submit(make, step) for step in steps[:1]]
-        for step, following in pairwise((*steps, None)):
+        for at, step in enumerate(steps):
             made = coming.pop().result()
-            if following is not None:
-                coming.append(thread.submit(make, following))
-            assert step is not None
+            coming += [thread.submit(make, following) for following in steps[at + 1 : at + 2]]
             yield step, made

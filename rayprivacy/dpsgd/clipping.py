@@ -19,13 +19,11 @@ roots, quotients and products with float32 coefficients add a few float32 steps 
 steps, is more than all of them. `low_precision` aims another 1 % lower: a reserve for what the tensor cores of a GPU,
 whose accumulators are not specified, may add to sums of products of bfloat16 numbers. The noise stays at sigma C.
 
-Clipped gradients: from the losses of a physical batch to one sum per parameter, no unit above C.
+Three classes compute clipped gradients: `BookKeeping`, `OpacusGradients`, and `MicroBatchGradients`. They keep three
+promises that the noise relies on: a unit's part of the sum depends on its own rows only; it is at most C long, over all
+parameters together; and NaN or infinite gradients contribute nothing.
 
-Whatever computes them keeps three promises that the noise relies on: a unit's part of the sum depends on its own rows
-only; it is at most C long, over all parameters together; and NaN or infinite gradients contribute nothing. The sums
-are functions, called when an engine is ready to take the tensor, so at most one needs to be in memory.
-
-Micro-batches: the units of one step, in N groups that are clipped as one each (`release.step_mechanism`).
+*Micro-batches* are the units of one step, in N groups that are clipped as one each (`release.step_mechanism`).
 
 Which micro-batch a unit is in must be a matter of this unit alone: cut by position, one more unit would shift all that
 come after it, and move every micro-batch (1.75 C in place of 0.25 C was measured for 8 of them). Here every part file
@@ -34,14 +32,7 @@ own part file. A user's part file is a keyed hash of the user. So assignment dep
 is another one at every step, and is the same for any number of workers; and no micro-batch spans two ranks.
 
 Within a micro-batch everything may depend on everything, since what leaves it is clipped: rows are packed as they fit.
-Micro-batches have a forward and a backward pass each, and share nothing: `MicroBatchGradients` refuses models that keep
-statistics of what they read.
-
-Clipped gradients from Opacus' hooks, with every unit's full gradient in memory: a check, and for rare layers.
-
-Opacus computes per-example gradients of more module kinds than `models.norms` has rules for (by functorch), and needs
-as much memory as the model times the rows. It takes each use of a parameter for itself, so tied weights are refused:
-their norms would leave out what the uses have in common. `autograd.grad` keeps gradient hooks of engines silent.
+Micro-batches have a forward and a backward pass each, and share nothing.
 """
 
 import math
@@ -52,7 +43,6 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 import torch
-from opacus.grad_sample import GradSampleHooks
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
@@ -61,9 +51,8 @@ from rayprivacy.models.norms import Recorder
 from rayprivacy.models.norms.terms import Dense, Weights
 
 ClippingKind = Literal["flat", "per_layer", "automatic"]
-
-Lazy = dict[nn.Parameter, Callable[[], Tensor]]  # clipped sums, each computed when it is asked for, once
-
+# Clipped sums, each computed once, when an engine is ready to take it: at most one needs to be in memory.
+Lazy = dict[nn.Parameter, Callable[[], Tensor]]
 GAMMA = 0.01
 RESERVE = 2.0**-20
 LOW_PRECISION = 0.99
@@ -90,7 +79,6 @@ class Clipping:
             raise ConfigError(f"clipping_norm is {self.norm}: give a positive, finite number.")
         if self.kind not in ("flat", "per_layer", "automatic"):
             raise ConfigError(f"clipping is {self.kind!r}: use 'flat', 'per_layer' or 'automatic'.")
-
         if not all(0 < scale < math.inf for scale in self.scales):
             raise ConfigError("a scale of a layer is not positive and finite: take scales from layer_scale.")
 
@@ -111,9 +99,6 @@ class Clipping:
 
 def _shrink(norms: Tensor, most: float) -> Tensor:
     return (most / norms).clamp(max=1)  # 0 / 0 cannot be: the norm C is positive
-
-
-__all__ = ["BookKeeping", "ClippedGradients", "Lazy", "UnitGradients"]
 
 
 class ClippedGradients(Protocol):
@@ -138,25 +123,24 @@ class UnitGradients(ClippedGradients, Protocol):
     """Clipped gradients of units, as opposed to those of micro-batches."""
 
     def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
-        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters]; arguments as above."""
+        """Squared norm of each unit's gradient by each parameter, float64 [units, parameters]."""
 
 
 class BookKeeping:
-    """Clipped gradients from one backward pass; see `models.norms`."""
+    """Clipped gradients from one backward pass (`models.norms`); a model is refused where a module has no rule."""
 
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
-        """Prepare a model whose trainable parameters are set; refused where a module of one has no rule."""
         self._tape, self._clipping = Recorder(model), clipping
         self.parameters = self._tape.parameters
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
-        """See `ClippedGradients`."""
+        """The clipped sums of one batch."""
         squared = self.squared_norms(losses, rows_per_unit)
         coefficients = self._clipping.coefficients(squared)
         return self._tape.weighted_sums(coefficients if live else torch.zeros_like(coefficients))
 
     def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
-        """See `UnitGradients`."""
+        """Squared norms of units' gradients, float64 [units, parameters]."""
         with self._tape.recording():
             values = losses()
         self._tape.differentiate(values)
@@ -203,10 +187,7 @@ def mean_losses(model: Any, batch: MicroBatch, losses: Callable[[Any, Batch], Te
 
 
 class MicroBatchGradients:
-    """Clipped gradients of micro-batches, from plain autograd: any module will do that keeps no statistics.
-
-    See `ClippedGradients`; `clipping` bounds the gradient of one micro-batch.
-    """
+    """Clipped gradients of micro-batches, from plain autograd: any module will do that keeps no statistics."""
 
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
         keeping = sorted({type(each).__name__ for each in model.modules() if hasattr(each, "running_mean")})
@@ -219,11 +200,7 @@ class MicroBatchGradients:
         self._clipping = clipping
 
     def __call__(self, losses: Callable[[], Iterator[Tensor]], rows_per_unit: int, live: bool = True) -> Lazy:
-        """The clipped gradient of one micro-batch; zeros where it is not live.
-
-        `losses` are what each piece of it adds to its loss, as scalars; the next is computed when the last is done
-        with.
-        """
+        """The clipped gradient of one micro-batch, from what each piece adds to its loss, one scalar at a time."""
         sums: list[Tensor | None] = [None] * len(self.parameters)
         for loss in losses():
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
@@ -238,9 +215,9 @@ class MicroBatchGradients:
 
 
 def _added(total: Tensor | None, gradient: Tensor | None) -> Tensor | None:
-    if gradient is None or total is None:
-        return gradient.float() if gradient is not None else total
-    return total.add_(gradient)
+    if gradient is None:
+        return total
+    return gradient.float() if total is None else total.add_(gradient)
 
 
 def _squared(gradient: Tensor) -> float:
@@ -255,13 +232,17 @@ def _scaled(parameter: nn.Parameter, total: Tensor | None, share: float) -> Call
 
 
 class OpacusGradients:
-    """Clipped gradients from per-sample gradients; see `ClippedGradients`."""
+    """Clipped gradients from Opacus' hooks, with every unit's full gradient in memory: a check, and for rare layers.
+
+    Opacus knows more kinds of modules than `models.norms` has rules for (by functorch), and needs as much memory as the
+    model times the rows. It takes each use of a parameter for itself, so tied weights are refused: their norms would
+    leave out what the uses have in common. So are layers with buffers (batch normalisation). The hooks stay on the
+    model. `autograd.grad` keeps gradient hooks of engines silent.
+    """
 
     def __init__(self, model: nn.Module, clipping: Clipping) -> None:
-        """Hang Opacus' hooks on a model whose trainable parameters are set, for good.
+        from opacus.grad_sample import GradSampleHooks  # Opacus is optional
 
-        Tied weights and layers with buffers (batch normalisation) are refused.
-        """
         tied = _tied(model)
         if tied:
             raise ConfigError(
@@ -279,7 +260,7 @@ class OpacusGradients:
         self._hooks.disable_hooks()
 
     def __call__(self, losses: Callable[[], Tensor], rows_per_unit: int, live: bool = True) -> Lazy:
-        """See `ClippedGradients`."""
+        """The clipped sums of one batch."""
         units = self._units(losses, rows_per_unit)
         coefficients = self._clipping.coefficients(_squared_norms(units))
         if not live:
@@ -291,7 +272,7 @@ class OpacusGradients:
         }
 
     def squared_norms(self, losses: Callable[[], Tensor], rows_per_unit: int) -> Tensor:
-        """See `UnitGradients`."""
+        """Squared norms of units' gradients, float64 [units, parameters]."""
         return _squared_norms(self._units(losses, rows_per_unit))
 
     def _units(self, losses: Callable[[], Tensor], rows_per_unit: int) -> list[Dense]:

@@ -17,7 +17,7 @@ kept from one batch to the next. So the very model and the very way of clipping 
 
 Every sequence of batches is computed by a copy of the loss of its own, and each batch under other seeds, so that a loss
 that keeps something, or draws at random, is found. That is no proof for all shapes, nor for all losses; the tests go
-through many. Each check returns the sentence that certificates quote: whoever made none has no such sentence.
+through many. Each check returns the sentence that certificates quote: a run without checks has no such sentence.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,17 +31,10 @@ from torch import Tensor
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_array
+from rayprivacy.dpsgd import clipping as clip
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
-from rayprivacy.dpsgd.clipping import (
-    BookKeeping,
-    Clipping,
-    MicroBatch,
-    MicroBatchGradients,
-    UnitGradients,
-    mean_losses,
-    micro_batches,
-)
-from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
+from rayprivacy.dpsgd.clipping import Clipping, MicroBatch
+from rayprivacy.dpsgd.losses import FreshLoss, seeded
 from rayprivacy.models.trainable import any_kernel, has_no_repeatable_kernel
 
 Losses = Callable[[Any, Batch], Tensor]
@@ -61,7 +54,7 @@ def check_independence(
     losses: Losses,
     tokens: int,
     batch_tokens: int,
-    gradients: UnitGradients | None = None,
+    gradients: clip.UnitGradients | None = None,
     clipping: Clipping = _UNCLIPPED,
     records: int = 2,
 ) -> str:
@@ -69,11 +62,11 @@ def check_independence(
 
     The model has `requires_grad` set and is in the mode in which it will train. `tokens` is the length of the longest
     documents, `batch_tokens` of a physical batch, and `records` of a unit at most; units of two are tried where there
-    are such. Returns what was tried, as a sentence for certificates. Refused is a gradient that differs, would differ
-    from time to time, or is not that of the loss; and a module that cannot be clipped, or routes rows to experts.
+    are such. Refused is a gradient that differs, would differ from time to time, or is not that of the loss; and a
+    module that cannot be clipped, or routes rows to experts.
     """
     _check_experts(model, batch_tokens)
-    trial = _UnitTrial(model, losses, gradients or BookKeeping(model, clipping))
+    trial = _UnitTrial(model, losses, gradients or clip.BookKeeping(model, clipping))
     draw = _PublicRows(model)
     short, *longest = sorted({min(max(2, tokens), most) for most in (_SHORT, max(_SHORT, batch_tokens // 2))})
     trial.compare_companies(draw.batch_of(short, batch_tokens), batch_tokens)
@@ -89,21 +82,19 @@ def check_independence(
 
 
 def check_micro_batches(
-    model: Any, losses: Losses, tokens: int, batch_tokens: int, gradients: MicroBatchGradients
+    model: Any, losses: Losses, tokens: int, batch_tokens: int, gradients: clip.MicroBatchGradients
 ) -> str:
-    """Compute the clipped mean of a micro-batch first of all, after others and after itself, and compare all bits.
-
-    Arguments and result are those of `check_independence`.
-    """
+    """Compute the clipped mean of a micro-batch first of all, after others and after itself, and compare all bits."""
     draw = _PublicRows(model)
     rows = draw.rows(6, range(2, max(2, min(tokens, batch_tokens)) + 1))
     groups = [[[Document(ids, 1)] for ids in some] for some in (rows[:1], rows[1:3], rows[3:])]
-    one, other, third = micro_batches(groups, batch_tokens, _PAD)
+    one, other, third = clip.micro_batches(groups, batch_tokens, _PAD)
     seeds = iter(range(100))
 
     def mean(losses: Losses, batch: MicroBatch) -> list[str]:
-        given = partial(_seeded_pieces, next(seeds), model, batch, losses)
-        clipped = _run(lambda: gradients(given, batch.rows_per_unit))
+        seed = next(seeds)
+        pieces = partial(clip.mean_losses, model, batch, lambda _, piece: _seeded_losses(seed, model, piece, losses))
+        clipped = _run(lambda: gradients(pieces, batch.rows_per_unit))
         return [digest_array(clipped.pop(parameter)().cpu().numpy()) for parameter in list(clipped)]
 
     fresh = FreshLoss(losses)
@@ -135,9 +126,9 @@ def check_memory(model: Any) -> None:
 
 def _check_experts(model: Any, batch_tokens: int) -> None:
     """Refuse a mixture of experts whose batches hold several units: how many rows an expert takes is up to all."""
-    if batch_tokens < 2 * _SHORT:
+    if batch_tokens < 2 * _SHORT or not hasattr(model, "config"):
         return
-    experts = max(_experts(model.config.to_dict()), default=0) if hasattr(model, "config") else 0
+    experts = max(_experts(model.config.to_dict()), default=0)
     if experts > 1:
         raise ConfigError(
             f"model.base has {experts} experts, which take as many tokens as all users in a batch send them: set"
@@ -166,7 +157,7 @@ class _PublicRows:
         return [self._row(lengths[-1 - at % len(lengths)], repeated=at % 2 == 1) for at in range(count)]
 
     def batch_of(self, length: int, batch_tokens: int) -> list[_Ids]:
-        """As many rows as a batch has whose longest has `length` tokens."""
+        """The rows of a full batch whose longest has `length` tokens."""
         rows, width = _batch([np.zeros(length, np.int32)], batch_tokens).ids.shape
         return self.rows(rows, range(max(2, width - _SHORT + 1), length + 1))
 
@@ -178,7 +169,7 @@ class _PublicRows:
 class _UnitTrial:
     """Batches of one model, one loss and one way of clipping, and what each row of them comes to."""
 
-    def __init__(self, model: Any, losses: Losses, gradients: UnitGradients) -> None:
+    def __init__(self, model: Any, losses: Losses, gradients: clip.UnitGradients) -> None:
         self._model, self._fresh, self._gradients = model, FreshLoss(losses), gradients
         self._seeds = iter(range(1000))
 
@@ -269,10 +260,6 @@ def _seeded_losses(seed: int, model: Any, batch: Batch, losses: Losses) -> Tenso
     with seeded(seed, next(model.parameters()).device):
         values: Tensor = losses(model, batch)
     return values
-
-
-def _seeded_pieces(seed: int, model: Any, batch: MicroBatch, losses: Losses) -> Iterator[Tensor]:
-    return mean_losses(model, batch, lambda model, piece: _seeded_losses(seed, model, piece, losses))
 
 
 def _squared(gradient: Tensor) -> Tensor:

@@ -7,14 +7,22 @@ How many tokens of a batch carry loss depends on all of its units, so the head i
 once: the shape of that product, hence its rounding, would depend on others. It takes HEAD_ROWS tokens at a time.
 
 A loss of the user's own takes its place where one is given (`own_losses`). It must be a function of the weights and of
-each row's unit alone. `independence` tries that before the first step; the certificate names it as an assumption.
+each row's unit alone, since one unit may change the sum of a step by its own clipped gradient and by nothing else. The
+certificate names that as an assumption. But a loss is any function, and may keep what it has seen (a running mean,
+say), which would scale the gradients of all who come later. `independence` refuses a loss that is seen to do so before
+the first step; `FreshLoss` takes the means away: each batch is computed by a copy, fresh from the pickle with which the
+loss came, and torch draws under one public seed for all batches. What a loss keeps in a module that it imports is out
+of reach of both.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from ray import cloudpickle
+from torch import Tensor
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.dpsgd.batches import Batch
@@ -22,10 +30,11 @@ from rayprivacy.dpsgd.batches import Batch
 # Families whose logits are the head's product with the last states, and nothing else (no scaling, no soft cap).
 PLAIN_HEADS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 HEAD_ROWS = 64
-RowLoss = Callable[[Any, Batch], torch.Tensor]
+_SEED = 0  # public, and the same for every batch: where a batch stands among the others depends on others
+RowLoss = Callable[[Any, Batch], Tensor]
 
 
-def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.Tensor:
+def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> Tensor:
     """Losses in nats, float32 [rows], of a causal language model; `low_precision` computes under bfloat16 autocast.
 
     Rows are padded on the right, which a causal model never looks at from the left. The loss itself stays in float32.
@@ -37,13 +46,13 @@ def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> torch.T
     row, place = torch.nonzero(weights[:, 1:], as_tuple=True)
     low_precision = low_precision or torch.is_autocast_enabled(device.type)  # called by a loss of the user's own
     with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
-        inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+        inputs: dict[str, object] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
         logits = _logits(model, inputs, row, place, batch.least_targets)
     nll = F.cross_entropy(logits.float(), ids[row, place + 1], reduction="none")
     return torch.zeros(len(ids), device=device).index_add(0, row, nll * weights[row, place + 1])
 
 
-def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = False) -> torch.Tensor:
+def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = False) -> Tensor:
     """Losses by the user's own function, float32 [rows], of rows padded on the right.
 
     The function is given the batch on the model's device, and computes under bfloat16 autocast with `low_precision`.
@@ -54,19 +63,43 @@ def own_losses(model: Any, batch: Batch, loss: RowLoss, low_precision: bool = Fa
     own = Batch(batch.ids.to(device), batch.weights.to(device), batch.rows_per_unit)
     with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
         values = loss(model, own)
-    if not isinstance(values, torch.Tensor) or values.shape != (len(own.ids),):
+    if not isinstance(values, Tensor) or values.shape != (len(own.ids),):
         raise ConfigError("the loss does not return a tensor with one number per row: return them unreduced, [rows].")
     return torch.where(own.weights.any(1), values.float(), 0.0)
 
 
-def _logits(model: Any, inputs: dict[str, Any], row: torch.Tensor, place: torch.Tensor, least: int) -> torch.Tensor:
+def _logits(model: Any, inputs: dict[str, object], row: Tensor, place: Tensor, least: int) -> Tensor:
     """Logits at some places, [places, vocabulary]; a frozen head is spared the others (codes, padding), but `least`."""
     causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = causal.get_output_embeddings()
     if head.weight.requires_grad or causal.config.model_type not in PLAIN_HEADS:
-        whole: torch.Tensor = model(**inputs).logits
+        whole: Tensor = model(**inputs).logits
         return whole[row, place]
-    states: torch.Tensor = causal.base_model(**inputs).last_hidden_state
+    states: Tensor = causal.base_model(**inputs).last_hidden_state
     few, filled = states[row, place], max(len(row), least)
     blocks = F.pad(few, (0, 0, 0, filled - len(few) + -filled % HEAD_ROWS)).split(HEAD_ROWS)
     return torch.cat([head(block) for block in blocks])[: len(few)]
+
+
+class FreshLoss:
+    """Losses of batches, each by a copy of its own of the function, which is anything that Ray can pickle."""
+
+    def __init__(self, losses: Callable[[Any, Batch], Tensor]) -> None:
+        self._pickle = cloudpickle.dumps(losses)
+
+    def copy(self) -> Callable[[Any, Batch], Tensor]:
+        """A loss that has seen nothing yet."""
+        return cast(Callable[[Any, Batch], Tensor], cloudpickle.loads(self._pickle))
+
+    def __call__(self, model: Any, batch: Batch) -> Tensor:
+        """The losses of a batch, [rows]."""
+        with seeded(_SEED, next(model.parameters()).device):
+            return self.copy()(model, batch)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch draw under a public seed, on the CPU and the device, and go on where it was afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

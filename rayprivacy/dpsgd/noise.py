@@ -21,7 +21,7 @@ What is not exact: the values are float32, not the discrete Gaussian of release/
 Gaussian has a tail of 1e-17. Accounting treats them as a continuous Gaussian, as for every DP-SGD on floating-point
 hardware. Machines with other vector units may differ in the last bit; on one machine all is reproduced exactly.
 
-Noise that is correlated over steps: row t of C^-1 z, where z is keyed noise and C a banded Toeplitz matrix.
+Noise may be *correlated* over steps: row t of C^-1 z, where z is keyed noise and C a banded Toeplitz matrix.
 
     w_t = (z_t - c_1 w_(t-1) - ... - c_(b-1) w_(t-b+1)) / c_0          (`release.step_mechanism` says why)
 
@@ -38,7 +38,6 @@ from collections import deque
 from typing import NoReturn
 
 import torch
-from cryptography.hazmat.primitives.ciphers import CipherContext
 from torch import Tensor
 
 from rayprivacy.core.errors import ReleaseError
@@ -47,6 +46,7 @@ from rayprivacy.core.keys import BLOCK_BYTES, Key, keystream
 # Scratch of 1.5 MB stays in the processor's cache, and is too small for torch to split it between threads.
 _PAIRS_AT_ONCE = 1 << 14
 _LOW_53_BITS = (1 << 53) - 1
+_AT_ONCE = 1 << 16  # coordinates of a row: what is worked on stays in the processor's cache
 
 
 class KeyedNoise:
@@ -67,11 +67,7 @@ class KeyedNoise:
         self._run = run
 
     def normal(self, step: int, name: str, start: int, count: int) -> Tensor:
-        """Coordinates [start, start + count) of the noise of a flattened parameter: float32 [count], on the CPU.
-
-        Raises:
-            ReleaseError: step, start or count is negative.
-        """
+        """Coordinates [start, start + count) of the noise of a flattened parameter: float32 [count], on the CPU."""
         for field, value in (("step", step), ("start", start), ("count", count)):
             if value < 0:
                 raise ReleaseError(f"{field} of the noise is {value}: give a number of at least 0.")
@@ -79,7 +75,8 @@ class KeyedNoise:
             return torch.empty(0, dtype=torch.float32, device="cpu")
         first, last = start // 2, (start + count + 1) // 2
         pairs = torch.empty(last - first, 2, dtype=torch.float32, device="cpu")
-        blocks, stream = pairs.split(_PAIRS_AT_ONCE), self._stream(step, name, first)
+        stream = keystream(bytes.fromhex(self._key.digest("dpsgd-noise", self._run, step, name)), first)
+        blocks = pairs.split(_PAIRS_AT_ONCE)
         size = BLOCK_BYTES * len(blocks[0])  # a block makes a pair of coordinates
         zeros, buffer = bytes(size), bytearray(size)
         words = torch.frombuffer(buffer, dtype=torch.int64).view(-1, 2)
@@ -87,10 +84,6 @@ class KeyedNoise:
             stream.update_into(zeros[: BLOCK_BYTES * len(block)], buffer)
             _box_muller(words[: len(block)], block)
         return pairs.view(-1)[start - 2 * first :][:count]
-
-    def _stream(self, step: int, name: str, first: int) -> CipherContext:
-        """The keystream from AES block `first` on: what zeros are encrypted to."""
-        return keystream(bytes.fromhex(self._key.digest("dpsgd-noise", self._run, step, name)), first)
 
     def __repr__(self) -> str:
         return "KeyedNoise(<sealed>)"
@@ -106,9 +99,6 @@ def _box_muller(words: Tensor, out: Tensor) -> None:
     angle = bits[:, 1].double().mul_(math.tau * 2.0**-53)
     out[:, 0] = torch.cos(angle).mul_(radius)
     out[:, 1] = angle.sin_().mul_(radius)
-
-
-_AT_ONCE = 1 << 16  # coordinates: what is worked on stays in the processor's cache
 
 
 class CorrelatedNoise:

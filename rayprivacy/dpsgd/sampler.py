@@ -53,9 +53,6 @@ class Unit:
         documents: its texts, at least one.
         later: the same texts as they are read in versions 1, 2, ..., where there are several.
         part: number of the part file that holds it.
-
-    Raises:
-        ConfigError: the tag has another length, there is no document, or versions differ in the number of documents.
     """
 
     tag: bytes
@@ -93,20 +90,10 @@ def first_version(step: int) -> int:
 
 
 class PoissonSampler:
-    """Samples the units of one rank, each with probability q at every step.
+    """Samples the units of one rank, each with probability q at every step that is open to it.
 
-    Args:
-        key: the run's secret.
-        run: names the coins.
-        q: the sampling rate, in the steps that are open to a unit.
-        units: of this rank.
-        most_records: documents of one unit that a step reads at most.
-        version_of: which version of its documents a step reads; public.
-        groups: b, into how many groups units fall.
-
-    Raises:
-        ConfigError: q is outside (0, 1], or most_records or groups below 1.
-        ReleaseError: two units have the same tag: they would share their coins.
+    `run` names the coins, `most_records` bounds the documents of one unit that a step reads, and `groups` is b. Two
+    units with the same tag are refused: they would share their coins.
     """
 
     def __init__(
@@ -121,10 +108,9 @@ class PoissonSampler:
     ) -> None:
         if not 0 < q <= 1:
             raise ConfigError(f"training.sampling_rate is {q}: give a number above 0 and at most 1, e.g. 0.05.")
-        if most_records < 1:
-            raise ConfigError(f"training.max_records is {most_records}: give a whole number of at least 1.")
-        if groups < 1:
-            raise ConfigError(f"training.bands is {groups}: give a whole number of at least 1.")
+        for name, number in (("max_records", most_records), ("bands", groups)):
+            if number < 1:
+                raise ConfigError(f"training.{name} is {number}: give a whole number of at least 1.")
         self._tags = units.tags if isinstance(units, TaggedUnits) else b"".join(unit.tag for unit in units)
         if len(np.unique(np.frombuffer(self._tags, f"V{TAG_BYTES}"))) < len(units):
             raise ReleaseError("two units have the same tag: put all documents of a user, or record, into one unit.")
@@ -138,15 +124,7 @@ class PoissonSampler:
         return [documents for _, _, documents in self._sample(step)]
 
     def micro_batches(self, step: int, of_part: int) -> list[list[list[Document]]]:
-        """The same documents by micro-batch (`dpsgd.microbatches`), without those that are empty; maybe none.
-
-        Args:
-            step: from 0.
-            of_part: how many micro-batches a part file has.
-
-        Raises:
-            ConfigError: of_part is below 1.
-        """
+        """The same documents by micro-batch (`clipping`), `of_part` of each part file, without those that are empty."""
         if of_part < 1:
             raise ConfigError(f"a part file has {of_part} micro-batches: give a whole number of at least 1.")
         within = self._words("dpsgd-microbatches", step)[0] % np.uint64(of_part)
@@ -167,8 +145,7 @@ class PoissonSampler:
 
     def _words(self, use: str, *step: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
         """Two uniform 64-bit numbers for every unit, [units] each: its coin, say, and where its turn starts."""
-        secret = bytes.fromhex(self._key.digest(use, self._run, *step))
-        words = words_of(secret, self._tags)
+        words = words_of(bytes.fromhex(self._key.digest(use, self._run, *step)), self._tags)
         return words[:, 0], words[:, 1]
 
     def _turn(self, documents: tuple[Document, ...], word: int) -> list[Document]:

@@ -1,13 +1,6 @@
-"""What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only).
+"""What a recipe says about DP-SGD: the mechanism (charged), the optimizer, and the engine (performance only)."""
 
-Presets of a `training` block: named sets of public defaults that were measured.
-
-A preset fixes how many users a step expects, which is good for any corpus; the sampling rate follows from a public
-guess at the number of users. It is resolved as the recipe is read: what is written down, and what release ids are made
-of, are its values, not its name. Keys that the recipe gives itself stand. A method names its own presets.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_serializer, model_validator
@@ -19,6 +12,7 @@ from rayprivacy.core.errors import ConfigError
 LEAST_FACTOR = 1e-3  # of the noise of the last step beside that of the first
 MAX_CHUNKS = 10_000  # each is a row of the ledger and a saved state
 CPU_BATCH_TOKENS, GPU_BATCH_TOKENS = 256, 8192
+_SIZES = ("sampling_rate", "expected_batch")
 
 
 class OptimizerConfig(Config):
@@ -102,7 +96,7 @@ class LayerScaleConfig(Config):
         return self
 
     @model_serializer
-    def _as_it_is_written(self) -> dict[str, Any]:
+    def _as_it_is_written(self) -> dict[str, object]:
         return {"from": self.origin, "source": self.source, "text": self.text}
 
 
@@ -150,66 +144,52 @@ class DpSgdConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
 
     @model_validator(mode="after")
-    def _warm_up_ends(self) -> "DpSgdConfig":
-        if self.optimizer.warmup_steps >= self.steps:
-            raise ValueError(
-                f"optimizer.warmup_steps is {self.optimizer.warmup_steps} of {self.steps} steps: give fewer"
-            )
+    def _fits_together(self) -> "DpSgdConfig":
+        for refused, sentence in self._refusals():
+            if refused:
+                raise ValueError(sentence)
+        try:
+            self.noise_schedule.rule.levels(self.steps, self.chunk)
+        except ConfigError as error:
+            raise ValueError(str(error).rstrip(".")) from None
         return self
 
-    @model_validator(mode="after")
-    def _whole_bands(self) -> "DpSgdConfig":
-        if self.steps % self.bands or self.chunk % self.bands:
-            raise ValueError(
-                f"bands is {self.bands}, steps {self.steps} and chunk {self.chunk}: let both be multiples of bands"
-            )
-        if self.bands * self.sampling_rate > 1:
-            raise ValueError(
-                f"bands is {self.bands} and sampling_rate {self.sampling_rate:g}: a user takes part in every step that"
-                " is open to its group with probability bands * sampling_rate, so let that be at most 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_novelty(self) -> "DpSgdConfig":
-        if self.microbatches is not None and self.bands > 1:
-            raise ValueError(
-                f"microbatches is {self.microbatches} with bands {self.bands}: correlated noise is for clipped users,"
-                " so choose one"
-            )
-        return self
+    def _refusals(self) -> Iterator[tuple[bool, str]]:
+        warmup, rule = self.optimizer.warmup_steps, self.noise_schedule.rule
+        yield warmup >= self.steps, f"optimizer.warmup_steps is {warmup} of {self.steps} steps: give fewer"
+        yield (
+            bool(self.steps % self.bands or self.chunk % self.bands),
+            f"bands is {self.bands}, steps {self.steps} and chunk {self.chunk}: let both be multiples of bands",
+        )
+        yield (
+            self.bands * self.sampling_rate > 1,
+            f"bands is {self.bands} and sampling_rate {self.sampling_rate:g}: a user takes part in every step that is"
+            " open to its group with probability bands * sampling_rate, so let that be at most 1",
+        )
+        yield (
+            self.microbatches is not None and self.bands > 1,
+            f"microbatches is {self.microbatches} with bands {self.bands}: correlated noise is for clipped users, so"
+            " choose one",
+        )
+        yield (
+            rule.falls and self.bands > 1,
+            f"bands is {self.bands} with a noise_schedule that falls: correlated noise is constant, so choose one",
+        )
+        yield (
+            rule.factor(self.steps - 1) < LEAST_FACTOR,
+            f"noise_schedule.tau is {rule.tau:g}, which leaves too little noise after {self.steps} steps: give a"
+            " smaller tau, or fewer steps",
+        )
+        yield (
+            self.steps > MAX_CHUNKS * self.chunk,
+            f"steps is {self.steps} and chunk is {self.chunk}, which is more than {MAX_CHUNKS} charges: give larger"
+            " chunks, or fewer steps",
+        )
 
     @property
     def divisor(self) -> float:
         """What a noisy sum is divided by: the expected batch, or the number of micro-batches."""
         return self.microbatches or self.expected_batch
-
-    @model_validator(mode="after")
-    def _whole_epochs(self) -> "DpSgdConfig":
-        rule = self.noise_schedule.rule
-        if rule.falls and self.bands > 1:
-            raise ValueError(
-                f"bands is {self.bands} with a noise_schedule that falls: correlated noise is constant, so choose one"
-            )
-        if rule.factor(self.steps - 1) < LEAST_FACTOR:
-            raise ValueError(
-                f"noise_schedule.tau is {rule.tau:g}, which leaves too little noise after {self.steps} steps: give a"
-                " smaller tau, or fewer steps"
-            )
-        try:
-            rule.levels(self.steps, self.chunk)
-        except ConfigError as error:
-            raise ValueError(str(error).rstrip(".")) from None
-        return self
-
-    @model_validator(mode="after")
-    def _some_chunks(self) -> "DpSgdConfig":
-        if self.steps > MAX_CHUNKS * self.chunk:
-            raise ValueError(
-                f"steps is {self.steps} and chunk is {self.chunk}, which is more than {MAX_CHUNKS} charges: give larger"
-                " chunks, or fewer steps"
-            )
-        return self
 
 
 class EngineConfig(Config):
@@ -254,11 +234,12 @@ class EngineConfig(Config):
         return self.batch_tokens or (GPU_BATCH_TOKENS if self.gpu else CPU_BATCH_TOKENS)
 
 
-_SIZES = ("sampling_rate", "expected_batch")
-
-
 class PresetTraining(DpSgdConfig):
-    """The `training` block of a method that has presets.
+    """The `training` block of a method that has presets: named sets of public defaults that were measured.
+
+    A preset fixes how many users a step expects, which is good for any corpus; the sampling rate follows from a public
+    guess at the number of users. It is resolved as the recipe is read: what is written down, and what release ids are
+    made of, are its values, not its name. Keys that the recipe gives itself stand.
 
     Attributes:
         presets: by name, the keys that each one gives, among them `expected_batch`.
@@ -289,7 +270,7 @@ class PresetTraining(DpSgdConfig):
         return {**values, **own, **_sizes(name, values["expected_batch"], users, own)}
 
 
-def _sizes(name: str, batch: float, users: int | None, own: Mapping[str, Any]) -> dict[str, Any]:
+def _sizes(name: str, batch: float, users: int | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Sampling rate and expected batch. The recipe gives one; the other follows from the guessed number of users."""
     given = {key: own[key] for key in _SIZES if key in own}
     if len(given) == len(_SIZES) or not all(isinstance(value, int | float) for value in given.values()):

@@ -30,25 +30,14 @@ START_ATTEMPTS = 10
 
 def run_training(
     job: Job,
-    told: Callable[[int], None] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
     scaling_config: ScalingConfig | None = None,
     run_config: RunConfig | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Train, or finish what an earlier run began; Ray must be started.
+    """Train, or finish what an earlier run began: the trained parameters by name, float32. Ray must be started.
 
-    Args:
-        job: what is trained.
-        told: called now and then, in another thread, with the number of steps done; it must not raise.
-        scaling_config: what Ray Train is asked for; by default the workers of the job's engine.
-        run_config: Ray Train's name, storage, callbacks and failures; by default a folder among the job's, and the
-            failures of the job's engine.
-
-    Returns:
-        The trained parameters by name, float32.
-
-    Raises:
-        BudgetRefusedError: a chunk of steps was refused; what ran before it stays charged.
-        RayPrivacyError: whatever else stopped a worker, without private text.
+    `progress` is called now and then, in another thread, with the number of steps done; it must not raise. Where a
+    chunk of steps is refused, what ran before it stays charged.
     """
     for folder in (job.folder, job.states.parent, job.states):
         private_directory(folder)
@@ -63,14 +52,18 @@ def run_training(
         run_config=run_config or _own_run(job),
     )
     failure: RayPrivacyError | None = None
-    with _progress(job.folder / PROGRESS, told):
+    with _following(job.folder / PROGRESS, progress):
         try:
             trainer.fit()
         except ControllerError as error:
-            failure = _no_room(engine.workers) if _unstarted(error) else SEAL.unwrap("training", error)
+            # Ray Train keeps the types private.
+            unstarted = type(error.controller_failure).__name__.startswith("WorkerGroupStartup")
+            failure = _no_room(engine.workers) if unstarted else SEAL.unwrap("training", error)
         except (TrainingFailedError, RayError) as error:
             failure = SEAL.unwrap("training", error)
-    _raise_refusal(job.folder / REFUSED)
+    if (job.folder / REFUSED).exists():
+        facts = read_json(job.folder / REFUSED)
+        raise getattr(errors, facts["kind"], RayPrivacyError)(facts["sentence"])
     if failure:
         raise failure
     return load_file(job.weights)
@@ -84,10 +77,6 @@ def _own_run(job: Job) -> RunConfig:
     )
 
 
-def _unstarted(error: ControllerError) -> bool:
-    return type(error.controller_failure).__name__.startswith("WorkerGroupStartup")  # Ray Train keeps the types private
-
-
 def _no_room(workers: int) -> RayPrivacyError:
     return RayPrivacyError(
         f"the cluster had no room for resources.workers = {workers}, in all attempts: add nodes, ask for fewer"
@@ -96,19 +85,13 @@ def _no_room(workers: int) -> RayPrivacyError:
     )
 
 
-def _raise_refusal(path: Path) -> None:
-    if path.exists():
-        facts = read_json(path)
-        raise getattr(errors, facts["kind"], RayPrivacyError)(facts["sentence"])
-
-
 @contextmanager
-def _progress(path: Path, told: Callable[[int], None]) -> Iterator[None]:
-    """Tell the steps that rank 0 has written down, while the main thread waits; nothing before it has a model."""
+def _following(path: Path, progress: Callable[[int], None]) -> Iterator[None]:
+    """Call back with the steps that rank 0 has written down, while the main thread waits."""
 
     def look() -> None:
         if path.exists():
-            told(int(path.read_text()))
+            progress(int(path.read_text()))
 
     try:
         with repeating(POLL_SECONDS, look):

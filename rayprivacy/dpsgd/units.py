@@ -12,14 +12,8 @@ Some versions may be redacted copies. Steps that are not charged for full text r
 (`release.step_mechanism`): the reading is compared with the steps that are charged before the first one, and each
 document says which it is.
 
-The units of a rank on disk: memory holds their tags and where each of them begins, and nothing of their text.
-
-A step samples a small share of all units, so reading these alone costs little, and how many users a worker has is no
-matter of its memory: 24 bytes for each. Units are tokenised once, when training starts. The file has no name: it is
-unlinked as soon as it is open, so that it goes when the process does, however that ends. It lies in the private folder
-of the run, and is readable by its owner alone.
-
-    a unit:  documents, versions, part | (tokens, first_target, redacted) of each document of each version | tokens
+Units are tokenised once, when training starts, and lie on disk (`UnitFile`): memory holds 24 bytes of each, their tags
+and where each begins. A step samples a small share of all units, so reading these alone costs little.
 """
 
 import os
@@ -29,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -46,10 +40,10 @@ from rayprivacy.models.backbone import Backbone
 
 Row = Mapping[str, Any]
 _AT_ONCE = 4096  # units that are tokenised together; what a unit becomes does not depend on it
+_BUFFER = 1 << 20  # bytes that are written at a time
 
 
-def own_text(row: Row, version: int) -> str:
-    """The text of a row, whatever the version."""
+def _own_text(row: Row, version: int) -> str:
     return str(row["text"])
 
 
@@ -76,7 +70,7 @@ class Reading:
     context: Callable[[Row], str]
     max_tokens: int
     max_context: int | None = field(default=None, kw_only=True)
-    text: Callable[[Row, int], str] = own_text
+    text: Callable[[Row, int], str] = _own_text
     versions: int = 1
     version_of: Callable[[int], int] = first_version
     redacted: frozenset[int] = frozenset()
@@ -89,23 +83,13 @@ class Reading:
             if not 0 <= version < self.versions:
                 raise ReleaseError(f"step {step} reads version {version} of {self.versions} (from 0): correct it.")
             if (version in self.redacted) is not (step in free):
-                what = (
-                    "is a redacted one and would read full text"
-                    if step in free
-                    else "is charged and reads redacted text"
-                )
+                free_step, charged = "is a redacted one and would read full text", "is charged and reads redacted text"
+                what = free_step if step in free else charged
                 raise ReleaseError(f"step {step} {what}: let documents follow the schedule that is charged.")
 
 
-@dataclass(frozen=True)
-class Share:
-    """What a rank reads of a part: all units, or those of one of several slices.
-
-    Attributes:
-        part: the part.
-        slice: which slice, from 0.
-        slices: how many there are.
-    """
+class Share(NamedTuple):
+    """What a rank reads of a part: all units, or those of one of several slices, from 0."""
 
     part: int
     slice: int = 0
@@ -129,14 +113,14 @@ def shares_of_rank(parts: int, number: int, world: int) -> list[Share]:
 
 
 def read_units(shards: Path, parts: Iterable[int], backbone: Backbone, key: Key, reading: Reading) -> list[Unit]:
-    """The units of some parts, each with its keyed tag and its documents in every version."""
+    """The units of some parts, as `each_unit` reads them."""
     return list(each_unit(shards, map(Share, parts), backbone, key, reading))
 
 
 def each_unit(shards: Path, shares: Iterable[Share], backbone: Backbone, key: Key, reading: Reading) -> Iterator[Unit]:
-    """The same one after the other: of the rows, one file of the corpus at a time is in memory.
+    """The units of some parts, each with its tag, keyed by the run's secret, and its documents in every version.
 
-    The key is the run's secret, of which tags are made.
+    Of the rows, one file of the corpus at a time is in memory.
     """
     for share in shares:
         for table in part_tables(shards, share.part):
@@ -182,14 +166,17 @@ def documents_of(rows: Sequence[Row], backbone: Backbone, reading: Reading, vers
     return documents
 
 
-_BUFFER = 1 << 20
-
-
 class UnitFile(TaggedUnits):
-    """Units that are read from disk one by one, as they are asked for; safe to read from several threads."""
+    """Units that are read from disk one by one, as they are asked for; safe to read from several threads.
+
+    The file has no name: it is unlinked as soon as it is open, so that it goes when the process does, however that
+    ends. It lies in the private folder of the run, and is readable by its owner alone. All units have the same number
+    of versions.
+
+        a unit:  documents, versions, part | (tokens, first_target, redacted) of each document of each version | tokens
+    """
 
     def __init__(self, folder: Path, units: Iterable[Unit]) -> None:
-        """Write the units, all with the same number of versions, to an unnamed file in a folder for its owner."""
         # Buffered writes go through the object, reads through its descriptor.
         self._file = tempfile.TemporaryFile(dir=private_directory(folder), buffering=_BUFFER)  # noqa: SIM115
         tags, self._starts = bytearray(), array("q", [0])

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import ray.train
 import torch
@@ -98,17 +98,17 @@ class Job:
 
     @property
     def states(self) -> Path:
-        """Where the states are saved."""
+        """The folder of saved states."""
         return self.folder / "states" / self.release.inputs[:16]
 
     @property
     def weights(self) -> Path:
-        """Where the trained weights are in the end."""
+        """The file of the trained weights."""
         return self.folder / f"trained-{self.release.inputs[:16]}-{self.last:05d}.safetensors"
 
     @property
     def tried(self) -> Path:
-        """Where the sentence is on what was tried on public tokens before the first step."""
+        """The file of the sentence on what was tried on public tokens before the first step."""
         return self.folder / f"tried-{self.release.inputs[:16]}.txt"
 
 
@@ -116,41 +116,23 @@ class _RefusedError(Exception):
     """A rank was refused something; the sentence is in a file."""
 
 
-@dataclass(frozen=True)
-class Rank:
-    """A worker's place among the others.
-
-    Attributes:
-        number: from 0.
-        world: how many workers there are.
-        neighbours: how many of them are on this machine.
-    """
+class Rank(NamedTuple):
+    """A worker's number, from 0, how many workers there are, and how many of them are on this machine."""
 
     number: int
     world: int
     neighbours: int
 
 
-@dataclass(frozen=True)
-class Paying:
-    """What rank 0 alone has: its way to the ledger, and the gate of the steps."""
+class Paying(NamedTuple):
+    """The way to the ledger and the gate of the steps, which rank 0 alone has."""
 
     client: LedgerClient
     gate: StepGate
 
 
-@dataclass(frozen=True)
-class Training:
-    """What a rank trains with.
-
-    Attributes:
-        engine: takes the steps.
-        sampler: of this rank's units.
-        pad: token that batches are filled with.
-        state: the newest saved state, if there is one.
-        done: the steps that it holds.
-        paying: the gate, on rank 0.
-    """
+class Training(NamedTuple):
+    """What a rank trains with; `pad` fills batches, and `done` steps are in `state`, the newest saved one."""
 
     engine: Engine
     sampler: PoissonSampler
@@ -177,9 +159,7 @@ def train_worker(job: Job) -> None:
 def build(job: Job, rank: Rank) -> Training:
     """Read this rank's units, find the newest state, and make model, engine and gate; collective.
 
-    Raises:
-        ReleaseError: the state is that of other inputs, or of later steps than are asked for.
-        RayPrivacyError: as `each_unit` and `make_engine`.
+    A state of other inputs, or of later steps than are asked for, is refused.
     """
     key = load_key(job.key_path)
     done, state = checkpoints.latest(job.states, job.release.inputs)
@@ -191,7 +171,7 @@ def build(job: Job, rank: Rank) -> Training:
     torch.set_num_threads(job.engine.cpus or max(1, (os.cpu_count() or 1) // rank.neighbours))
     backbone = load_backbone(job.model)
     sampler = _sampler(job, rank, key, backbone)
-    engine = _engine(job, key, backbone, partial(_note_tried, job, rank))
+    engine = _engine(job, key, backbone, rank.number == 0)
     paying = None
     if rank.number == 0:
         client = LedgerClient(job.ledger, checkpoints.ledger_head(state))
@@ -205,15 +185,8 @@ def _sampler(job: Job, rank: Rank, key: Key, backbone: Backbone) -> PoissonSampl
     reading.check(mechanism.steps, mechanism.redacted_steps)
     shares = shares_of_rank(job.parts, rank.number, rank.world)
     units = UnitFile(job.folder, each_unit(job.shards, shares, backbone, key, reading))
-    return PoissonSampler(
-        key,
-        job.release.stream,
-        mechanism.sampling_rate,
-        units,
-        job.training.max_records,
-        reading.version_of,
-        mechanism.bands,
-    )
+    stream, q, records = job.release.stream, mechanism.sampling_rate, job.training.max_records
+    return PoissonSampler(key, stream, q, units, records, reading.version_of, mechanism.bands)
 
 
 def _check_micro_batches(job: Job, world: int) -> None:
@@ -228,7 +201,7 @@ def _check_micro_batches(job: Job, world: int) -> None:
         )
 
 
-def _engine(job: Job, key: Key, backbone: Backbone, told: Callable[[str], None]) -> Engine:
+def _engine(job: Job, key: Key, backbone: Backbone, first: bool) -> Engine:
     low_precision = job.model.dtype == "bfloat16"
     model = trainable(backbone, job.adapter).to(repeatable(get_device()))
     if job.engine.gradient_checkpointing:
@@ -236,18 +209,17 @@ def _engine(job: Job, key: Key, backbone: Backbone, told: Callable[[str], None])
     noise = StepNoise(KeyedNoise(key, job.release.stream), job.release.mechanism, job.training.divisor, job.scales)
     losses = partial(own_losses, loss=job.loss) if job.loss else row_losses
     losses = partial(losses, low_precision=low_precision)
-    return make_engine(model, job.training, noise, job.engine, losses, low_precision, told)
 
+    def report(sentence: str) -> None:
+        if first:
+            write_atomic(job.tried, sentence.encode())
 
-def _note_tried(job: Job, rank: Rank, sentence: str) -> None:
-    if rank.number == 0:
-        write_atomic(job.tried, sentence.encode())
+    return make_engine(model, job.training, noise, job.engine, losses, low_precision, report)
 
 
 class _Worker:
     def __init__(self, job: Job, training: Training) -> None:
-        self._job = job
-        self._training = training
+        self._job, self._training = job, training
 
     def train(self) -> None:
         """Run what is left, chunk by chunk."""
@@ -258,24 +230,19 @@ class _Worker:
             self._run(rung, done)
 
     def _run(self, rung: int, done: int) -> None:
-        release = self._job.release
-        steps = release.steps(rung)
+        release, steps = self._job.release, self._job.release.steps(rung)
         self._pay(lambda paying: paying.gate.begin(rung))
         for step, batches in ahead(steps[max(0, done - steps.start) :], self._batches):
-            self._step(step, batches)
+            self._training.engine.step(step, batches)
+            if self._training.paying:
+                self._training.paying.gate.keep()
+            self._tell(step + 1)
             if (step + 1) % release.chunk == 0 or step + 1 == steps.stop:
                 self._save(step + 1)
         digest = self._model_digest(kept=rung == self._job.last)
         self._pay(lambda paying: paying.gate.end(rung, digest))
         if self._job.reported:
             ray.train.report({STEPS: steps.stop})
-
-    def _step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
-        training = self._training
-        training.engine.step(step, batches)
-        if training.paying:
-            training.paying.gate.keep()
-        self._tell(step + 1)
 
     def _tell(self, done: int) -> None:
         if self._training.paying:
@@ -290,13 +257,12 @@ class _Worker:
         return micro_batches(sampler.micro_batches(step, micro // self._job.parts), tokens, pad, decay)
 
     def _save(self, steps: int) -> None:
-        states = self._job.states
+        states, inputs = self._job.states, self._job.release.inputs
         if self._training.paying:
             shutil.rmtree(states / ".saving", ignore_errors=True)
         collectives.wait()
         self._training.engine.save(checkpoints.scratch(states))
         collectives.wait()
-        inputs = self._job.release.inputs
         self._pay(lambda paying: checkpoints.publish(states, steps, paying.client.head(), inputs))
 
     def _model_digest(self, kept: bool) -> str:
@@ -321,8 +287,7 @@ def _together(job: Job, act: Callable[[], T]) -> T:
     try:
         done.append(SEAL.around("training")(act)())
     except RayPrivacyError as error:
-        facts = {"kind": type(error).__name__, "sentence": str(error)}
-        write_json(job.folder / REFUSED, facts)
+        write_json(job.folder / REFUSED, {"kind": type(error).__name__, "sentence": str(error)})
     if collectives.largest(int(not done), get_device()):
         raise _RefusedError
     return done[0]

@@ -5,15 +5,8 @@
 
 Dupuy et al. (ICASSP 2022) take FastText vectors in place of GloVe, and do not give the sizes of the CNN; ours are those
 of Ma and Hovy (ACL 2016). An LSTM has no rule for per-example gradients (`models.norms`), so the model is trained by
-micro-batches alone. It computes in float32 always.
-
-Its tokens are words and bytes in one line (`word_tokenizer`); outputs stand at all places of a word.
-
-A tokenizer of whole words with their letters, for models that read both: a word's number, then its first bytes.
-
-    "play zydeco"  ->  play, b'p', b'l', b'a', b'y', <unknown>, b'z', b'y', b'd', b'e', b'c', b'o'
-
-Bytes are 0 to 255 and words the numbers behind. Whether a word is on the public list depends on that word alone.
+micro-batches alone. It computes in float32 always. Its tokens are words and bytes in one line (`WordTokenizer`);
+outputs stand at all places of a word.
 """
 
 from collections.abc import Sequence
@@ -32,13 +25,19 @@ from rayprivacy.tagging.crf import Crf
 
 BYTES, START, END, UNKNOWN, FIRST_WORD = 256, 256, 257, 258, 259
 MOST_BYTES = 16  # of a word that are read
+MODEL_TYPE = "rayprivacy_bilstm"
+HIDDEN, LAYERS = 384, 2
+LETTER_WIDTH, FILTERS, WINDOW = 30, 30, 3
 _FILE = "words.txt"
 
 
 class WordTokenizer:
-    """Numbers of words and bytes; called as fast tokenizers of Hugging Face are, for one text.
+    """Numbers of words and of their first bytes; called as fast tokenizers of Hugging Face are, for one text.
 
-    The public list of words is in lower case, and so is a word looked up.
+        "play zydeco"  ->  play, b'p', b'l', b'a', b'y', <unknown>, b'z', b'y', b'd', b'e', b'c', b'o'
+
+    Bytes are 0 to 255 and words the numbers behind. The public list of words is in lower case, and so is a word looked
+    up; whether a word is on the list depends on that word alone.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -71,18 +70,8 @@ class WordTokenizer:
         return WordTokenizer((Path(folder) / _FILE).read_text(encoding="utf-8").split("\n"))
 
 
-MODEL_TYPE = "rayprivacy_bilstm"
-HIDDEN, LAYERS = 384, 2
-LETTER_WIDTH, FILTERS, WINDOW = 30, 30, 3
-
-
 class BiLstmConfig(PretrainedConfig):
-    """What is saved of its shape.
-
-    Attributes:
-        vocab_size: words and bytes.
-        max_position_embeddings: words and bytes of a text at most.
-    """
+    """What is saved of its shape; vocabulary and positions count words and bytes."""
 
     model_type = MODEL_TYPE
 
@@ -129,8 +118,7 @@ class BiLstmForTokenClassification(PreTrainedModel):
             line = pack_padded_sequence(read, is_word.sum(1).cpu(), batch_first=True, enforce_sorted=False)
             states, _ = pad_packed_sequence(self.lstm(line)[0], batch_first=True)
             outputs = self.classifier(states)
-        at_places = outputs.gather(1, number[..., None].expand(-1, -1, outputs.shape[2]))
-        return TokenClassifierOutput(logits=at_places)
+        return TokenClassifierOutput(logits=outputs.gather(1, number[..., None].expand(-1, -1, outputs.shape[2])))
 
 
 def _taken_apart(ids: Tensor, is_word: Tensor, number: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,4 @@
-"""Classes of Hugging Face for token classification, with a CRF among their weights.
-
-`transformers` alone loads what they save as well (`AutoModelForTokenClassification`), and leaves the CRF out.
-
-A linear-chain conditional random field on top of word labels: a score for each label that follows another.
+"""A linear-chain conditional random field on top of word labels: a score for each label that follows another.
 
     p(y | x) = exp(score(y, x)) / Z(x)      score(y, x) = sum_j emission[j, y_j] + transition[y_(j-1), y_j]
 
@@ -13,6 +9,8 @@ Privacy argument. The transitions are the weight of an embedding that every row 
 is known by the rule for embeddings (`models.norms`), and is clipped with the rest of it. What a row computes has the
 shape of the batch, and steps past a row's last word leave its state as it is: no bit depends on how many words the
 other rows have.
+
+What models with a CRF save, `transformers` alone loads as well (`AutoModelForTokenClassification`), without the CRF.
 """
 
 from typing import Any, cast
@@ -23,11 +21,7 @@ from transformers import BertForTokenClassification, GPT2ForTokenClassification,
 
 
 class Crf(nn.Module):
-    """The transitions between labels.
-
-    Args:
-        labels: how many labels there are.
-    """
+    """The transitions between some labels."""
 
     def __init__(self, labels: int) -> None:
         super().__init__()
@@ -43,11 +37,8 @@ class Crf(nn.Module):
 def negative_log_likelihood(emissions: Tensor, labels: Tensor, lengths: Tensor, transitions: Tensor) -> Tensor:
     """-log p(labels | emissions) of each row in nats, float32 [rows]; 0 for a row without words.
 
-    Args:
-        emissions: float32 [rows, words, labels].
-        labels: int64 [rows, words]; what lies behind a row's last word is not looked at.
-        lengths: words of each row, int64 [rows].
-        transitions: float32 [rows, labels + 1, labels], see `Crf`.
+    Of a row's emissions [rows, words, labels] and labels [rows, words] what lies behind its last word is not looked at;
+    `lengths` are words of each row, and `transitions` [rows, labels + 1, labels] come from `Crf`.
     """
     return _log_partition(emissions, lengths, transitions) - _score(emissions, labels, lengths, transitions)
 
@@ -74,7 +65,7 @@ def _score(emissions: Tensor, labels: Tensor, lengths: Tensor, transitions: Tens
 
 @torch.no_grad()
 def likeliest(emissions: Tensor, lengths: Tensor, transitions: Tensor) -> list[list[int]]:
-    """The likeliest labels of each row, by Viterbi; arguments as above."""
+    """The likeliest labels of each row, by Viterbi."""
     best, come_from = transitions[:, -1] + emissions[:, 0], []
     for word in range(1, emissions.shape[1]):
         found, before = (best[:, :, None] + transitions[:, :-1]).max(1)
@@ -111,7 +102,7 @@ class GPT2ForTokenClassificationWithCrf(_WithCrf, GPT2ForTokenClassification):
     """A GPT-2 with a CRF."""
 
 
-WITH_CRF: dict[str, Any] = {
+WITH_CRF = {
     "bert": BertForTokenClassificationWithCrf,
     "llama": LlamaForTokenClassificationWithCrf,
     "gpt2": GPT2ForTokenClassificationWithCrf,

@@ -15,12 +15,7 @@ Slot = tuple[str, str]
 
 @dataclass(frozen=True)
 class Frame:
-    """What a text says.
-
-    Attributes:
-        intent: its intent.
-        slots: name and words of each slot, in any order.
-    """
+    """The intent of a text, and name and words of each slot, in any order."""
 
     intent: str
     slots: Sequence[Slot]
@@ -48,11 +43,7 @@ class Errors:
 
     @property
     def rate(self) -> float:
-        """Semantic error rate.
-
-        Raises:
-            ZeroDivisionError: there is no text.
-        """
+        """Semantic error rate."""
         wrong = self.intents + self.substitutions + self.deletions + self.insertions
         return wrong / (self.slots + self.texts)
 

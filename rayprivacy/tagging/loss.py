@@ -1,9 +1,4 @@
-"""What attacks read of a tagger: its loss on documents, and how certain it is of what it says of them.
-
-Shokri et al. (2017) attack a classifier by its sorted scores: a model is surer of what it has seen. Here these are the
-highest probabilities of intents, and in the mean over words those of word labels, as logarithms.
-
-The loss that DP-SGD clips of a tagger (`models.tagger`), and what a tagger says: documents whose tokens have labels.
+"""What a tagger computes of documents whose tokens have labels: the loss that DP-SGD clips, labels, and scores.
 
 A document of a tagger is a document like any other, so that sampling, batches and independence hold for it as they
 are: a token and its label are one number (`packed`). Position 0, which carries no weight elsewhere either, is the start
@@ -26,17 +21,14 @@ from rayprivacy.tagging.crf import likeliest, negative_log_likelihood
 from rayprivacy.tagging.model import is_causal
 from rayprivacy.tagging.settings import Tags
 
+Array = npt.NDArray[np.float64]
+HIGHEST = 3  # scores of each head, at most
 _AT_ONCE = 32  # documents that are predicted together
+_LEAST = 1e-12
 
 
 def packed(tokens: Sequence[int], labels: Sequence[int | None], count: int) -> npt.NDArray[np.int32]:
-    """Tokens with their labels, as one number each.
-
-    Args:
-        tokens: token ids.
-        labels: for each the number of its label; None for a token without one.
-        count: of all labels.
-    """
+    """Tokens with the numbers of their labels, None without one, as one number each; there are `count` labels."""
     codes = [0 if label is None else label + 1 for label in labels]
     return (np.array(tokens, np.int64) * (count + 1) + np.array(codes, np.int64)).astype(np.int32)
 
@@ -57,12 +49,7 @@ class Unpacked:
 
     @staticmethod
     def of(batch: Batch, count: int) -> "Unpacked":
-        """Take tokens and labels apart.
-
-        Args:
-            batch: of documents of a tagger.
-            count: of all labels.
-        """
+        """Take tokens and labels apart, of which there are `count`."""
         real = batch.weights > 0
         real = torch.cat([torch.ones_like(real[:, :1]), real[:, 1:]], 1)
         tokens = torch.div(batch.ids, count + 1, rounding_mode="floor")
@@ -109,6 +96,11 @@ class Words:
     labels: torch.Tensor
     lengths: torch.Tensor
 
+    @property
+    def there(self) -> torch.Tensor:
+        """Which places hold a word, bool [rows, width]."""
+        return torch.arange(self.labels.shape[1], device=self.labels.device) < self.lengths[:, None]
+
     @staticmethod
     def of(logits: torch.Tensor, read: Unpacked, intents: int) -> "Words":
         """Gather them from the heads' outputs; intents come before word labels."""
@@ -140,7 +132,11 @@ class TaggerLoss:
         read = Unpacked.of(batch, self.labels)
         logits = logits_of(model, read)
         words = Words.of(logits, read, self.intents)
-        of_words = _sequence_loss(model.crf, words) if has_crf(model) else _word_losses(words)
+        if _has_crf(model):
+            transitions = model.crf(len(words.lengths))
+            of_words = negative_log_likelihood(words.emissions, words.labels, words.lengths, transitions)
+        else:
+            of_words = _word_losses(words)
         means = of_words / words.lengths.clamp(min=1)
         return (self._of_intent(logits, read) + means) * batch.weights.sum(1)
 
@@ -151,19 +147,13 @@ class TaggerLoss:
         return -torch.where(is_intent, said, 0).sum(1) / is_intent.sum(1).clamp(min=1)
 
 
-def has_crf(model: Any) -> bool:
-    """Whether a tagger scores the labels of words as a sequence."""
+def _has_crf(model: Any) -> bool:
     return bool(model.config.tagger["crf"])
 
 
 def _word_losses(words: Words) -> torch.Tensor:
     said = words.emissions.log_softmax(-1).gather(2, words.labels[..., None]).squeeze(2)
-    there = torch.arange(said.shape[1], device=said.device) < words.lengths[:, None]
-    return -torch.where(there, said, 0).sum(1)
-
-
-def _sequence_loss(crf: Any, words: Words) -> torch.Tensor:
-    return negative_log_likelihood(words.emissions, words.labels, words.lengths, crf(len(words.lengths)))
+    return -torch.where(words.there, said, 0).sum(1)
 
 
 def in_order(documents: Sequence[Document], device: torch.device) -> Iterator[Batch]:
@@ -175,36 +165,33 @@ def in_order(documents: Sequence[Document], device: torch.device) -> Iterator[Ba
         yield Batch(ids.to(device), weights.to(device), 1)
 
 
-@torch.no_grad()
-def predicted(model: Any, tags: Tags, documents: Sequence[Document]) -> Iterator[tuple[int, list[int]]]:
-    """The likeliest intent and word labels of some documents, in their order; of words whose label was asked for.
-
-    Args:
-        model: a tagger, in one number format: a trained one is merged first.
-        tags: what it can say.
-        documents: of a tagger.
-    """
+def _heads(model: Any, tags: Tags, documents: Sequence[Document]) -> Iterator[tuple[torch.Tensor, Words]]:
+    """What the heads say of some documents, batch after batch: of intents [rows, intents], and of words."""
     intents = len(tags.all_intents)
     for batch in in_order(documents, next(model.parameters()).device):
         read = Unpacked.of(batch, len(tags.names))
         logits = logits_of(model, read)
-        words = Words.of(logits, read, intents)
-        firsts = pooled(logits, read)[:, :intents].argmax(-1).tolist()
+        yield pooled(logits, read)[:, :intents], Words.of(logits, read, intents)
+
+
+@torch.no_grad()
+def predicted(model: Any, tags: Tags, documents: Sequence[Document]) -> Iterator[tuple[int, list[int]]]:
+    """The likeliest intent and word labels of some documents, in their order; of words whose label was asked for.
+
+    The model is in one number format: a trained one is merged first.
+    """
+    intents = len(tags.all_intents)
+    for of_intents, words in _heads(model, tags, documents):
+        firsts = of_intents.argmax(-1).tolist()
         for first, own in zip(firsts, _said(model, words), strict=True):
             yield first, [intents + label for label in own]
 
 
 def _said(model: Any, words: Words) -> list[list[int]]:
-    """The likeliest word labels of each row."""
-    if has_crf(model):
+    if _has_crf(model):
         return likeliest(words.emissions, words.lengths, model.crf(len(words.lengths)))
     found = words.emissions.argmax(-1).tolist()
     return [own[:length] for own, length in zip(found, words.lengths.tolist(), strict=True)]
-
-
-Array = npt.NDArray[np.float64]
-HIGHEST = 3  # scores of each head, at most
-_LEAST = 1e-12
 
 
 @torch.no_grad()
@@ -219,17 +206,14 @@ def losses(model: Any, tags: Tags, documents: Sequence[Document]) -> Array:
 def sorted_scores(model: Any, tags: Tags, documents: Sequence[Document]) -> Array:
     """Logarithms of the highest probabilities of intents, then of word labels in the mean over words; highest first.
 
-    The shape is [documents, scores]. A CRF has no part in them.
+    Shokri et al. (2017) attack a classifier by its sorted scores: a model is surer of what it has seen. The shape is
+    [documents, scores]. A CRF has no part in them.
     """
-    found, intents = [], len(tags.all_intents)
-    for batch in in_order(documents, next(model.parameters()).device):
-        read = Unpacked.of(batch, len(tags.names))
-        logits = logits_of(model, read)
-        words = Words.of(logits, read, intents)
-        there = torch.arange(words.labels.shape[1], device=logits.device) < words.lengths[:, None]
-        of_words = torch.where(there[..., None], _highest(words.emissions), 0).sum(1)
+    found = []
+    for of_intents, words in _heads(model, tags, documents):
+        of_words = torch.where(words.there[..., None], _highest(words.emissions), 0).sum(1)
         means = of_words / words.lengths.clamp(min=1)[:, None]
-        found.append(torch.cat([_highest(pooled(logits, read)[:, :intents]), means], 1).clamp(min=_LEAST).log())
+        found.append(torch.cat([_highest(of_intents), means], 1).clamp(min=_LEAST).log())
     return _together(found)
 
 

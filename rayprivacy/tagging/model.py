@@ -1,22 +1,17 @@
 """A tagger: a public BERT or causal model with an intent head on the mean of its states and a word head on some.
 
 Both heads are rows of one matrix, so that the model is an ordinary `AutoModelForTokenClassification`, which anybody
-loads; a softmax runs over the rows of one head. The word head may have a CRF on top (`models.crf`). Heads and CRF start
-from small random numbers of a public seed.
+loads; a softmax runs over the rows of one head. The word head may have a CRF on top (`tagging.crf`). Heads and CRF
+start from small random numbers of a public seed. A bi-LSTM (`tagging.bilstm`) is a tagger too.
 
 A BERT looks both ways, and a word's label is read at its first token, as is usual. A causal model has seen the whole
 word only at its last token, so it is read there; what stands behind a word is never seen.
 
 A saved tagger is one of these, with the lists of what it can say, and how it is read (`tagger`), in its configuration.
-How documents are made, and what DP-SGD clips of them, stands in `dpsgd.tagger_loss`.
-
-What a tagger can say, and how it is read, as it stands in the configuration of a saved one.
-
-Loads the bi-LSTM as an untrained tagger on GloVe vectors, or one that was saved.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,24 +27,18 @@ from rayprivacy.models.quiet import no_progress_bars
 from rayprivacy.models.settings import AUTO
 from rayprivacy.models.sources import glove, resolve_base
 from rayprivacy.models.trainable import START_SEED
-from rayprivacy.tagging.bilstm import (
-    BYTES,
-    END,
-    FIRST_WORD,
-    MODEL_TYPE,
-    START,
-    BiLstmConfig,
-    BiLstmForTokenClassification,
-    WordTokenizer,
-)
+from rayprivacy.tagging import bilstm
 from rayprivacy.tagging.crf import WITH_CRF
 from rayprivacy.tagging.settings import BILSTM, TaggerConfig, Tags
 
 CAUSAL = ("llama", "gpt2")
+ENCODER = "bert"
+NUMBERS = 2**31  # that a token with its label may take
+WORDS = 50_000  # the most frequent of 400,000, which the bi-LSTM knows
 
 
-def describe(config: TaggerConfig, shape: Any, marks: tuple[int, int]) -> None:
-    """Write it into a configuration of Hugging Face; the marks are the tokens before and behind a text."""
+def _describe(config: TaggerConfig, shape: Any, marks: tuple[int, int]) -> None:
+    """Write how a tagger is read into a configuration; the marks are the tokens before and behind a text."""
     names = config.tags.names
     shape.num_hidden_layers = config.layers or shape.num_hidden_layers
     shape.id2label, shape.label2id = dict(enumerate(names)), {name: at for at, name in enumerate(names)}
@@ -76,18 +65,12 @@ def saved_tagger(folder: Path) -> TaggerConfig:
         ) from None
 
 
-def model_type_of(base: str) -> str | None:
-    """The family of a saved model by its configuration; None where there is none."""
-    config = _saved(Path(base).expanduser())
-    return str(config["model_type"]) if "model_type" in config else None
-
-
 def is_tagger(folder: Path) -> bool:
     """Whether a saved model is a tagger, by its configuration."""
     return "tagger" in _saved(folder)
 
 
-def _saved(folder: Path) -> dict[str, Any]:
+def _saved(folder: Path) -> Mapping[str, Any]:
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -100,42 +83,36 @@ def is_causal(model: Any) -> bool:
     return bool(model.config.model_type in CAUSAL)
 
 
-WORDS = 50_000  # the most frequent of 400,000
-
-
-def new_bilstm(config: TaggerConfig) -> Backbone:
+def _new_bilstm(config: TaggerConfig) -> Backbone:
     """A bi-LSTM with random weights of a public seed and the vectors of the most frequent words."""
     words, vectors = glove(f"model.base is '{BILSTM}', which reads GloVe vectors")
-    tokenizer = WordTokenizer(words[:WORDS])
-    shape = BiLstmConfig(vocab_size=len(tokenizer))
-    describe(config, shape, (START, END))
+    tokenizer = bilstm.WordTokenizer(words[:WORDS])
+    shape = bilstm.BiLstmConfig(vocab_size=len(tokenizer))
+    _describe(config, shape, (bilstm.START, bilstm.END))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(START_SEED)
-        model = BiLstmForTokenClassification(shape)
-    model.words.weight.data[FIRST_WORD - BYTES :] = torch.tensor(vectors[:WORDS], dtype=torch.float32)
+        model = bilstm.BiLstmForTokenClassification(shape)
+    known = model.words.weight.data[bilstm.FIRST_WORD - bilstm.BYTES :]
+    known[:] = torch.tensor(vectors[:WORDS], dtype=torch.float32)
     return _backbone(model, tokenizer)
 
 
-def saved_bilstm(config: TaggerConfig) -> Backbone:
+def _saved_bilstm(config: TaggerConfig) -> Backbone:
     """A bi-LSTM that was saved; refused where it was saved with other intents or slots."""
     if saved_tagger(Path(config.base)).tags != config.tags:
         raise ConfigError(f"model.base is {config.base!r}, a bi-LSTM with other intents or slots: give its own.")
     try:
         with no_progress_bars():
-            model = BiLstmForTokenClassification.from_pretrained(config.base)
-        return _backbone(model, WordTokenizer.from_pretrained(config.base))
+            model = bilstm.BiLstmForTokenClassification.from_pretrained(config.base)
+        return _backbone(model, bilstm.WordTokenizer.from_pretrained(config.base))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.base is {config.base!r}: it could not be loaded ({type(error).__name__}).") from None
 
 
-def _backbone(model: Any, tokenizer: WordTokenizer) -> Backbone:
+def _backbone(model: Any, tokenizer: bilstm.WordTokenizer) -> Backbone:
     model.eval().requires_grad_(False)
     model.frozen_parts = [model.words]
-    return Backbone(tokenizer, START, END, model=model)
-
-
-NUMBERS = 2**31  # that a token with its label may take
-ENCODER = "bert"
+    return Backbone(tokenizer, bilstm.START, bilstm.END, model=model)
 
 
 def load(config: TaggerConfig, device: torch.device | str) -> Backbone:
@@ -146,9 +123,9 @@ def load(config: TaggerConfig, device: torch.device | str) -> Backbone:
 def load_tagger(config: TaggerConfig) -> Backbone:
     """Load the base of a recipe as an untrained tagger, or a saved tagger as it is."""
     if config.base == BILSTM:
-        return new_bilstm(config)
-    if model_type_of(config.base) == MODEL_TYPE:
-        return saved_bilstm(config)
+        return _new_bilstm(config)
+    if _saved(Path(config.base).expanduser()).get("model_type") == bilstm.MODEL_TYPE:
+        return _saved_bilstm(config)
     dtype = fast_format() if config.dtype == AUTO else config.dtype
     try:
         source = resolve_base(config.base)
@@ -156,7 +133,7 @@ def load_tagger(config: TaggerConfig) -> Backbone:
         _check(config, shape)
         tokenizer = AutoTokenizer.from_pretrained(source)
         marks = _marks(tokenizer, shape)
-        describe(config, shape, marks)
+        _describe(config, shape, marks)
         loader = WITH_CRF[shape.model_type] if config.crf else AutoModelForTokenClassification
         with no_progress_bars(), torch.random.fork_rng(devices=[]), _no_advice():
             torch.manual_seed(START_SEED)

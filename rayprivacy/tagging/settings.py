@@ -1,6 +1,6 @@
 """The `model` block of a tagger: the public base, how much of it is used, and the public lists of what it says.
 
-What a tagger can say: one intent for a text, and one label for each of its words; public lists. Imports no torch.
+It says one intent of a text, and one label of each of its words. Imports no torch.
 
 An intent that is on no list is `other`, and a word label that is on none is `O`: for each row alone, and silently.
 """
@@ -19,6 +19,9 @@ from rayprivacy.models.sources import MINILM
 
 OTHER, OUTSIDE = "other", "O"
 INTENT = "intent:"  # stands before the name of an intent in the configuration of a saved model
+BILSTM = "bilstm"
+_OF_AN_LSTM = 8 * 384 * (80 + 384 + 768 + 384)  # weights of two layers in both directions, see `tagging.bilstm`
+_TOKENS_OF_A_WORD = 6  # itself and its letters, among which it is read once
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,6 @@ def spans(labels: Sequence[str], words: Sequence[str]) -> list[tuple[str, str]]:
     return [(slot, " ".join(own)) for slot, own in found]
 
 
-BILSTM = "bilstm"
-
-
 class TaggerConfig(ModelConfig):
     """Which public model reads the texts, and what the heads on top of it can say.
 
@@ -160,10 +160,6 @@ class TaggerConfig(ModelConfig):
     def tags(self) -> Tags:
         """What it can say."""
         return Tags(tuple(name for name in self.intents if name != OTHER), self.slots)
-
-
-_OF_AN_LSTM = 8 * 384 * (80 + 384 + 768 + 384)  # weights of two layers in both directions, see `tagging.bilstm`
-_TOKENS_OF_A_WORD = 6  # itself and its letters, among which it is read once
 
 
 def tagger_size(config: TaggerConfig, heads_alone: bool) -> ModelSize:

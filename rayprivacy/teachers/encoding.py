@@ -6,8 +6,7 @@ teachers changes a state; for 'record' and 'phrase' it is a shard, all that one 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,14 +23,8 @@ CHUNK_POSITIONS = 32_768  # of one file: 38 MB at width 576; a writer holds four
 _FORMAT = 2  # rows are run up to their last token
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Some groups of a part, by their names: about one in `pieces` of them.
-
-    Attributes:
-        number: which piece, from 0.
-        pieces: how many there are, a public number.
-    """
+class Piece(NamedTuple):
+    """Some groups of a part, by their names: about one in `pieces` of them, a public number."""
 
     number: int = 0
     pieces: int = 1
@@ -50,13 +43,9 @@ def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
     Kinds that start from the same layer share their states.
     """
     shape = teachers.model_dump(mode="json", include={"max_tokens", "row_tokens", "max_rows"})
-    return digest_json({"format": _FORMAT, "base": base_digest, "cut": _cut(teachers), **shape})
-
-
-def _cut(teachers: TeachersConfig) -> str:
-    if teachers.kind == "square":
-        return "final"
-    return "embeddings" if teachers.layers is None else f"below the last {teachers.layers}"
+    cut = "embeddings" if teachers.layers is None else f"below the last {teachers.layers}"
+    cut = "final" if teachers.kind == "square" else cut
+    return digest_json({"format": _FORMAT, "base": base_digest, "cut": cut, **shape})
 
 
 def trunk_of(spec: GroupSpec, backbone: Backbone) -> Any:
@@ -94,10 +83,10 @@ def is_cached(spec: GroupSpec, part: int, piece: Piece = WHOLE) -> bool:
 
 
 def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = WHOLE) -> None:
-    """Encode the groups of a part that the store lacks, in files of at most CHUNK_POSITIONS or of one group.
+    """Encode the groups of a piece of a part that the store lacks, in files of at most CHUNK_POSITIONS or of one group.
 
-    `piece` says which of its groups; what a group becomes does not depend on it.
-    Deterministic up to the number of threads, and harmless to repeat: what is stored already is not computed again.
+    What a group becomes does not depend on the piece. Deterministic up to the number of threads, and harmless to
+    repeat: what is stored already is not computed again.
     """
     config, trunk = spec.teachers, trunk_of(spec, backbone)
     held: dict[str, Encoded] = {}
@@ -107,8 +96,7 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = W
         encoded = encode(backbone, documents, config.row_tokens, config.max_rows, trunk)
         if positions + encoded.ids.numel() > CHUNK_POSITIONS:
             spec.store.write(held)
-            held = {}
-            positions = 0
+            held, positions = {}, 0
         held[name] = encoded
         positions += encoded.ids.numel()
     spec.store.write(held)

@@ -2,12 +2,9 @@
 
 Calls are deterministic and draw no privacy noise, so that any of them may be done again elsewhere. Training leaves
 teachers in the workspace. Votes are added up in this process, over all teachers it has been asked for, and only the sum
-is handed out: a piece is in it once, however often it is asked for, and what dies with the process is asked anew.
-
-Where a teacher actor computes: on a CPU, or on its share of a GPU. No Ray in here.
-
-That a teacher depends on its own shard alone, to the last bit, is as true on a GPU as on one thread of a CPU: see
-`models.repeatable`.
+is handed out: a piece is in it once, however often it is asked for, and what dies with the process is asked anew. That
+a teacher depends on its own shard alone, to the last bit, is as true on a GPU as on one thread of a CPU: see
+`models.trainable.repeatable`.
 """
 
 from collections.abc import Sequence
@@ -25,6 +22,7 @@ from rayprivacy.models.features import Encoded, join
 from rayprivacy.models.trainable import repeatable
 from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.head_kinds import TeacherKind, on
+from rayprivacy.teachers.lora_kind import LoraKind
 from rayprivacy.teachers.spec import GroupSpec, blocks_of
 from rayprivacy.teachers.square_kind import SquareKind
 from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_votes
@@ -51,9 +49,7 @@ class _Shards(Sequence[Encoded]):
     """Some shards, each read when it is its turn: a large one need not share memory with its neighbours."""
 
     def __init__(self, spec: GroupSpec, names: Sequence[list[str]], device: torch.device) -> None:
-        self._spec = spec
-        self._device = device
-        self._names = names
+        self._spec, self._names, self._device = spec, names, device
 
     def __len__(self) -> int:
         return len(self._names)
@@ -127,8 +123,5 @@ def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> T
         device = str(backbone.head.device)
         warm = HeadAdapter(Basis.load(spec.basis, device), load_file(spec.warm, device)["matrix"])
         return SquareKind(config, warm, backbone.head)
-    # Imported here because it brings the layers of the trunk along, which kind 'square' never touches.
-    from rayprivacy.teachers.lora_kind import LoraKind
-
     public = Encoded(**load_file(rows)) if rows else Encoded.empty(config.row_tokens, backbone.width)
     return LoraKind(backbone, config, public.to(backbone.head.device))

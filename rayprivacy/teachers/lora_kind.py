@@ -24,21 +24,15 @@ QUERY_ROWS = 32  # queries in one block of answers
 
 
 class LoraKind:
-    """LoRA of rank `teachers.width` on the last `teachers.layers` layers (all if absent).
+    """LoRA of rank `teachers.width` on the last `teachers.layers` layers (all if absent); `cut` layers lie below.
 
     Shards hold the states at `cut`. A state has the trained tensors by their names in PEFT, [G, ...], and `filled`,
-    bool [G]: which shards had text.
-
-    Attributes:
-        cut: how many layers lie below what is trained.
+    bool [G]: which shards had text. `Queries.context` points into `public_rows`, the encoded pseudo-sentences.
     """
 
     def __init__(self, backbone: Backbone, config: TeachersConfig, public_rows: Encoded) -> None:
-        """Teachers over a public base; `Queries.context` points into `public_rows`, the encoded pseudo-sentences."""
         self.cut = cut_below(backbone, config.layers)
-        self._backbone = backbone
-        self._config = config
-        self._public_rows = public_rows
+        self._backbone, self._config, self._public_rows = backbone, config, public_rows
         self._upper = LoraLayers(backbone, self.cut, config.width)
 
     @cached_property
@@ -53,9 +47,7 @@ class LoraKind:
 
     def _fit(self, shard: Encoded) -> State:
         self._upper.load(self._upper.start)
-        config = self._config
-        head = self._backbone.head
-        parameters = self._upper.parameters()
+        config, head, parameters = self._config, self._backbone.head, self._upper.parameters()
         size = min(len(shard), max(1, config.batch // config.row_tokens))
         optimizer = torch.optim.AdamW(parameters, config.step_size, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
 

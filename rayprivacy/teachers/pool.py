@@ -1,6 +1,6 @@
 """A pool of teacher actors on Ray: it trains and asks every teacher, and brings home one sum.
 
-Work is pulled in pieces (see `pieces`, `actor_pool`), so that a skewed one delays no other, and sums are added where
+Work is pulled in pieces (see `spec`, `work.pool`), so that a skewed one delays no other, and sums are added where
 they lie: what travels, and what the driver holds, does not grow with the number of teachers, but for the list of their
 ids. The actors' sums are added in a tree of Ray tasks, each of which adds at most FAN_IN, so that a machine receives a
 few arrays [queries, k] and the driver one. Tasks are deterministic and may be repeated.
@@ -8,12 +8,10 @@ few arrays [queries, k] and the driver one. Tasks are deterministic and may be r
 Actors are spread over the nodes. They map the base's file where its number format is `model.dtype`, and then a node
 holds it once; otherwise each converts it for itself.
 
-The encoding of the private corpus in Ray actors, piece by piece of every part.
-
-Only the numbers of parts and of their pieces travel, of all of them: how many hold users is private, and Ray shows how
-many calls an actor had. Texts are read, and states written, where they are encoded. What is finished is known from the
-markers in the store, so a killed actor, node or driver costs the file it was working on, and retries are harmless: a
-dead actor is replaced and its piece is done again (see `actor_pool`).
+Before that, actors encode the private corpus, piece by piece of every part. Only the numbers of parts and of their
+pieces travel, of all of them: how many hold users is private, and Ray shows how many calls an actor had. Texts are
+read, and states written, where they are encoded. What is finished is known from the markers in the store, so a killed
+actor, node or driver costs the file it was working on, and retries are harmless.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,6 +42,8 @@ from rayprivacy.work.pool import ActorPool, is_loss
 _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
 _TRAINING = "training teachers"
 _VOTING = "voting"
+_ENCODING = "encoding private text"
+_PIECES = 4  # of a part for each encoder at least, so that the last ones to finish do not keep the others waiting
 FAN_IN = 8
 
 
@@ -78,9 +78,7 @@ class TeacherPool:
     """A set of teacher actors over one ensemble."""
 
     def __init__(self, spec: GroupSpec, resources: ResourcesConfig) -> None:
-        self._spec = spec
-        self._resources = resources
-        self._askings = count()
+        self._spec, self._resources, self._askings = spec, resources, count()
         actor = ray.remote(_SealedGroup).options(**actor_options(resources))
         self.actors = ActorPool(lambda: actor.remote(spec), min(places(resources), spec.teachers.count))
 
@@ -92,21 +90,21 @@ class TeacherPool:
             yield piece
 
     def vote(
-        self, queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, told: Told = nobody
+        self, queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, progress: Told = nobody
     ) -> tuple[Private[Any], VoteManifest]:
         """Ask every teacher; returns the private total and its manifest.
 
-        `mechanism` makes a ballot of a distribution. `rows` is the file of the encoded pseudo-sentences that queries
-        point into; head kinds do without it. `told` counts the queries that all teachers have answered. A teacher who
-        voted twice and differently, or is counted twice, is refused.
+        `rows` is the file of the encoded pseudo-sentences that queries point into; head kinds do without it. `progress`
+        counts the queries that all teachers have answered. A teacher who voted twice and differently, or is counted
+        twice, is refused.
         """
         size = self._resources.query_batch
         totals = []
         for start in range(0, len(queries), size):
-            told(start)
+            progress(start)
             block = queries.rows(start, start + size)
             totals.append(self._answer(Question.of(block, mechanism, rows, next(self._askings))))
-        told(len(queries))
+        progress(len(queries))
         manifests = {total.teachers for total in totals}
         if len(manifests) != 1:
             raise ReleaseError("blocks of queries were answered by different teachers: release nothing, run again.")
@@ -174,10 +172,6 @@ def tree_sum(partials: Sequence[Any]) -> Any:
             return level[0]
 
 
-_STEP = "encoding private text"
-_PIECES = 4  # for each actor at least, so that the last ones to finish do not keep the others waiting for long
-
-
 class _Encoder:
     """An actor that encodes parts; foreign errors leave it sealed, because they may quote private text."""
 
@@ -191,9 +185,8 @@ class _Encoder:
     def ready(self) -> None:
         """Answer, to say that the process is there."""
 
-    @_SEAL.around(_STEP)
+    @_SEAL.around(_ENCODING)
     def encode(self, given: tuple[int, Piece]) -> None:
-        """Encode what the store lacks of a piece of a part."""
         part, piece = given
         if not is_cached(self._spec, part, piece):
             encode_part(self._spec, part, self._backbone, piece)
@@ -218,7 +211,7 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
     left = dict.fromkeys(range(parts), pieces)
     every = [(part, Piece(number, pieces)) for part in left for number in range(pieces)]
     try:
-        for (part, _), _ in actors.work(_STEP, "encode", every):
+        for (part, _), _ in actors.work(_ENCODING, "encode", every):
             left[part] -= 1
             if not left[part]:
                 yield part
@@ -230,12 +223,12 @@ def _all_cached(spec: GroupSpec) -> bool:
     """Whether the store has every group; tasks name them, each those of some parts."""
     parts = range(spec.teachers.parts)
     tasks = min(len(parts), max(1, int(ray.cluster_resources().get("CPU", 1))))
-    check = ray.remote(_SEAL.around(_STEP)(_are_cached)).options(max_retries=3, scheduling_strategy="SPREAD")
+    check = ray.remote(_SEAL.around(_ENCODING)(_are_cached)).options(max_retries=3, scheduling_strategy="SPREAD")
     failure: RayPrivacyError
     try:
         return all(ray.get([check.remote(spec, parts[task::tasks]) for task in range(tasks)]))
     except RayError as error:
-        failure = _SEAL.unwrap(_STEP, error)
+        failure = _SEAL.unwrap(_ENCODING, error)
     raise failure  # outside the except block, so that Ray's text does not come along
 
 

@@ -1,19 +1,13 @@
 """The `teachers` and `resources` blocks of a recipe: what is computed, and separately how fast."""
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from rayprivacy.core.config import Config, PathKind
 
-
-class _Defaults(NamedTuple):
-    rank: int
-    learning_rate: float
-
-
-_DEFAULTS = {"square": _Defaults(128, 2e-2), "lora": _Defaults(8, 3e-3)}  # of each kind
+_RANKS, _LEARNING_RATES = {"square": 128, "lora": 8}, {"square": 2e-2, "lora": 3e-3}  # of each kind
 
 
 class TeachersConfig(Config):
@@ -65,12 +59,12 @@ class TeachersConfig(Config):
     @property
     def width(self) -> int:
         """The rank, or the default one of the kind."""
-        return self.rank or _DEFAULTS[self.kind].rank
+        return self.rank or _RANKS[self.kind]
 
     @property
     def step_size(self) -> float:
         """The learning rate, or the default one of the kind."""
-        return self.learning_rate or _DEFAULTS[self.kind].learning_rate
+        return self.learning_rate or _LEARNING_RATES[self.kind]
 
     @property
     def parts(self) -> int:

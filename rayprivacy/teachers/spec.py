@@ -1,17 +1,13 @@
-"""Where a teacher actor finds everything: paths and public settings only, safe as a Ray argument.
+"""Where teacher actors find everything, how many there are, and which teachers each is handed at a time.
 
-How teachers are dealt out to actors: runs of neighbours, whose length is a matter of performance.
-
-A teacher is a function of its own shard, and answers in a block of VOTERS that its number fixes (see `kinds`). So no
-piece of either kind decides a bit of what is released. A piece of training stays within one part file, which it reads
-its own shards of; a piece of voting holds whole blocks, of any part.
-
-How many teacher actors a cluster has room for, and what each of them asks Ray for.
+Pieces are runs of neighbours, whose length is a matter of performance. A teacher is a function of its own shard, and
+answers in a block of VOTERS that its number fixes (see `head_kinds`). So no piece of either kind decides a bit of what
+is released. A piece of training stays within one part file, which it reads its own shards of; a piece of voting holds
+whole blocks, of any part.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import ray
 
@@ -23,10 +19,13 @@ from rayprivacy.teachers.head_kinds import VOTERS
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 from rayprivacy.teachers.workspace import Workspace
 
+PIECES = 4  # for each actor at least, so that the last ones to finish do not keep the others waiting for long
+_ROUNDING = 1e-9  # of one divided by a share
+
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """One ensemble.
+    """One ensemble: paths and public settings only, safe as a Ray argument.
 
     Attributes:
         model: the public base.
@@ -51,20 +50,14 @@ class GroupSpec:
     gpu: bool = False
 
 
-PIECES = 4  # for each actor at least, so that the last ones to finish do not keep the others waiting for long
-
-
 def training_pieces(teachers: TeachersConfig, actors: int, size: int = 0) -> list[range]:
-    """The teachers of each piece of training, ascending, to be dealt out among actors.
-
-    `size` is the number of teachers in a piece at most; with 0 it is a quarter of an actor's share.
-    """
+    """The teachers of each piece of training, ascending: at most `size`, or a quarter of an actor's share for 0."""
     parts = (teachers.members(part) for part in range(teachers.parts))
     return [piece for part in parts for piece in _cut(part, size or _quarter(teachers, actors))]
 
 
 def voting_pieces(teachers: TeachersConfig, actors: int, size: int = 0) -> list[range]:
-    """The teachers of each piece of voting, ascending: whole blocks, and the rest of them; other arguments as above."""
+    """The teachers of each piece of voting, ascending: whole blocks, and the rest of them; `size` as for training."""
     blocks = -(-(size or _quarter(teachers, actors)) // VOTERS)
     return _cut(range(teachers.count), blocks * VOTERS)
 
@@ -82,9 +75,6 @@ def _cut(teachers: range, size: int) -> list[range]:
     return [teachers[at : at + size] for at in range(0, len(teachers), size)]
 
 
-_ROUNDING = 1e-9  # of one divided by a share
-
-
 def places(resources: ResourcesConfig) -> int:
     """The number of actors: what the recipe asks for, or as many as the cluster has room for."""
     cluster, share = ray.cluster_resources(), resources.gpus_per_actor
@@ -100,7 +90,7 @@ def places(resources: ResourcesConfig) -> int:
     return resources.actors or max(1, min(rooms))
 
 
-def actor_options(resources: ResourcesConfig) -> dict[str, Any]:
+def actor_options(resources: ResourcesConfig) -> dict[str, object]:
     """What Ray is asked for, for each actor."""
     return {
         "num_cpus": resources.cpus_per_actor,

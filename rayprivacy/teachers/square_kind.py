@@ -48,10 +48,7 @@ class SquareKind:
     """A state holds `matrix`, R, float32 [G, r, r]; r is `teachers.width`, or the rank of the bases if that is less."""
 
     def __init__(self, config: TeachersConfig, warm: HeadAdapter, head: torch.Tensor) -> None:
-        """Prepare what all teachers share; they start from `warm`, the public student."""
-        self.config = config
-        self.warm = warm
-        self.head = head
+        self.config, self.warm, self.head = config, warm, head  # all teachers start from `warm`, the public student
         self.columns = head @ warm.basis.outward[: config.width].T
         self._shortlist = warm.basis.shortlist
         self._short_head, self._short_columns = head[self._shortlist], self.columns[self._shortlist]
@@ -89,11 +86,8 @@ class SquareKind:
         if not steps:
             return matrix
         used = min(len(examples), steps * config.batch)  # a public bound on memory, whatever the shard holds
-        hidden = self.warm(examples.hidden[:used])
-        targets = examples.targets[:used]
-        inward = self.inward(hidden)
-        public = hidden @ self._short_head.T
-        columns = self._short_columns
+        hidden, targets = self.warm(examples.hidden[:used]), examples.targets[:used]
+        inward, public, columns = self.inward(hidden), hidden @ self._short_head.T, self._short_columns
         optimizer = Adam(matrix.requires_grad_(), config.step_size)
         rows = torch.arange(config.batch, device=self.head.device)
         for step in range(steps):
@@ -142,8 +136,7 @@ class Adam:
     def __init__(self, tensor: torch.Tensor, step_size: float) -> None:
         self._tensor = tensor
         self._mean, self._square = torch.zeros_like(tensor), torch.zeros_like(tensor)
-        self._step_size = step_size
-        self._steps = 0
+        self._step_size, self._steps = step_size, 0
 
     @torch.no_grad()
     def step(self) -> None:

@@ -49,12 +49,16 @@ class Workspace:
     def prepare(self) -> None:
         """Make the folder, for the owner only, without files that no teacher is read from."""
         private_directory(self.root)
-        known = _known(self.root.absolute())
-        known.learn()
+        known = self._known()
         for path in self.root.iterdir():
             scratch = path.name.startswith(".") and _SUFFIX in path.name
-            if scratch or (path.suffix == _SUFFIX and path.name not in known.files):
+            if scratch or (path.suffix == _SUFFIX and path.name not in known.files()):
                 path.unlink()
+
+    def _known(self) -> "_Known":
+        known = _known(self.root.absolute())
+        known.learn()
+        return known
 
     def source(self, groups: Sequence[str]) -> str:
         """Digest of what a teacher is trained from: the names of its groups in order, and the public recipe."""
@@ -62,8 +66,7 @@ class Workspace:
 
     def missing(self, sources: Mapping[int, str]) -> list[int]:
         """Those of some teachers that are not on disk, intact and trained from these sources."""
-        known = _known(self.root.absolute())
-        known.learn()
+        known = self._known()
         return [teacher for teacher, source in sources.items() if not known.has(teacher, source)]
 
     def write(self, sources: Mapping[int, str], state: Mapping[str, torch.Tensor]) -> None:
@@ -71,16 +74,14 @@ class Workspace:
         trained = save({name: tensor.contiguous() for name, tensor in state.items()})
         digest = digest_bytes(trained)
         file = f"{digest[:32]}{_SUFFIX}"
-        known = _known(self.root.absolute())
-        known.learn()
+        known = self._known()
         write_atomic(self.root / file, trained)
         facts = {"sha256": digest, "version": known.version(sources), "teachers": list(sources.items())}
         known.journal.add(file, facts)
 
     def read(self, teachers: Sequence[int]) -> dict[str, torch.Tensor]:
         """Trained teachers, [G, ...] by name, in order; a missing or damaged one is refused."""
-        known = _known(self.root.absolute())
-        known.learn()
+        known = self._known()
         rows = [known.row(teacher) for teacher in teachers]
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
@@ -94,7 +95,6 @@ class _Known:
         self._places: dict[int, _Place] = {}
         self._intact: set[tuple[str, int, int]] = set()
 
-    @property
     def files(self) -> set[str]:
         """The files that some teacher is read from."""
         return {place.file for place in self._places.values()}

@@ -11,15 +11,12 @@ process that was believed lost is alive: pieces are deterministic, and write fil
 
 Reports hold private counts: files of mode 0600 in a folder of mode 0700.
 
-Ray tasks on the part files of a sharded corpus: one for each part, told by its public number.
-
-What a task is told besides is the same for all of them, and holds no row. What it makes of its part it writes where its
-caller will find it, or hands over, as private as the part is.
+The part files of a sharded corpus are a public number, so `on_parts` simply runs one task for each.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,9 +28,14 @@ from rayprivacy.core.errors import RayPrivacyError
 from rayprivacy.core.files import OWNER_ONLY, private_directory, read_json, write_json
 from rayprivacy.core.private import Seal
 
+ATTEMPTS = 3  # rounds in which processes were lost and nothing was finished
 _RETRIES = 3  # of a task whose process or node was lost
+_LEAST_TASKS = 16  # so that nodes which join later find tasks in the queue; public, whatever the cluster
+_STOPPED = "stopped"
 J = TypeVar("J")
 T = TypeVar("T")
+Facts = Mapping[str, Any]
+Piece = Callable[[int], Facts]
 
 
 def on_parts(
@@ -41,7 +43,8 @@ def on_parts(
 ) -> Iterator[tuple[int, T]]:
     """Work on every part; yields each once with what came of it, as it is finished. Ray must be started.
 
-    The work must be sealed, and may run again after a process was lost.
+    The work must be sealed, and may run again after a process was lost. The job is the same for all parts, and holds no
+    row. What the work makes of a part it writes where its caller will find it, or returns, as private as the part is.
     """
     task = ray.remote(work).options(max_retries=_RETRIES, num_cpus=1, scheduling_strategy="SPREAD")
     shared = ray.put(job)
@@ -57,12 +60,6 @@ def _result(done: Any, step: str, seal: Seal) -> Any:
     except RayError as error:
         failure = seal.unwrap(step, error)
     raise failure  # outside the except block, so that Ray's text does not come along
-
-
-ATTEMPTS = 3  # rounds in which processes were lost and nothing was finished
-_LEAST_TASKS = 16  # so that nodes which join later find tasks in the queue; public, whatever the cluster
-_STOPPED = "stopped"
-Piece = Callable[[int], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -103,16 +100,16 @@ class Bench:
         """Let tasks end after the piece that they are at."""
         (self.folder / _STOPPED).touch(OWNER_ONLY)
 
-    def report(self, piece: int, facts: dict[str, Any]) -> None:
+    def report(self, piece: int, facts: Facts) -> None:
         """Say that a piece is done, and what came of it."""
         write_json(self._report(piece), facts)
 
-    def reports(self) -> list[dict[str, Any]]:
+    def reports(self) -> list[Facts]:
         """What came of all pieces, in their order."""
         return [read_json(self._report(piece)) for piece in range(self.pieces)]
 
     def reopen(self) -> list[int]:
-        """The pieces that are not done; whoever has claimed them is taken for lost."""
+        """The pieces that are not done; a process that has claimed one is taken for lost."""
         names = set(os.listdir(self.folder))
         left = [piece for piece in range(self.pieces) if self._report(piece).name not in names]
         for piece in left:

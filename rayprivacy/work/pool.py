@@ -2,17 +2,15 @@
 
 One handle is one process: Ray restarts nothing here. An actor that cannot be reached is killed before its work is
 handed to others, so that nothing it still computes is ever read. New actors get work once they have answered a first
-call; hence an actor that a shrunken cluster has no room for delays no other. Which actor gets which piece, and which
-pieces of stragglers are done again, is decided by `handout`. The limit on losses is public and counts dead actors; it
-never looks at data.
+call; hence an actor that a shrunken cluster has no room for delays no other. The limit on losses is public and counts
+dead actors; it never looks at data.
 
-Which actor gets which piece next, and when an idle actor repeats a slow actor's piece. Pure logic, no Ray.
-
-An actor gets one piece, and a second one while there is plenty left. When no piece waits any more, an idle actor does
-over again what another one has been at for much longer than any piece took so far: it may be on a slow or crowded
-machine, or hang. If it is overtaken, its place goes to a new actor, so that it holds up no later step; if not, what the
-thief does is of no use. Pieces are deterministic and leave whole files, so nothing is decided by who was first. What
-lives in the actor that made it is not stolen, since it would be there twice.
+A `Handout` decides who gets which piece next, by pure logic, without Ray. An actor gets one piece, and a second one
+while there is plenty left. When no piece waits any more, an idle actor does over again what another one has been at for
+much longer than any piece took so far: it may be on a slow or crowded machine, or hang. If it is overtaken, its place
+goes to a new actor, so that it holds up no later step; if not, what the thief does is of no use. Pieces are
+deterministic and leave whole files, so nothing is decided by who was first. What lives in the actor that made it is not
+stolen, since it would be there twice.
 """
 
 import time
@@ -30,6 +28,10 @@ from rayprivacy.core.private import Seal
 AHEAD = 2  # calls an actor may have outstanding: the next one waits where it will run
 PATIENCE = 2.0  # times the longest piece so far, after which an actor counts as a straggler
 LEAST_PATIENCE_S = 10.0  # and this long at least: a thief may have to load first what a straggler has loaded
+POLL_S = 1.0  # how often the clock is looked at where work may be stolen
+LOSSES = 4  # deaths per place in one step, after which the cluster is not worth waiting for
+_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
+_LOST = object()  # in place of a result: the process that should have given it is gone
 
 
 @dataclass(eq=False)
@@ -126,39 +128,10 @@ def _given(worker: Worker) -> Worker:
     return worker
 
 
-POLL_S = 1.0  # how often the clock is looked at where work may be stolen
-LOSSES = 4  # deaths per place in one step, after which the cluster is not worth waiting for
-_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
-_LOST = object()  # in place of a result: the process that should have given it is gone
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """A new actor has answered its first call."""
-
-    worker: Worker
-
-
-@dataclass(frozen=True)
-class _Answered:
-    """An actor has done a piece."""
-
-    call: Any
-    result: Any
-
-
-@dataclass(frozen=True)
-class _Died:
-    """An actor is lost, with every call it has not answered."""
-
-    worker: Worker
-
-
 class ActorPool:
     """A fixed number of places, each filled with an actor."""
 
     def __init__(self, start: Callable[[], Any], places: int) -> None:
-        """Fill the places."""
         self._start = start
         self.workers = [self._new() for _ in range(places)]
         self._losses = 0
@@ -192,10 +165,18 @@ class ActorPool:
         while handout.left:
             for worker, piece in handout.turns(self.workers):
                 handout.calls[getattr(worker.actor, method).remote(piece, *shared)] = worker, piece
-            match self._next(step, handout.calls, POLL_S if handout.may_steal else None):
-                case _Ready(worker):
+            starting = {worker.first_call: worker for worker in self.workers if worker.first_call is not None}
+            patience = POLL_S if handout.may_steal else None
+            for call in ray.wait([*handout.calls, *starting], num_returns=1, timeout=patience)[0]:
+                worker = starting[call] if call in starting else handout.calls[call][0]
+                result = _result(step, call)
+                if result is _LOST:
+                    self.count_loss(step)
+                    self._renew(worker)
+                    handout.lost(worker)
+                elif call in starting:
                     worker.first_call = None
-                case _Answered(call, result):
+                else:
                     worker, piece, is_first, overtaken = handout.answered(call)
                     if kept:
                         worker.holds.append(piece)
@@ -204,25 +185,6 @@ class ActorPool:
                         handout.lost(straggler)
                     if is_first:
                         yield piece, result
-                case _Died(worker):
-                    self.count_loss(step)
-                    self._renew(worker)
-                    handout.lost(worker)
-
-    def _next(
-        self, step: str, calls: dict[Any, tuple[Worker, Any]], patience: float | None
-    ) -> _Ready | _Answered | _Died | None:
-        """Wait for one call, the first calls of new actors among them, and say what came of it; None: nothing yet."""
-        starting = {worker.first_call: worker for worker in self.workers if worker.first_call is not None}
-        answered, _ = ray.wait([*calls, *starting], num_returns=1, timeout=patience)
-        if not answered:
-            return None
-        call = answered[0]
-        worker = starting[call] if call in starting else calls[call][0]
-        result = _result(step, call)
-        if result is _LOST:
-            return _Died(worker)
-        return _Ready(worker) if call in starting else _Answered(call, result)
 
     def _renew(self, worker: Worker) -> None:
         """Give an actor's place to a new one."""

@@ -24,7 +24,7 @@ def trained(job: Job, folder: Path) -> tuple[list[set[bytes]], Weights, Weights]
     with patch.object(worker, "get_device", lambda: torch.device("cpu")):
         key, backbone = load_key(job.key_path), load_backbone(job.model)
         sampler = worker._sampler(replace(job, folder=own), rank, key, backbone)
-        training = Training(worker._engine(job, key, backbone), sampler, backbone.end, None, 0, None)
+        training = Training(worker._engine(job, key, backbone, False), sampler, backbone.end, None, 0, None)
     run, seen, before = _Worker(job, training), [], _weights(training)
     for step in range(job.release.mechanism.steps):
         places = [place for place, *_ in sampler._sample(step)]

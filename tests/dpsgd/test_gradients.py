@@ -15,7 +15,7 @@ from per_example_reference import (
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, Lazy
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind, Lazy
 from rayprivacy.models.norms import Recorder
 
 TOLERANCE = 1e-5
@@ -37,23 +37,18 @@ def _assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], toleran
         assert error <= tolerance * max(part.norm(), 1e-2 * whole), name
 
 
-@pytest.mark.parametrize("rows_per_unit", [1, 3])
-@pytest.mark.parametrize("kind", FULL + LORA)
-def test_flat_clipping_is_the_definition(kind: str, rows_per_unit: int) -> None:
+CLIPPINGS = [
+    *((kind, "flat", rows) for kind in FULL + LORA for rows in (1, 3)),
+    *((kind, clipping, 2) for kind in ("gpt2", "llama_lora") for clipping in ("per_layer", "automatic")),
+]
+
+
+@pytest.mark.parametrize(("kind", "clipping", "rows_per_unit"), CLIPPINGS)
+def test_clipping_is_its_definition(kind: str, clipping: ClippingKind, rows_per_unit: int) -> None:
     model, batch = tiny_model(kind), tiny_batch(rows_per_unit)
     units = unit_gradients(model, batch)
-    clipping = Clipping(lengths_of(units).median().item())
-    found = BookKeeping(model, clipping)(lambda: row_losses(model, batch), rows_per_unit)
-    _assert_close(_by_name(model, found), clipped_sum(units, clipping))
-
-
-@pytest.mark.parametrize("clipping", ["per_layer", "automatic"])
-@pytest.mark.parametrize("kind", ["gpt2", "llama_lora"])
-def test_other_clippings_are_their_definitions(kind: str, clipping: str) -> None:
-    model, batch = tiny_model(kind), tiny_batch(2)
-    units = unit_gradients(model, batch)
     rule = Clipping(lengths_of(units).median().item(), clipping)
-    found = BookKeeping(model, rule)(lambda: row_losses(model, batch), 2)
+    found = BookKeeping(model, rule)(lambda: row_losses(model, batch), rows_per_unit)
     _assert_close(_by_name(model, found), clipped_sum(units, rule))
 
 
@@ -73,18 +68,13 @@ def test_norms_by_parameter_are_those_of_the_sum_of_all_uses(kind: str) -> None:
 
 def test_a_tied_weight_is_more_than_its_uses() -> None:
     """The test above would pass for a batch whose uses of the tied weight have nothing in common; this one has much."""
-    model, batch = tiny_model("llama"), tiny_batch()
-    tied, untied = unit_gradients(model, batch), unit_gradients(_untied(), batch)
+    model, other, batch = tiny_model("llama"), tiny_model("llama_untied"), tiny_batch()
+    other.load_state_dict(model.state_dict())
+    tied, untied = unit_gradients(model, batch), unit_gradients(other, batch)
     name = "model.embed_tokens.weight"
     apart = [(unit[name].norm() ** 2 + unit["lm_head.weight"].norm() ** 2).sqrt() for unit in untied]
     ratios = [unit[name].norm() / own for unit, own in zip(tied, apart, strict=True)]
     assert max(abs(ratio - 1) for ratio in ratios) > 1e-3
-
-
-def _untied() -> nn.Module:
-    model, source = tiny_model("llama_untied"), tiny_model("llama")
-    model.load_state_dict(source.state_dict())
-    return model
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama_lora"])
@@ -151,7 +141,6 @@ def test_a_dummy_batch_contributes_zeros_of_the_right_shape() -> None:
 
 def test_a_row_of_nan_contributes_nothing() -> None:
     model, batch = tiny_model("gpt2"), tiny_batch()
-    clipping = Clipping(0.5)
     units = unit_gradients(model, batch)
     factors = torch.ones(len(batch.ids))
     factors[2] = float("nan")

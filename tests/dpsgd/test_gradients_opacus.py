@@ -6,12 +6,10 @@ from per_example_reference import lengths_of, row_losses, tiny_batch, tiny_model
 from torch import nn
 
 from rayprivacy.core.errors import ConfigError
-from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind
+from rayprivacy.dpsgd.clipping import BookKeeping, Clipping, ClippingKind, OpacusGradients
 from rayprivacy.models.norms import Recorder
 
 pytest.importorskip("opacus")
-
-from rayprivacy.dpsgd.clipping import OpacusGradients
 
 
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "automatic"])
@@ -54,12 +52,11 @@ def test_gradient_fields_stay_empty_and_units_of_nan_stay_out() -> None:
     assert not any(value().any() for value in dummy.values())
 
 
-def test_tied_weights_are_refused() -> None:
+def test_tied_weights_layers_with_buffers_and_what_opacus_cannot_see_are_refused() -> None:
     with pytest.raises(ConfigError, match="Embedding, Linear is tied"):
         OpacusGradients(tiny_model("gpt2"), Clipping(1.0))
-
-
-def test_what_opacus_cannot_see_is_refused() -> None:
+    with pytest.raises(ConfigError, match="buffers"):
+        OpacusGradients(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), Clipping(1.0))
     model, batch = tiny_model("gpt2_untied"), tiny_batch()
     gradients = OpacusGradients(model, Clipping(1.0))
     with pytest.raises(ConfigError, match="position_ids"):
@@ -87,8 +84,3 @@ def test_a_pass_of_others_leaves_nothing_behind() -> None:
     torch.autograd.grad(row_losses(model, batch).sum(), gradients.parameters)
     found = [value() for value in gradients(lambda: row_losses(model, batch), 1).values()]
     assert all(torch.equal(mine, his) for mine, his in zip(found, expected, strict=True))
-
-
-def test_layers_with_buffers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="buffers"):
-        OpacusGradients(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), Clipping(1.0))

@@ -16,15 +16,9 @@ def _rates(steps: int, **fields: Any) -> list[float]:
     return [schedule.rate(step) for step in range(steps)]
 
 
-def test_a_constant_rate_stays() -> None:
+def test_rates_stay_or_fall_to_zero_one_step_after_the_last() -> None:
     assert _rates(4, schedule="constant") == [2.0] * 4
-
-
-def test_a_line_would_reach_zero_one_step_after_the_last() -> None:
     assert _rates(4, schedule="linear") == [2.0, 1.5, 1.0, 0.5]
-
-
-def test_half_a_cosine_starts_high_is_half_in_the_middle_and_never_zero() -> None:
     rates = _rates(10, schedule="cosine")
     assert rates[0] == 2.0
     assert math.isclose(rates[5], 1.0)

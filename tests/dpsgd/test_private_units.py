@@ -91,9 +91,6 @@ def test_a_text_of_exactly_the_most_tokens_ends(tiny_backbone: Any) -> None:
     tokens = len(tiny_backbone.tokenizer.encode(row["text"], add_special_tokens=False))
     document = documents_of([row], tiny_backbone, _reading(most=tokens))[0]
     assert document.ids[-1] == tiny_backbone.end
-
-
-def test_no_rows_are_no_documents(tiny_backbone: Any) -> None:
     assert documents_of([], tiny_backbone, _reading()) == []
 
 

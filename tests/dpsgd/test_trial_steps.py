@@ -24,8 +24,7 @@ from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import micro_batches
 from rayprivacy.dpsgd.engines.engine import StepNoise, make_engine
 from rayprivacy.dpsgd.engines.zero import add_up
-from rayprivacy.dpsgd.fresh_loss import FreshLoss, seeded
-from rayprivacy.dpsgd.losses import own_losses, row_losses
+from rayprivacy.dpsgd.losses import FreshLoss, own_losses, row_losses, seeded
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, OptimizerConfig
 from rayprivacy.models.backbone import Backbone
@@ -103,7 +102,9 @@ def _model(way: Way, base: Any = None) -> Any:
     return checkpointed(model) if way.checkpointing else model
 
 
-def _engine(way: Way, loss: Loss = row_losses, model: Any = None, told: Any = None, batch_tokens: int = TOKENS) -> Any:
+def _engine(
+    way: Way, loss: Loss = row_losses, model: Any = None, report: Any = None, batch_tokens: int = TOKENS
+) -> Any:
     micro = 4 if way.clipping == "microbatches" else None
     training = DpSgdConfig(
         expected_batch=4, clipping_norm=NORM, max_tokens=PUBLIC_TOKENS, microbatches=micro, optimizer=ADAM
@@ -113,7 +114,7 @@ def _engine(way: Way, loss: Loss = row_losses, model: Any = None, told: Any = No
     noise = StepNoise(KeyedNoise(Key.for_tests(), "run"), changing((0.0,) * 100, NORM), 4.0)
     losses = partial(own_losses, loss=loss, low_precision=way.half)
     model = _model(way) if model is None else model
-    return make_engine(model, training, noise, settings, losses, way.half, told or (lambda _: None))
+    return make_engine(model, training, noise, settings, losses, way.half, report or (lambda _: None))
 
 
 def _units(count: int = 5) -> list[Unit]:
@@ -137,7 +138,7 @@ def _sum(engine: Any, batches: list[Any]) -> torch.Tensor:
 @_grid()
 def test_what_is_accepted_takes_a_step_and_one_unit_moves_it_by_its_bound(way: Way) -> None:
     said: list[str] = []
-    engine, units = _engine(way, told=said.append), _units()
+    engine, units = _engine(way, report=said.append), _units()
     assert ["tried on public tokens" in sentence for sentence in said] == [True]
     engine.step(0, _batches(way, units))
     before = _sum(engine, _batches(way, units[:-1]))

@@ -55,12 +55,9 @@ def test_units_come_back_as_they_were(tmp_path: Path, versions: int) -> None:
     assert kept[0].documents[0].ids.dtype == np.int32
     assert list((tmp_path / "private").iterdir()) == [], "no name is left to find the text by"
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_rank_may_have_no_units(tmp_path: Path) -> None:
-    kept = UnitFile(tmp_path, [])
-    assert len(kept) == 0
-    assert PoissonSampler(KEY, "run", 0.5, kept, 1).sample(0) == []
+    nobody = UnitFile(tmp_path, [])
+    assert len(nobody) == 0
+    assert PoissonSampler(KEY, "run", 0.5, nobody, 1).sample(0) == []
 
 
 def test_steps_sample_from_disk_what_they_sample_from_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from rayprivacy.core.keys import Key
 from rayprivacy.dpsgd.batches import Batch, Document, physical_batches
 from rayprivacy.dpsgd.clipping import BookKeeping, Clipping
+from rayprivacy.dpsgd.engines.engine import PlainEngine
 from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
-from rayprivacy.dpsgd.engines.plain import PlainEngine
 from rayprivacy.dpsgd.noise import KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
 from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag

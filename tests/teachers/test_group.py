@@ -262,11 +262,3 @@ def test_a_vote_without_training_is_a_shard_error(spec: GroupSpec, question: Que
     TeacherGroup(spec).train(range(3))
     with pytest.raises(ShardError, match=r"^teacher 3 is not on disk: run again with --resume\.$"):
         TeacherGroup(spec).vote(range(5), question)
-
-
-def test_the_spec_holds_no_text_and_no_key(spec: GroupSpec) -> None:
-    data = pickle.dumps(spec)
-    assert len(data) < 4000
-    assert b"user-0" not in data
-    assert b"the sun is out" not in data
-    assert (spec.store.key_path.read_bytes().strip()) not in data

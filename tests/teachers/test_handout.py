@@ -92,7 +92,7 @@ def test_what_is_kept_in_an_actor_is_not_stolen(monkeypatch: pytest.MonkeyPatch)
     assert not bench.handout.may_steal
 
 
-@pytest.mark.parametrize(("count", "stack"), [(1, 50), (23, 5), (1000, 50), (999, 7)])
+@pytest.mark.parametrize(("count", "stack"), [(1, 50), (23, 5), (50, 50), (1000, 50), (999, 7)])
 @pytest.mark.parametrize("actors", [1, 3, 400])
 @pytest.mark.parametrize("size", [0, 1, 10, 64, 5000])
 def test_pieces_hold_every_teacher_once(count: int, stack: int, actors: int, size: int) -> None:

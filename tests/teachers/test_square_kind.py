@@ -324,10 +324,3 @@ def test_the_rank_may_be_less_than_that_of_the_bases(make: Make, queries: Querie
         (answers, *_) = kind.answers(state, queries)
         assert answers.shape == (32, 1, CANDIDATES)
         assert kind.columns.shape[1] == min(rank, 16)
-
-
-@pytest.mark.parametrize(("count", "stack"), [(1, 50), (50, 50), (51, 50), (1000, 7)])
-def test_every_teacher_is_in_exactly_one_stack(count: int, stack: int) -> None:
-    config = TeachersConfig(count=count, stack=stack)
-    assert [teacher for part in range(config.parts) for teacher in config.members(part)] == list(range(count))
-    assert all(0 < len(config.members(part)) <= stack for part in range(config.parts))

@@ -1,75 +1,34 @@
-"""The interface of engines, which take the steps of DP-SGD, and the choice of one by the settings.
+"""The engine in plain PyTorch, and the choice of an engine, which takes the steps of DP-SGD, by the settings.
 
     clipped sums of all ranks -> noise -> division by the expected batch -> optimizer
 
 Which engine, ZeRO stage and number of ranks is a matter of memory and time. The noise of a coordinate depends on the
 key, the run, the step, and the parameter's name alone, so all of them give the same update, up to the order of
 floating-point sums. A step without users is a step like any other: it adds noise, and is accounted for.
-
-Losses and norms of gradients are private. They are computed inside, and leave no engine.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.dpsgd import clipping, collectives, independence
 from rayprivacy.dpsgd.batches import Batch
-from rayprivacy.dpsgd.clipping import (
-    BookKeeping,
-    ClippedGradients,
-    Clipping,
-    MicroBatch,
-    MicroBatchGradients,
-    UnitGradients,
-    mean_losses,
-)
-from rayprivacy.dpsgd.engines.noisy_optimizer import StepNoise
-from rayprivacy.dpsgd.engines.plain import PlainEngine
-from rayprivacy.dpsgd.engines.state import Fragment, trainable_parameters
-from rayprivacy.dpsgd.engines.zero import ZeroEngine
-from rayprivacy.dpsgd.fresh_loss import FreshLoss
-from rayprivacy.dpsgd.independence import check_independence, check_memory, check_micro_batches
-from rayprivacy.dpsgd.optimizer import Schedule
+from rayprivacy.dpsgd.engines.noisy_optimizer import Engine, NoisyOptimizer, StepNoise
+from rayprivacy.dpsgd.engines.state import trainable_parameters, whole
+from rayprivacy.dpsgd.engines.zero import ZeroEngine, add_up
+from rayprivacy.dpsgd.losses import FreshLoss
+from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 
 __all__ = ["Engine", "StepNoise", "make_engine"]
-
-
-class Engine(Protocol):
-    """A model in training; all functions but `fragments` are collective."""
-
-    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
-        """Take one logical step on all ranks.
-
-        Args:
-            step: its number, from 0; each is used once.
-            batches: physical batches of the users that were sampled on this rank, or their micro-batches where these
-                are clipped; may be empty.
-
-        Raises:
-            ReleaseError: the step was taken before, or a coordinate would have been released without noise; or the
-                step takes none, and a batch is not of redacted copies alone.
-        """
-
-    def fragments(self) -> list[Fragment]:
-        """Which coordinates this rank's optimizer owns, hence adds noise to."""
-
-    def save(self, folder: Path) -> None:
-        """Write float32 weights and optimizer state into an existing folder, by parameter name and range."""
-
-    def load(self, folder: Path) -> None:
-        """Go on from what any engine on any number of ranks has saved.
-
-        Raises:
-            ShardError: on every rank, when the folder is incomplete, damaged, or of another model or optimizer.
-        """
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What is released: the trainable parameters by name, whole, float32, on the CPU of every rank."""
+_GRADIENTS: dict[str, Callable[[Any, clipping.Clipping], clipping.UnitGradients]] = {
+    "bookkeeping": clipping.BookKeeping,
+    "opacus": clipping.OpacusGradients,
+}
 
 
 def make_engine(
@@ -79,7 +38,7 @@ def make_engine(
     engine: EngineConfig,
     losses: Callable[[Any, Batch], Tensor],
     low_precision: bool = False,
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Engine:
     """The engine that the settings name, once it was tried on public tokens (`independence`); collective.
 
@@ -90,7 +49,7 @@ def make_engine(
         engine: ZeRO stage, and how gradients are clipped.
         losses: forward pass of a batch, one loss for each row.
         low_precision: `losses` computes in less than float32.
-        told: is given the sentence on what was tried.
+        report: is given the sentence on what was tried.
 
     Raises:
         ConfigError: the settings do not go together, the model or the loss has what cannot be clipped or mixes users,
@@ -98,19 +57,18 @@ def make_engine(
         ReleaseError: ranks would leave a coordinate without noise, or differ in the noise.
     """
     _check_together(training, engine)
-    check_memory(model)
+    independence.check_memory(model)
     scales = tuple(noise.scale_of(name) for name in trainable_parameters(model)) if noise.scales else ()
-    clipping = Clipping(training.clipping_norm, training.clipping, low_precision, scales)
+    clip = clipping.Clipping(training.clipping_norm, training.clipping, low_precision, scales)
     tokens, at_once = training.max_tokens, engine.tokens_at_once
-    fresh = FreshLoss(losses)
-    gradients: ClippedGradients
-    given: Callable[[Any, Any], Any] = fresh
+    gradients: clipping.ClippedGradients
+    given: Callable[[Any, Any], Any] = FreshLoss(losses)
     if training.microbatches is not None:
-        gradients, given = MicroBatchGradients(model, clipping), partial(mean_losses, losses=fresh)
-        told(check_micro_batches(model, losses, tokens, at_once, gradients))
+        gradients, given = clipping.MicroBatchGradients(model, clip), partial(clipping.mean_losses, losses=given)
+        report(independence.check_micro_batches(model, losses, tokens, at_once, gradients))
     else:
-        gradients = _of_units(model, clipping, engine)
-        told(check_independence(model, losses, tokens, at_once, gradients, clipping, training.max_records))
+        gradients = _GRADIENTS[engine.gradients](model, clip)
+        report(independence.check_independence(model, losses, tokens, at_once, gradients, clip, training.max_records))
     schedule = Schedule(training.optimizer, training.steps)
     if engine.zero is None:
         return PlainEngine(model, gradients, noise, schedule, given)
@@ -133,9 +91,57 @@ def _check_together(training: DpSgdConfig, engine: EngineConfig) -> None:
         )
 
 
-def _of_units(model: nn.Module, clipping: Clipping, engine: EngineConfig) -> UnitGradients:
-    if engine.gradients == "bookkeeping":
-        return BookKeeping(model, clipping)
-    from rayprivacy.dpsgd.clipping import OpacusGradients  # Opacus is optional
+class PlainEngine(Engine):
+    """Steps in plain PyTorch: on one rank, or on several that all hold the whole model, from the weights of rank 0.
 
-    return OpacusGradients(model, clipping)
+    Every rank adds up the clipped gradients of its own users, and all ranks add up their sums in float64. Each then
+    adds the same keyed noise and takes the same step, so weights stay equal without being sent. Parameters in less than
+    float32 have float32 masters, which the optimizer updates, so that small steps are not rounded away.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        gradients: clipping.ClippedGradients,
+        noise: StepNoise,
+        schedule: Schedule,
+        losses: Callable[[Any, Any], Any],
+    ) -> None:
+        self._model, self._losses = model, losses
+        for parameter in model.parameters():
+            collectives.copy_from_first(parameter.data)
+        self._gradients = gradients
+        self._parameters = trainable_parameters(model)
+        self._masters = {
+            name: each if each.dtype == torch.float32 else nn.Parameter(each.detach().float())
+            for name, each in self._parameters.items()
+        }
+        self._optimizer = make_optimizer(schedule.config, self._masters.values())
+        sizes = {name: master.numel() for name, master in self._masters.items()}
+        self._noisy = NoisyOptimizer(self._optimizer, whole(self._masters), sizes, True, noise, schedule)
+
+    def step(self, step: int, batches: Sequence[Batch | clipping.MicroBatch]) -> None:
+        """Take one logical step on all ranks."""
+        super().step(step, batches)
+        self._spread()
+
+    def _take(self, batches: Sequence[Batch | clipping.MicroBatch]) -> None:
+        sums = add_up(self._clipped(batch) for batch in batches)
+        for name, parameter in self._parameters.items():
+            total = sums.pop(parameter, None)
+            total = torch.zeros_like(self._masters[name]) if total is None else total
+            total = total.to(torch.float64).contiguous()
+            collectives.add_up(total)
+            self._noisy.hand_over(self._masters[name], total)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def _spread(self) -> None:
+        for name, parameter in self._parameters.items():
+            if parameter is not self._masters[name]:
+                parameter.copy_(self._masters[name])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The trainable parameters by name, as the optimizer holds them."""
+        return {name: master.detach().cpu().clone() for name, master in self._masters.items()}

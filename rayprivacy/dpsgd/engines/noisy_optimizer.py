@@ -1,9 +1,9 @@
-"""An optimizer wrapper through which every weight update passes: it adds the noise of a step, or raises.
+"""What all engines share: an optimizer through which every weight update passes, and which adds the noise or raises.
 
 What step t releases is (sum of clipped gradients + N(0, std_t^2 I)) / B (Abadi et al., 2016, algorithm 1), with a
 public B and the std_t of the mechanism that is charged. The optimizer of each rank owns some coordinates; a hook that
 runs right before its step adds keyed noise (dpsgd/noise.py) to all of these, once, correlated over steps where the
-mechanism says so (dpsgd/noise.py). Which rank owns a coordinate cannot change its noise, and
+mechanism says so. Which rank owns a coordinate cannot change its noise, and
 `check_manifest` requires at construction that each is owned once.
 
 The hook fails closed. It refuses to step when no step is open, when a gradient is missing or has another size, and when
@@ -22,16 +22,19 @@ import hashlib
 import json
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rayprivacy.core.errors import ReleaseError
 from rayprivacy.dpsgd import collectives
+from rayprivacy.dpsgd.batches import Batch
+from rayprivacy.dpsgd.clipping import ClippedGradients, Lazy, MicroBatch
 from rayprivacy.dpsgd.engines.state import Fragment, Partition, check_manifest, read_state, write_state
 from rayprivacy.dpsgd.noise import CorrelatedNoise, KeyedNoise
 from rayprivacy.dpsgd.optimizer import Schedule
@@ -65,17 +68,14 @@ class StepNoise:
                 raise ReleaseError(f"std of the noise of step {step} is {std}: give sigma times the clipping norm.")
         if not 0 < self.expected_batch < math.inf:
             raise ReleaseError(f"expected_batch is {self.expected_batch}: give a finite number above 0.")
-
         if not all(0 < scale < math.inf for scale in self.scales.values()):
             raise ReleaseError("a scale of a layer is not positive and finite: take scales from layer_scale.")
 
     def scale_of(self, name: str) -> float:
         """alpha_k of a parameter; 1 where there are no scales, and refused where there are some and none of it."""
-        if not self.scales:
-            return 1.0
-        if name not in self.scales:
+        if self.scales and name not in self.scales:
             raise ReleaseError(f"parameter '{name}' has no layer scale: train what the scales were made for.")
-        return self.scales[name]
+        return self.scales[name] if self.scales else 1.0
 
     @property
     def stds(self) -> list[float]:
@@ -147,7 +147,7 @@ class NoisyOptimizer:
             self._due = None
             self._noised.clear()
 
-    def hand_over(self, tensor: torch.Tensor, summed: torch.Tensor) -> None:
+    def hand_over(self, tensor: Tensor, summed: Tensor) -> None:
         """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`.
 
         A sum of another size is refused, and a tensor that has its noise already or is not in the manifest.
@@ -173,7 +173,7 @@ class NoisyOptimizer:
                     self._add_noise(partition, tensor.grad)
 
     @torch.no_grad()
-    def _add_noise(self, partition: Partition, summed: torch.Tensor | None) -> None:
+    def _add_noise(self, partition: Partition, summed: Tensor | None) -> None:
         tensor, expected = partition.tensor, self._elements[id(partition.tensor)]
         if summed is None or summed.numel() != expected or summed.dtype not in (torch.float32, torch.float64):
             found = "no gradient" if summed is None else f"{summed.numel()} {summed.dtype} gradients"
@@ -187,7 +187,7 @@ class NoisyOptimizer:
         flat.div_(self._noise.expected_batch)
         tensor.grad = summed.to(torch.float32)
 
-    def _add(self, flat: torch.Tensor, fragment: Fragment) -> None:
+    def _add(self, flat: Tensor, fragment: Fragment) -> None:
         std = self._noise.mechanism.noise_std(self._step)
         std *= self._noise.scale_of(fragment.name)
         for first in range(0, fragment.count, _DRAWN_AT_ONCE):
@@ -202,6 +202,59 @@ class NoisyOptimizer:
     def load(self, folder: Path) -> None:
         """Set what this rank owns, and the number of steps done, from what any ranks saved; collective."""
         self._step = read_state(folder, self._optimizer, self._partitions, self._sizes) - 1
+
+
+class Engine:
+    """A model in training; all functions but `fragments` are collective.
+
+    Losses and norms of gradients are private. They are computed inside, and leave no engine.
+    """
+
+    _model: Any
+    _losses: Callable[[Any, Any], Any]
+    _gradients: ClippedGradients
+    _noisy: NoisyOptimizer
+
+    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
+        """Take one logical step on all ranks; each number, from 0, is used once.
+
+        `batches` are physical batches of the users that were sampled on this rank, or their micro-batches where these
+        are clipped; there may be none. Refused is a step that was taken before, one that would release a coordinate
+        without noise, and a redacted one where a batch is not of redacted copies alone.
+        """
+        with self._noisy.open(step, redacted=all(batch.redacted for batch in batches)):
+            self._take(batches)
+
+    def _take(self, batches: Sequence[Batch | MicroBatch]) -> None:
+        """Hand over the clipped sums of all ranks, and let the optimizer step."""
+        raise NotImplementedError
+
+    def _clipped(self, batch: Batch | MicroBatch, live: bool = True) -> Lazy:
+        return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
+
+    def _spread(self) -> None:
+        """Let the model hold what the optimizer's partitions do."""
+        raise NotImplementedError
+
+    def fragments(self) -> list[Fragment]:
+        """Which coordinates this rank's optimizer owns, hence adds noise to."""
+        return self._noisy.fragments()
+
+    def save(self, folder: Path) -> None:
+        """Write float32 weights and optimizer state into an existing folder, by parameter name and range."""
+        self._noisy.save(folder)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what any engine on any number of ranks has saved.
+
+        Refused, on every rank, is a folder that is incomplete, damaged, or of another model or optimizer.
+        """
+        self._noisy.load(folder)
+        self._spread()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What is released: the trainable parameters by name, whole, float32, on the CPU of every rank."""
+        raise NotImplementedError
 
 
 def _fingerprint(noise: StepNoise) -> str:

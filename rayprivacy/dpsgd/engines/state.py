@@ -1,22 +1,16 @@
-"""Files of weights and optimizer state by parameter name and range: any number of ranks loads what any other saved.
+"""Which coordinates of which parameters a rank's optimizer owns, hence adds noise to and saves, whatever the engine.
 
-A folder holds
+*Partitions* map the flat tensors that this rank's optimizer updates to coordinates of named parameters. Plain PyTorch
+and ZeRO 0 update whole parameters. ZeRO 1 and 2 lay all parameters end to end, cut the line into one partition for each
+rank, and keep this rank's part in float32. ZeRO 3 cuts every parameter into one part for each rank and lays this rank's
+parts end to end, each padded to the same length. Padding belongs to no parameter: it gets no noise, and its gradient is
+set to zero. Noise and saved states are by parameter name and coordinate, so this map is all that they need to know
+about a stage.
 
-    rank-00000-of-00002.safetensors   one for each rank: flat float32 'weight:NAME:START', 'exp_avg:NAME:START', ...
-    state.json                        steps done, the optimizer, and for each file its SHA-256 and its fragments
-
-Where all ranks hold the same parameters only rank 0 writes. Each file is written whole and then renamed, and state.json
-is written last, with the digests of all files. So a folder whose files are missing, torn or of two saves is refused, by
-every rank, and never loaded in part.
-
-States are private: weights and moments are noisy, but have not been released. Files have mode 0600.
-
-The noise manifest: a list of the coordinates that each rank adds noise to, checked before the first step.
-
-Every rank adds noise to the coordinates that its part of the optimizer owns. A coordinate that no rank owns would be
-released without noise; one that two ranks own would get the same keyed noise twice (dpsgd/noise.py), which is noise of
-another scale. So the ranks exchange their fragments, and a step is only taken on a complete partition. Where every rank
-holds all parameters (ZeRO 0, plain PyTorch) the manifest is `replicated`: each rank must hold everything exactly once.
+*The noise manifest* is checked before the first step. A coordinate that no rank owns would be released without noise;
+one that two ranks own would get the same keyed noise twice (dpsgd/noise.py), which is noise of another scale. So the
+ranks exchange their fragments, and a step is only taken on a complete partition. Where every rank holds all parameters
+(ZeRO 0, plain PyTorch) the manifest is `replicated`: each rank must hold everything exactly once.
 
 >>> halves = [[Fragment("weight", 0, 3)], [Fragment("weight", 3, 3)]]
 >>> check_manifest({"weight": 6}, halves, replicated=False)
@@ -25,17 +19,17 @@ Traceback (most recent call last):
 ...
 rayprivacy.core.errors.ReleaseError: no rank holds coordinate 6 of parameter 'weight' ...
 
-Partitions: a map of the flat tensors that this rank's optimizer updates to coordinates of named parameters.
+*Saved states*, which any number of ranks loads from what any other saved, are a folder of
 
-Plain PyTorch and ZeRO 0 update whole parameters. ZeRO 1 and 2 lay all parameters end to end, cut the line into one
-partition for each rank, and keep this rank's part in float32. ZeRO 3 cuts every parameter into one part for each rank
-and lays this rank's parts end to end, each padded to the same length. Noise and saved states are by parameter name and
-coordinate, so this map is all that they need to know about a stage.
+    rank-00000-of-00002.safetensors   one for each rank: flat float32 'weight:NAME:START', 'exp_avg:NAME:START', ...
+    state.json                        steps done, the optimizer, and for each file its SHA-256 and its fragments
 
-A partition may hold padding. It belongs to no parameter: it gets no noise, and its gradient is set to zero.
+Where all ranks hold the same parameters only rank 0 writes. Each file is written whole and then renamed, and state.json
+is written last, with the digests of all files. So a folder whose files are missing, torn or of two saves is refused, by
+every rank, and never loaded in part. States are private: weights and moments are noisy, but have not been released.
+Files have mode 0600.
 """
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +43,11 @@ from torch import Tensor, nn
 
 from rayprivacy.core.errors import ReleaseError, ShardError
 from rayprivacy.core.files import read_json, write_json
+from rayprivacy.core.private import digest_file
 from rayprivacy.dpsgd import collectives
+
+MANIFEST = "state.json"
+_WEIGHT = "weight"
 
 
 @dataclass(frozen=True)
@@ -64,13 +62,7 @@ class Fragment:
 def check_manifest(sizes: Mapping[str, int], ranks: Sequence[Sequence[Fragment]], replicated: bool) -> None:
     """Require every coordinate of every trainable parameter exactly once, over all ranks or (replicated) on each.
 
-    Args:
-        sizes: number of coordinates of each trainable parameter.
-        ranks: fragments of each rank, in any order.
-        replicated: whether every rank holds, and noises, all parameters.
-
-    Raises:
-        ReleaseError: there is no rank, or a coordinate is missing, held twice, out of range or of an unknown parameter.
+    `sizes` are numbers of coordinates, and `ranks` the fragments of each rank, in any order.
     """
     if not ranks:
         raise ReleaseError("the noise manifest has 0 ranks: gather the fragments of every rank, this one included.")
@@ -93,7 +85,8 @@ def _check_partition(sizes: Mapping[str, int], fragments: Iterable[Fragment]) ->
 
 def _check_parameter(name: str, size: int, fragments: list[Fragment]) -> None:
     covered = 0
-    for fragment in sorted(fragments, key=lambda fragment: (fragment.start, fragment.count)):
+    behind = Fragment(name, size, 0)
+    for fragment in (*sorted(fragments, key=lambda fragment: (fragment.start, fragment.count)), behind):
         start, end = fragment.start, fragment.start + fragment.count
         if start < 0 or end < start or end > size:
             raise ReleaseError(f"a fragment [{start}, {end}) of parameter '{name}' is outside [0, {size}): correct it.")
@@ -103,17 +96,11 @@ def _check_parameter(name: str, size: int, fragments: list[Fragment]) -> None:
                 "let one rank hold it."
             )
         if start > covered:
-            _missing(name, size, covered)
+            raise ReleaseError(
+                f"no rank holds coordinate {covered} of parameter '{name}' ({size} in all): it would get no noise; "
+                "let the fragments of all ranks cover it."
+            )
         covered = end if fragment.count else covered
-    if covered < size:
-        _missing(name, size, covered)
-
-
-def _missing(name: str, size: int, coordinate: int) -> None:
-    raise ReleaseError(
-        f"no rank holds coordinate {coordinate} of parameter '{name}' ({size} in all): it would get no noise; "
-        "let the fragments of all ranks cover it."
-    )
 
 
 @dataclass(frozen=True)
@@ -209,21 +196,10 @@ def _in_order(pieces: Iterator[Piece | None]) -> tuple[Piece, ...]:
     return tuple(sorted(real, key=lambda piece: piece.offset))
 
 
-MANIFEST = "state.json"
-_WEIGHT = "weight"
-
-
 def write_state(
-    folder: Path,
-    optimizer: torch.optim.Optimizer,
-    partitions: Sequence[Partition],
-    replicated: bool,
-    steps: int,
+    folder: Path, optimizer: torch.optim.Optimizer, partitions: Sequence[Partition], replicated: bool, steps: int
 ) -> None:
-    """Write what this rank owns into an existing folder, in place of a state that is there; collective.
-
-    The folder is one for all ranks. With `replicated` every rank holds the same, so that rank 0 alone writes.
-    """
+    """Write what this rank owns into an existing folder of all ranks, in place of a state there; collective."""
     writers = 1 if replicated else collectives.world()
     own = {}
     if collectives.rank() < writers:
@@ -231,7 +207,7 @@ def write_state(
         _write_whole(path, dict(_entries(optimizer, partitions)))
         fragments = (piece.fragment for partition in partitions for piece in partition.pieces)
         held = [[fragment.name, fragment.start, fragment.count] for fragment in fragments]
-        own = {path.name: {"sha256": _digest(path), "fragments": held}}
+        own = {path.name: {"sha256": digest_file(path), "fragments": held}}
     files = {name: facts for written in collectives.gather(own) for name, facts in written.items()}
     if collectives.rank() == 0:
         state = optimizer.state.get(partitions[0].tensor, {})
@@ -274,11 +250,6 @@ def _write_whole(path: Path, tensors: dict[str, Tensor]) -> None:
     scratch.replace(path)
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_state(
     folder: Path, optimizer: torch.optim.Optimizer, partitions: Sequence[Partition], sizes: Mapping[str, int]
 ) -> int:
@@ -310,12 +281,11 @@ def _set_partition(saved: "_Saved", optimizer: torch.optim.Optimizer, partition:
         flat = vector.detach().view(-1)
         for piece in partition.pieces:
             saved.fill(flat[piece.place], kind, piece.fragment)
-    state: dict[str, Any] = dict(vectors)
     if saved.updates is not None:
-        state["step"] = torch.tensor(saved.updates, dtype=torch.float32)
+        vectors["step"] = torch.tensor(saved.updates, dtype=torch.float32)
     optimizer.state.pop(tensor, None)
-    if state:
-        optimizer.state[tensor] = state
+    if vectors:
+        optimizer.state[tensor] = vectors
 
 
 class _Saved:
@@ -348,7 +318,7 @@ class _Saved:
         for number, (name, digest) in enumerate(self._digests.items()):
             path = self._folder / name
             mine = number % collectives.world() == collectives.rank()
-            if not path.is_file() or (mine and _digest(path) != digest):
+            if not path.is_file() or (mine and digest_file(path) != digest):
                 raise ShardError(f"{path} is missing or damaged: load another saved state.")
 
     def fill(self, flat: Tensor, kind: str, wanted: Fragment) -> None:

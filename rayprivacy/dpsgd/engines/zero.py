@@ -1,7 +1,7 @@
 """Steps with DeepSpeed's ZeRO: ranks share the optimizer (1), the gradients too (2), and the parameters too (3).
 
 DeepSpeed keeps what it is good at, moving and sharding tensors. Clipped sums enter through its own gradient hooks
-(`sums.surrogate`), and noise is added to the part that this rank's optimizer owns, right before it steps
+(`_surrogate`), and noise is added to the part that this rank's optimizer owns, right before it steps
 (`noisy_optimizer.NoisyOptimizer`). Stage 0 shares nothing and is there for comparison.
 
 Ranks hold different numbers of physical batches, which are private and cannot be made equal by dropping users. Below
@@ -14,20 +14,14 @@ Trainable parameters and gradients are float32 throughout. Rounding a sum of man
 change it by more than C when one user comes or goes, so sums are never held, or sent, in less. Activations may be
 bfloat16: let `losses` use autocast.
 
-Import and configuration of DeepSpeed for DP-SGD: nothing looks at gradients, and ranks are summed, not averaged.
-
-DeepSpeed is imported here and nowhere else, when an engine is made. What is turned off, and why:
+DeepSpeed is imported here and nowhere else, when an engine is made. Ranks are summed, not averaged, and nothing looks
+at gradients. What is turned off, and why:
 
     gradient clipping           clips the sum after users were added up, and reads its norm, which is private
     loss scaling, float16       steps that overflow are skipped, which tells something about the data
-    skipping by gradient norm   ZeRO drops a step whose norm is not finite; `never_skip` takes the norm away
+    skipping by gradient norm   ZeRO drops a step whose norm is not finite; `_never_skip` takes the norm away
     logging                     it prints what it measures
     compiled operators          they build for a minute when first used; torch's own optimizers are used instead
-
-Clipped sums of several physical batches, and their way into DeepSpeed's gradient hooks.
-
-Clipping yields, for each parameter, a function that computes the clipped sum of one physical batch (`Lazy`). Plain
-PyTorch, and ZeRO below stage 3, add these up as they come, float32 or float64, one physical batch in memory at a time.
 
 DeepSpeed takes gradients from hooks that fire as autograd hands them to parameters. So each parameter gets a scalar
 surrogate whose derivative is defined to be its clipped sum: one backward pass through the sum of surrogates computes
@@ -41,7 +35,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,8 +45,7 @@ from rayprivacy.dpsgd import collectives
 from rayprivacy.dpsgd.batches import Batch, dummy_batch
 from rayprivacy.dpsgd.clipping import ClippedGradients, Lazy, MicroBatch
 from rayprivacy.dpsgd.engines import state
-from rayprivacy.dpsgd.engines.noisy_optimizer import NoisyOptimizer, StepNoise
-from rayprivacy.dpsgd.engines.state import Fragment
+from rayprivacy.dpsgd.engines.noisy_optimizer import Engine, NoisyOptimizer, StepNoise
 from rayprivacy.dpsgd.optimizer import Schedule, make_optimizer
 
 # Elements, not bytes. DeepSpeed's defaults (5e8) would allocate 2 GB on each rank before the first gradient.
@@ -63,10 +55,11 @@ STAGE_3_LIMITS: dict[str, int] = {
     "stage3_prefetch_bucket_size": 1 << 21,
     "sub_group_size": 1 << 28,
 }
+_ANY_TOKEN = 0
 
 
 def find_deepspeed(device: torch.device) -> Any:
-    """Import DeepSpeed for a kind of device."""
+    """Import DeepSpeed for a kind of device; refused where it is not installed."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)
     try:
         import deepspeed
@@ -83,14 +76,14 @@ def find_deepspeed(device: torch.device) -> Any:
     return deepspeed
 
 
-def settings(stage: int, offload: bool) -> dict[str, Any]:
+def _settings(stage: int, offload: bool) -> dict[str, object]:
     """DeepSpeed's configuration."""
-    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True, **LIMITS}
+    zero: dict[str, object] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True, **LIMITS}
     if stage == 3:
         zero.update(STAGE_3_LIMITS)
     if offload:
         zero["offload_optimizer"] = {"device": "cpu"}
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "train_micro_batch_size_per_gpu": 1,  # DeepSpeed wants a number; batches are our own
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 0.0,
@@ -103,13 +96,10 @@ def settings(stage: int, offload: bool) -> dict[str, Any]:
     return found
 
 
-def never_skip(zero: Any, stage: int) -> None:
-    """Take away what makes DeepSpeed's optimizer drop a step: the norm of the gradients, and the test for overflow.
-
-    A version of DeepSpeed that has other names for them is refused.
-    """
-    switches = {1: ("check_grad_overflow", "compute_grad_norm"), 3: ("_get_norm_groups",)}
-    switches[2] = switches[1]
+def _never_skip(zero: Any, stage: int) -> None:
+    """Take away what makes DeepSpeed's optimizer drop a step: the norm of the gradients, and the test for overflow."""
+    below_3 = ("check_grad_overflow", "compute_grad_norm")
+    switches = {1: below_3, 2: below_3, 3: ("_get_norm_groups",)}
     for name in switches.get(stage, ()):
         if not hasattr(zero, name):
             raise ConfigError(
@@ -129,7 +119,7 @@ def add_up(lazies: Iterable[Lazy]) -> dict[nn.Parameter, Tensor]:
     return sums
 
 
-def surrogate(parameters: Iterable[nn.Parameter], sums: Mapping[nn.Parameter, Callable[[], Tensor]]) -> Tensor:
+def _surrogate(parameters: Iterable[nn.Parameter], sums: Mapping[nn.Parameter, Callable[[], Tensor]]) -> Tensor:
     """A scalar zero whose gradient with respect to each parameter is what its function returns, or zero without one."""
     scalars = [_Surrogate.apply(each, sums.get(each)) for each in parameters]  # type: ignore[no-untyped-call]
     return torch.stack(scalars).sum()
@@ -151,7 +141,7 @@ class _Surrogate(torch.autograd.Function):
 
 
 @contextmanager
-def full_shapes(parameters: Iterable[Any]) -> Iterator[None]:
+def _full_shapes(parameters: Iterable[Any]) -> Iterator[None]:
     """Give parameters that ZeRO 3 has partitioned away their full shape, without memory.
 
     Autograd compares the shapes of a parameter and of its gradient; the values are not looked at.
@@ -168,14 +158,8 @@ def full_shapes(parameters: Iterable[Any]) -> Iterator[None]:
                 parameter.data = data
 
 
-_ANY_TOKEN = 0
-
-
-class ZeroEngine:
-    """See `engine.Engine`; takes the model over, and starts from the weights of rank 0.
-
-    The model is on the device where it is trained. `offload` keeps the optimizer's part in the memory of the host.
-    """
+class ZeroEngine(Engine):
+    """An engine with DeepSpeed; takes the model over, on its device, and starts from the weights of rank 0."""
 
     def __init__(
         self,
@@ -200,9 +184,9 @@ class ZeroEngine:
             parameter.data = parameter.data.float()
         optimizer = make_optimizer(schedule.config, self._parameters.values())
         self._engine = self._deepspeed.initialize(
-            model=model, optimizer=optimizer, config=settings(stage, offload), dist_init_required=False
+            model=model, optimizer=optimizer, config=_settings(stage, offload), dist_init_required=False
         )[0]
-        never_skip(self._engine.optimizer, stage)
+        _never_skip(self._engine.optimizer, stage)
         self._model, self._losses, self._stage = self._engine.module, losses, stage
         self._gradients = gradients
         self._noisy = NoisyOptimizer(
@@ -223,21 +207,15 @@ class ZeroEngine:
             return state.of_stage_3(self._engine.optimizer, names, collectives.rank())
         return state.of_stages_1_and_2(self._engine.optimizer, names)
 
-    def step(self, step: int, batches: Sequence[Batch | MicroBatch]) -> None:
-        """See `engine.Engine`."""
-        with self._noisy.open(step, redacted=all(batch.redacted for batch in batches)):
-            if self._stage == 3:
-                self._reduce_each(batches)
-            else:
-                self._reduce_once(batches)
-            self._engine.step()
-
-    def _reduce_once(self, batches: Sequence[Batch | MicroBatch]) -> None:
-        if len(batches) == 1:
+    def _take(self, batches: Sequence[Batch | MicroBatch]) -> None:
+        if self._stage == 3:
+            self._reduce_each(batches)
+        elif len(batches) == 1:
             self._backward(self._clipped(batches[0]))
-            return
-        sums = add_up(self._clipped(batch) for batch in batches)
-        self._backward({parameter: partial(sums.pop, parameter) for parameter in list(sums)})
+        else:
+            sums = add_up(self._clipped(batch) for batch in batches)
+            self._backward({parameter: partial(sums.pop, parameter) for parameter in list(sums)})
+        self._engine.step()
 
     def _reduce_each(self, batches: Sequence[Batch | MicroBatch]) -> None:
         passes = max(1, collectives.largest(len(batches), self._device))
@@ -251,30 +229,13 @@ class ZeroEngine:
             self._engine.set_gradient_accumulation_boundary(number == passes - 1)
             self._backward(lazy)
 
-    def _clipped(self, batch: Batch | MicroBatch, live: bool = True) -> Lazy:
-        return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
-
     def _backward(self, sums: Mapping[nn.Parameter, Callable[[], Tensor]]) -> None:
         if self._stage:  # otherwise a second pass would replace, not add to, what the first one left
             self._engine.optimizer.clear_backward_seen_flag()
-        with full_shapes(self._parameters.values()):
-            self._engine.backward(surrogate(self._parameters.values(), sums))
-
-    def fragments(self) -> list[Fragment]:
-        """See `engine.Engine`."""
-        return self._noisy.fragments()
-
-    def save(self, folder: Path) -> None:
-        """See `engine.Engine`."""
-        self._noisy.save(folder)
-
-    def load(self, folder: Path) -> None:
-        """See `engine.Engine`."""
-        self._noisy.load(folder)
-        self._spread()
+        with _full_shapes(self._parameters.values()):
+            self._engine.backward(_surrogate(self._parameters.values(), sums))
 
     def _spread(self) -> None:
-        """Let the model hold what the optimizer's partitions do."""
         if self._stage in (1, 2):
             self._engine.optimizer.update_lp_params()
         elif self._stage == 3:
@@ -284,7 +245,7 @@ class ZeroEngine:
             self._engine.optimizer._post_step(set())
 
     def state_dict(self) -> dict[str, Tensor]:
-        """See `engine.Engine`."""
+        """The trainable parameters by name, gathered where they are shared."""
         return {name: self._whole(parameter) for name, parameter in self._parameters.items()}
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:
