@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from rayprivacy.ledger.certificate import Certificate
     from rayprivacy.ledger.store import Ledger
-    from rayprivacy.methods.edp_sgd.tagger import Tagger
+    from rayprivacy.methods.edp_sgd.reading import Tagger
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
     from rayprivacy.tuning.budgeted import BudgetedSearcher, trial_release
@@ -82,7 +82,7 @@ _PLACES = {
     ),
     "rayprivacy.ledger.certificate": ("Certificate",),
     "rayprivacy.ledger.store": ("Ledger",),
-    "rayprivacy.methods.edp_sgd.tagger": ("Tagger",),
+    "rayprivacy.methods.edp_sgd.reading": ("Tagger",),
     "rayprivacy.runs.recipe": ("Recipe",),
     "rayprivacy.tuning.budgeted": ("BudgetedSearcher", "trial_release"),
     "rayprivacy.trainer.trainer": ("DPTorchTrainer",),

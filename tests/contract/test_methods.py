@@ -14,7 +14,7 @@ import rayprivacy as rp
 from rayprivacy.core.config import PathKind, path_keys
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.methods.registry import METHODS, method_named, parse_recipe
-from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
 from rayprivacy.runs.audit import shadow_recipe
 from rayprivacy.runs.recipe import elsewhere
 

@@ -8,8 +8,7 @@ from planned import mechanism as mechanism_of
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.blocks import GATE, noise_on_mean
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, noise_on_mean, plan_run
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe

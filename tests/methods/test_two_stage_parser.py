@@ -17,8 +17,7 @@ from rayprivacy.corpus.manifest import ShardManifest, part_path, read_part, writ
 from rayprivacy.corpus.users import Dropped
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.two_stage import private_trees
-from rayprivacy.methods.two_stage.blocks import PARSER, PARSING
-from rayprivacy.methods.two_stage.plan import plan_run
+from rayprivacy.methods.two_stage.plan import PARSER, PARSING, plan_run
 from rayprivacy.methods.two_stage.private_trees import ParsingJob, begin, finish
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import ModelConfig

@@ -14,12 +14,10 @@ from small_trees import small_recipe, warm, write_corpus
 from rayprivacy.accounting.accountant import epsilon
 from rayprivacy.core.errors import BudgetRefusedError, ConfigError
 from rayprivacy.methods.registry import load_recipe, parse_recipe
-from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
-from rayprivacy.methods.two_stage.plan import plan_run
-from rayprivacy.methods.two_stage.prompts import prompt
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES, plan_run
 from rayprivacy.methods.two_stage.public_side import check_inputs, pretraining_documents, structure_of
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
-from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.tuning.space import load_space

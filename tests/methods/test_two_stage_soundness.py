@@ -30,7 +30,7 @@ from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import EngineConfig, OptimizerConfig
 from rayprivacy.dpsgd.units import Reading, read_units
 from rayprivacy.methods.registry import method_of, parse_recipe
-from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import AdapterConfig

@@ -23,9 +23,8 @@ from rayprivacy.corpus.phrases import Phrases
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.users import Dropped
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.blocks import GATE
 from rayprivacy.methods.seqpate.heldout import phrase_metrics
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, plan_run
 from rayprivacy.methods.seqpate.recipe import METHOD, SeqPateRecipe
 from rayprivacy.runs.drive import check_recipe
 from rayprivacy.runs.files import dump_recipe

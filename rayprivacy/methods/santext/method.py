@@ -17,9 +17,9 @@ from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.private import digest_file, digest_json
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.methods.santext.blocks import PARTS_SANITISED, WORDS
 from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, write_pairs
 from rayprivacy.methods.santext.mechanisms import Planned, confirmed
+from rayprivacy.methods.santext.plan import PARTS_SANITISED, WORDS
 from rayprivacy.methods.santext.pretraining import pretrained, public_texts
 from rayprivacy.methods.santext.recipe import CARD, SanTextRecipe
 from rayprivacy.models.backbone import load_backbone

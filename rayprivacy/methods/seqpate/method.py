@@ -32,7 +32,8 @@ from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.seqpate.blocks import (
+from rayprivacy.methods.seqpate.heldout import heldout_metrics, phrase_metrics
+from rayprivacy.methods.seqpate.plan import (
     BASES,
     FEATURES,
     GATE,
@@ -50,7 +51,6 @@ from rayprivacy.methods.seqpate.blocks import (
     WRITING,
     queries_by_round,
 )
-from rayprivacy.methods.seqpate.heldout import heldout_metrics, phrase_metrics
 from rayprivacy.methods.seqpate.public_side import (
     FIRST,
     Round,

@@ -30,11 +30,9 @@ from rayprivacy.core.private import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_exhibits, tree_metrics
-from rayprivacy.methods.two_stage.plan import TREES, TREES_WRITTEN, WRITING
+from rayprivacy.methods.two_stage.plan import PARSES, TREES, TREES_WRITTEN, UTTERANCES, WRITING
 from rayprivacy.methods.two_stage.private_trees import shard_with_trees
-from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.methods.two_stage.public_side import (
     constants_of,
     pretraining_documents,
@@ -43,7 +41,7 @@ from rayprivacy.methods.two_stage.public_side import (
 )
 from rayprivacy.methods.two_stage.readings import PARSES as PARSES_FOLDER
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
-from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.directory import MODEL

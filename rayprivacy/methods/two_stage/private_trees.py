@@ -45,8 +45,8 @@ from rayprivacy.corpus.manifest import (
     write_part,
 )
 from rayprivacy.generation.settings import FIRST_ENGINE
-from rayprivacy.methods.two_stage.blocks import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
 from rayprivacy.methods.two_stage.parser import Parser, kept_parser, split_pairs
+from rayprivacy.methods.two_stage.plan import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
 from rayprivacy.methods.two_stage.public_side import grammar_of, parser_pairs
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import load_backbone

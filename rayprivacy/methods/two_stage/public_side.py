@@ -5,8 +5,7 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.public import public_rows
 from rayprivacy.generation.text_writers import Structure
-from rayprivacy.methods.two_stage.prompts import prompt
-from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.models.settings import LEAST_TEXTS, ParserConfig, PretrainConfig
 from rayprivacy.structures.grammar import Grammar, lispress, read_functions, read_rules
 from rayprivacy.structures.masks import check_grammar

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.methods.two_stage.prompts import prompt
-from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.runs.directory import MODEL
 
 PARSES = f"{MODEL}/parses"  # the folder of the tree model; that of the utterance model is MODEL itself

@@ -17,7 +17,6 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, PresetTraining
 from rayprivacy.generation.settings import FIRST_ENGINE, WritingConfig
-from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
@@ -25,6 +24,15 @@ TREES = "lispress"
 _TREES_STEPS = 20
 _LATER = ("rules",)
 _OF_SHARDS = ("shard", "user", "record", "text")  # columns that all shards have
+
+
+def prompt(tree: str) -> str:
+    r"""What stands in front of the utterance of a tree.
+
+    >>> prompt("(Confirm)")
+    'say (Confirm)\n'
+    """
+    return f"say {tree}\n"
 
 
 class TreeCorpusConfig(CorpusConfig):
