@@ -43,18 +43,14 @@ from safetensors.numpy import load, save
 from sklearn.cluster import KMeans
 
 from rayprivacy.blocks.match_plan import MATCH, PARTS_VOTED, MatchConfig
-from rayprivacy.core.console import Told, nobody
-from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.files import SHARED, write_atomic
-from rayprivacy.core.private import Private, Seal, digest_array, digest_json
+from rayprivacy.core import console, errors, files, private
 from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.evaluation.fidelity import total_variation
 from rayprivacy.generation.codes import Codes
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import Margins, summed
+from rayprivacy.runs import directory, method
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import Run
-from rayprivacy.runs.method import SYNTHETIC
 from rayprivacy.work.pieces import on_parts
 
 NAMES = ("topics", "lengths")
@@ -68,15 +64,15 @@ _OF_BEGINNING = 0.25
 _CUT_TURNS = 50
 _TINY = 1e-300
 _STEP = "voting for topics and lengths"
-_SEAL = Seal(ReleaseError, "nothing was charged for it, run again with --resume")
+_SEAL = private.Seal(errors.ReleaseError, "nothing was charged for it, run again with --resume")
 Shares = npt.NDArray[np.float64]
 Sums = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int64]
 
 
-def text_file(run: Run[Any], match: MatchConfig | None) -> Path:
+def text_file(run: directory.Run[Any], match: MatchConfig | None) -> Path:
     """Where a method writes its texts: the release itself, or the candidates that are to be matched."""
-    return run.root / SYNTHETIC if match is None else run.public("candidates.parquet")
+    return run.root / method.SYNTHETIC if match is None else run.public("candidates.parquet")
 
 
 def match_texts(
@@ -112,7 +108,7 @@ def match_texts(
         if codes is not None and codes.columns:
             sides, shares = np.hstack([cells, _code_cells(candidates, codes)]), [*wanted, code_shares]
         places = _kept(texts, sides, shares, count, seed)
-        _write(candidates, texts, places, context.run.root / SYNTHETIC)
+        _write(candidates, texts, places, context.run.root / method.SYNTHETIC)
         before = np.column_stack([cells[:, 0], lengths(whole)])
         found = [shares_of(each, shape.blocks) for each in (before, cells[places])]
     return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found)}
@@ -132,21 +128,21 @@ def _kept(texts: list[str], cells: Cells, shares: list[Shares], count: int, seed
 
 def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sentences: SentenceModel) -> "Shape":
     """The topics of the candidates, cut as if all lengths were wanted alike: no votes are known yet."""
-    path = context.run.public(f"shape-{digest_json([whole, match.model_dump()])[:16]}.safetensors")
+    path = context.run.public(f"shape-{private.digest_json([whole, match.model_dump()])[:16]}.safetensors")
     if not path.exists():
         texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed) if match.cut else whole
-        write_atomic(path, Shape.of(texts, sentences, match).state(), SHARED)
+        files.write_atomic(path, Shape.of(texts, sentences, match).state(), files.SHARED)
     return Shape.restored(path.read_bytes())
 
 
-def _votes_of_corpus(context: RunContext[Any], shape: "Shape", margins: Margins, question: str) -> Private[Any]:
+def _votes_of_corpus(context: RunContext[Any], shape: "Shape", margins: Margins, question: str) -> private.Private[Any]:
     """The private sums, which are kept: a run that is resumed does not embed the corpus again."""
     made_of = [context.corpus.corpus_digest(context.key), question, margins.parameters]
-    path = context.run.private(f"votes-{digest_json(made_of)[:16]}")
+    path = context.run.private(f"votes-{private.digest_json(made_of)[:16]}")
     if path.exists():
-        return Private(np.frombuffer(path.read_bytes(), np.int64))
+        return private.Private(np.frombuffer(path.read_bytes(), np.int64))
     votes = shape_votes(context.shards, context.plan.parts, shape, margins, context.counter(PARTS_VOTED))
-    write_atomic(path, votes.reveal().tobytes())
+    files.write_atomic(path, votes.reveal().tobytes())
     return votes
 
 
@@ -195,7 +191,7 @@ class Shape:
 
     def question(self, model: SentenceModel) -> str:
         """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
-        return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest])
+        return private.digest_json([private.digest_array(self.centres), list(LENGTH_EDGES), model.digest])
 
     def state(self) -> bytes:
         """The shape as a safetensors file."""
@@ -217,7 +213,9 @@ def lengths(texts: list[str]) -> Cells:
     return np.searchsorted(LENGTH_EDGES, words, side="right").astype(np.int64)
 
 
-def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: Told = nobody) -> Private[Sums]:
+def shape_votes(
+    shards: Path, parts: int, shape: Shape, margins: Margins, told: console.Told = console.nobody
+) -> private.Private[Sums]:
     """The summed votes [cells] of all users (or records) of the sharded corpus; Ray must be started.
 
     Args:
@@ -235,7 +233,7 @@ def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: 
     for done, (_, sums) in enumerate(on_parts(_votes_of_part, common, range(parts), _STEP, _SEAL), start=1):
         total += sums
         told(done)
-    return Private(total)
+    return private.Private(total)
 
 
 @_SEAL.around(_STEP)

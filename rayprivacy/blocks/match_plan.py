@@ -12,9 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.core.config import Config
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.core import config, errors, units
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.release.histogram import NOISE, Margins, small_vote_noise
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
@@ -29,7 +27,7 @@ _OF_TEXT = 3 * 20 * 2 * 11e6
 _EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
 
 
-class MatchConfig(Config):
+class MatchConfig(config.Config):
     """How released text is matched with the corpus, for a small charge.
 
     Attributes:
@@ -62,7 +60,7 @@ class MatchedRecipe(Recipe):
 
     @model_validator(mode="after")
     def _users_can_vote(self) -> "MatchedRecipe":
-        if self.match and self.privacy.unit is PrivacyUnit.PHRASE:
+        if self.match and self.privacy.unit is units.PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and 'match' counts the texts of users: remove 'match'")
         return self
 
@@ -137,7 +135,7 @@ class Match(Block):
         if recipe.match is None:
             return
         if find_spec("sklearn") is None:
-            raise ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
+            raise errors.ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
         sentence_weights()
 
 
@@ -147,7 +145,7 @@ def _margins(match: MatchConfig, recipe: Recipe) -> Margins:
     margins = Margins((1,) * _BLOCKS, match.sigma, privacy.unit)
     alone = epsilon([margins.event], privacy.delta, "pld")
     if alone >= privacy.epsilon:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"match.noise_multiplier is {match.sigma:g}: these votes alone cost epsilon {alone:.2g}, and"
             f" privacy.epsilon is {privacy.epsilon:g}: give them more noise, or remove the block."
         )

@@ -18,11 +18,9 @@ from dp_accounting.dp_event import (
 )
 from pydantic import Field
 
-from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.calibrate import guessed_epsilon
+from rayprivacy.accounting import accountant, calibrate
 from rayprivacy.accounting.events import from_json, to_json
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import Budget, PrivacyUnit
+from rayprivacy.core import errors, units
 from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
@@ -122,12 +120,12 @@ def check_sampled(recipe: Any) -> None:
     Raises:
         ValueError: names the key.
     """
-    if recipe.privacy.unit is PrivacyUnit.PHRASE:
+    if recipe.privacy.unit is units.PrivacyUnit.PHRASE:
         raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
     check_unit(recipe.corpus, recipe.privacy.unit, PART_FILES)
     config = recipe.training.layer_scale
     if config is not None and config.source is None and recipe.adapter.kind == "lora":
-        raise ConfigError(
+        raise errors.ConfigError(
             "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0: take"
             " scales from 'public' text, or train 'full'."
         )
@@ -181,7 +179,7 @@ def sampled_trainings(
     return [_mechanism(each, common * ratio, privacy) for each, ratio in zip(trainings, ratios, strict=True)]
 
 
-def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: Budget, composition: str) -> float:
+def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: units.Budget, composition: str) -> float:
     """The least noise multiplier with which some steps fit a budget.
 
     Args:
@@ -196,11 +194,11 @@ def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: Budge
     beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
     try:
         return _least_noise(lines, beside, budget, composition)
-    except ConfigError:
-        alone = epsilon([before], budget.delta, "pld") if before else 0.0
+    except errors.ConfigError:
+        alone = accountant.epsilon([before], budget.delta, "pld") if before else 0.0
         if alone < budget.epsilon:
             raise
-    raise ConfigError(
+    raise errors.ConfigError(
         f"privacy.epsilon is {budget.epsilon:g}, and what is released besides the steps (shares of codes, votes of"
         f" match) costs {alone:.2g} by itself: give these blocks a larger noise_multiplier, or leave match out."
     )
@@ -221,7 +219,7 @@ def _lines(training: DpSgdConfig, ratio: float, charged: Sequence[int] | None = 
 def _mechanism(training: DpSgdConfig, noise: float, privacy: PrivacyConfig) -> NoisySteps:
     micro = training.microbatches
     if micro is not None and micro % PART_FILES:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"training.microbatches is {micro}: give a multiple of {PART_FILES}, the number of part files."
         )
     return NoisySteps(
@@ -283,7 +281,7 @@ def _efforts(size: ModelSize, training: DpSgdConfig, tokens: int, engine: Engine
 
 
 @lru_cache(maxsize=64)
-def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, composition: str) -> float:
+def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: units.Budget, composition: str) -> float:
     before = json.loads(beside) if beside else None
 
     def event(sigma: float) -> DpEvent:
@@ -295,7 +293,7 @@ def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, co
         return ComposedDpEvent(events) if len(events) > 1 else events[0]
 
     def guess(sigma: float) -> float:
-        return guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
+        return calibrate.guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
 
     inputs = [lines, before, budget.epsilon, budget.delta, composition]
     costly = len({ratio for _, _, ratio in lines}) > MANY_LEVELS

@@ -5,8 +5,7 @@ from typing import Any
 
 import ray
 
-from rayprivacy.generation.settings import WritingConfig, settled
-from rayprivacy.generation.text_writers import Structure
+from rayprivacy.generation import settings, text_writers
 from rayprivacy.generation.writing import Labels, Prompts, Written, read_written, write_samples
 from rayprivacy.runs.context import RunContext
 
@@ -15,12 +14,12 @@ def written_once(
     context: RunContext[Any],
     model_dir: Path,
     prompts: Prompts,
-    config: WritingConfig,
+    config: settings.WritingConfig,
     labels: Labels,
     path: Path,
     source: str,
     what: str,
-    structure: Structure | None = None,
+    structure: text_writers.Structure | None = None,
     names: frozenset[str] = frozenset(),
     begun: bool = False,
 ) -> Written:
@@ -38,7 +37,7 @@ def written_once(
         labels,
         path,
         context.recipe.resources.actors or int(ray.cluster_resources()["CPU"]),
-        engine=settled(config.engine),
+        engine=settings.settled(config.engine),
         workspace=context.run.root / "public",
         structure=structure,
         names=names,

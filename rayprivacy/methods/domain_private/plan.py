@@ -10,11 +10,8 @@ from typing import Any, Self
 
 from dp_accounting.dp_event import DpEvent
 
-from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.events import leaves
-from rayprivacy.blocks.pretrain_plan import Pretrain
-from rayprivacy.blocks.steps_plan import Steps, fitting_noise, sampled_steps
-from rayprivacy.blocks.writing_plan import Writing, measuring_stage
+from rayprivacy.accounting import accountant, events
+from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.core.units import Protection
 from rayprivacy.dpsgd.settings import NoiseScheduleConfig
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
@@ -27,14 +24,14 @@ from rayprivacy.runs.plan import Plan, SecondAccount, composed
 STEPS, WRITING = "scheduled DP-SGD", "synthetic text"
 
 
-class Scheduled(Steps):
+class Scheduled(steps_plan.Steps):
     """The training: noisy steps on full text, and redacted ones, with light noise if a central account pays for it."""
 
     def fitted(self, recipe: DomainPrivateRecipe, beside: Sequence[DpEvent]) -> Self:
         """With the recipe's noise multipliers, or the least that fit the budget of each account."""
         schedule = recipe.schedule
         noisy = [step for step, redacted in enumerate(schedule) if not redacted]
-        full = sampled_steps(self.training, recipe.privacy, composed(beside) if beside else None, noisy)
+        full = steps_plan.sampled_steps(self.training, recipe.privacy, composed(beside) if beside else None, noisy)
         steps = replace(full, redacted=schedule, policy=make_policy(recipe.policy, recipe.kept).digest)
         return replace(self, mechanism=replace(steps, light=_light(recipe, steps)))
 
@@ -61,33 +58,25 @@ def _light(recipe: DomainPrivateRecipe, steps: NoisySteps) -> float:
     if budget is None or given is not None:
         return given or 0.0
     lines = ((recipe.training.sampling_rate, sum(steps.redacted), 1.0),)
-    return fitting_noise(lines, steps.event, budget, recipe.privacy.composition)
+    return steps_plan.fitting_noise(lines, steps.event, budget, recipe.privacy.composition)
 
 
 def policy_name(recipe: DomainPrivateRecipe) -> str:
-    """What the account calls the policy: its kind, and the digest of the function that workers apply.
-
-    Raises:
-        ConfigError: the policy cannot be made, or hides a word of corpus.join.prefix.
-    """
+    """What the account calls the policy: its kind, and the digest of the function that workers apply."""
     return f"{recipe.policy.kind} {make_policy(recipe.policy, recipe.kept).digest}"
 
 
 def plan_run(recipe: DomainPrivateRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
+    """The plan of a recipe."""
     steps, size = recipe.training.steps, size_of(recipe.model.base)
     noisy = steps - sum(recipe.schedule)
     detail = f"{steps} steps on {recipe.corpus.source}, {noisy} of them noisy, {recipe.adapter.kind}"
     return Plan.of(
         recipe,
-        Pretrain(),
+        pretrain_plan.Pretrain(),
         Scheduled(STEPS, recipe.training, detail, size),
-        Writing(WRITING, recipe.generation),
-        measuring=measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
+        writing_plan.Writing(WRITING, recipe.generation),
+        measuring=writing_plan.measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
     )
 
 
@@ -114,7 +103,7 @@ def figures_of(
 
 def _levels(mechanism: NoisySteps) -> dict[str, str]:
     """The noise multiplier of every level of noisy steps; nothing where they have one."""
-    found = [(leaf.event.noise_multiplier, times) for leaf, times in leaves(mechanism.event)]
+    found = [(leaf.event.noise_multiplier, times) for leaf, times in events.leaves(mechanism.event)]
     named = ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in found)
     return {"Noise multipliers of noisy steps": named} if len(found) > 1 else {}
 
@@ -122,7 +111,7 @@ def _levels(mechanism: NoisySteps) -> dict[str, str]:
 def _for_users(mechanism: NoisySteps, second: SecondAccount | None, composition: str) -> str:
     if second is None:
         return "central: non-private run"
-    spent = epsilon([second.event], second.budget.delta, "pld" if composition == "pld" else "rdp")
+    spent = accountant.epsilon([second.event], second.budget.delta, "pld" if composition == "pld" else "rdp")
     return (
         f"epsilon {spent:.4g} at delta {second.budget.delta:g} for a user, whatever the policy finds: redacted steps "
         f"take noise of multiplier {mechanism.light:.4g}, and account '{second.account}' pays for all "
@@ -134,8 +123,8 @@ def as_published(recipe: DomainPrivateRecipe, noisy: int) -> dict[str, float]:
     """The paper's count: noise for all steps, or those of JFT's second stage; epsilon by RDP of the noisy ones."""
     steps = noisy if recipe.redacted.schedule == "step" else recipe.training.steps
     plain = {"steps": steps, "noise_schedule": NoiseScheduleConfig(), "microbatches": None}
-    theirs = sampled_steps(recipe.training.model_copy(update=plain), recipe.privacy)
-    spent = epsilon([theirs.event_of(range(noisy))], recipe.privacy.delta, "rdp")
+    theirs = steps_plan.sampled_steps(recipe.training.model_copy(update=plain), recipe.privacy)
+    spent = accountant.epsilon([theirs.event_of(range(noisy))], recipe.privacy.delta, "rdp")
     return {
         f"noise multiplier, calibrated for {steps} steps": theirs.noise_multiplier,
         "epsilon that it was calibrated for": recipe.privacy.epsilon,

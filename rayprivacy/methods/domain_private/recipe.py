@@ -4,13 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
-from rayprivacy.blocks.steps_plan import (
-    SampledPrivacyConfig,
-    SampledResources,
-    check_sampled,
-    with_learning_rate,
-)
+from rayprivacy.blocks import pretrain_plan, steps_plan
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
@@ -23,7 +17,7 @@ from rayprivacy.policies.settings import PolicyConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 
-class SelectivePrivacyConfig(SampledPrivacyConfig):
+class SelectivePrivacyConfig(steps_plan.SampledPrivacyConfig):
     """The `privacy` block: users, on a selective account, which shares its corpus label with the plain accounts.
 
     Attributes:
@@ -104,7 +98,7 @@ class GenerationConfig(WritingConfig):
     max_tokens: int = Field(default=64, ge=1)
 
 
-class DomainPrivateRecipe(PretrainedRecipe):
+class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
     """A resolved recipe of domain-private training (Domain Private Transformers, 2023)."""
 
     method: Literal["domain_private"] = "domain_private"
@@ -115,7 +109,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
     redacted: RedactedConfig = RedactedConfig()
     training: DpSgdConfig = DpSgdConfig()
     generation: GenerationConfig = GenerationConfig()
-    resources: SampledResources = SampledResources()
+    resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @property
     def sharded_corpus(self) -> CorpusConfig:
@@ -124,7 +118,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "DomainPrivateRecipe":
-        check_sampled(self)
+        steps_plan.check_sampled(self)
         self.control_codes  # noqa: B018 - refuses lists that do not fit the labels
         if self.training.bands > 1:
             raise ValueError(
@@ -180,7 +174,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
     @property
     def resolved_training(self) -> DpSgdConfig:
         """The training block with a learning rate: by default one that suits what is trained."""
-        return with_learning_rate(self.training, self.adapter)
+        return steps_plan.with_learning_rate(self.training, self.adapter)
 
 
 CARD = Card(

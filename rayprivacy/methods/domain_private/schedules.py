@@ -48,14 +48,7 @@ _CHANCES: dict[tuple[str, str], _Chance] = {
 
 
 def chances(name: Name, form: Form, steps: int, scale: float | None = None) -> list[float]:
-    """p(t) for t = 0, ..., T - 1: how likely a step reads redacted text.
-
-    Args:
-        name: of the schedule.
-        form: as printed in the paper, or as the authors' code has it.
-        steps: T.
-        scale: eta; None is the paper's.
-    """
+    """p(t) for t = 0, ..., T - 1: how likely a step reads redacted text."""
     eta = SCALES.get(name, 1.0) if scale is None else scale
     return [_CHANCES[name, form](t, steps, eta) for t in range(steps)]
 
@@ -66,15 +59,7 @@ def expected_noisy(name: Name, form: Form, steps: int, scale: float | None = Non
 
 
 def draw(name: Name, form: Form, steps: int, seed: int, scale: float | None = None) -> tuple[bool, ...]:
-    """For each step whether it reads redacted text; the same on every machine and in every version.
-
-    Args:
-        name: of the schedule.
-        form: as of `chances`.
-        steps: T.
-        seed: public; the coin of step t is SHA-256 of seed and t.
-        scale: eta; None is the paper's.
-    """
+    """For each step whether it reads redacted text; the same on every machine and in every version."""
     return tuple(_uniform(seed, t) < chance for t, chance in enumerate(chances(name, form, steps, scale)))
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from rayprivacy.accounting import published
 from rayprivacy.accounting.schedule import DecayingNoise
-from rayprivacy.blocks.steps_plan import Steps
-from rayprivacy.blocks.writing_plan import measuring_stage
+from rayprivacy.blocks import steps_plan, writing_plan
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps
@@ -35,7 +34,7 @@ _SAYS = (
 )
 
 
-class _TaggerSteps(Steps):
+class _TaggerSteps(steps_plan.Steps):
     """The training, and what the paper says of its noise."""
 
     def facts(self, recipe: EdpSgdRecipe) -> Mapping[str, Any]:
@@ -44,11 +43,7 @@ class _TaggerSteps(Steps):
 
 
 def plan_run(recipe: EdpSgdRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
+    """The plan of a recipe."""
     tags, size = recipe.model.tags, _size(recipe)
     detail = f"{recipe.training.steps} steps, {len(tags.all_intents)} intents, {len(tags.slots)} slots"
     steps = _TaggerSteps(STEPS, recipe.training, detail, size)
@@ -73,4 +68,4 @@ def _measuring(recipe: EdpSgdRecipe, size: ModelSize) -> Stage:
     """The untrained tagger, the released one, and the non-private reference, which is trained first."""
     tokens, steps = recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
     training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),)
-    return measuring_stage(recipe, size, tokens, 2 + bool(steps), training)
+    return writing_plan.measuring_stage(recipe, size, tokens, 2 + bool(steps), training)

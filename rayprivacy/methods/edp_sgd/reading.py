@@ -12,8 +12,7 @@ from rayprivacy.dpsgd.batches import Document
 from rayprivacy.dpsgd.units import Reading, Row
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.tagging.loss import packed, predicted
-from rayprivacy.tagging.model import is_causal, load_tagger, most_tokens, saved_tagger
+from rayprivacy.tagging import loss, model
 from rayprivacy.tagging.settings import Tags
 
 
@@ -58,7 +57,7 @@ class TaggedRows:
         ids, of_words = self._read(words, backbone)
         on_tokens = [None if word is None else numbers[word] for word in of_words]
         tokens = [backbone.start, *ids, backbone.end]
-        return Document(packed(tokens, [self.tags.intent(intent), *on_tokens, None], len(self.tags.names)), 1)
+        return Document(loss.packed(tokens, [self.tags.intent(intent), *on_tokens, None], len(self.tags.names)), 1)
 
     def by_word(
         self, rows: Sequence[Row], backbone: Backbone, said: Iterable[tuple[int, list[int]]]
@@ -78,7 +77,7 @@ class TaggedRows:
     def _read(self, words: list[str], backbone: Backbone) -> tuple[list[int], list[int | None]]:
         """Token ids of some words, and for each the word whose label it carries, if any."""
         ids, of_words = _tokens(backbone.tokenizer, words, self.max_tokens)
-        return ids, _once(of_words, is_causal(backbone.model))
+        return ids, _once(of_words, model.is_causal(backbone.model))
 
 
 def _tokens(tokenizer: Any, words: list[str], most: int) -> tuple[list[int], list[int | None]]:
@@ -118,19 +117,16 @@ class Tagger:
         Raises:
             ConfigError: it holds no tagger.
         """
-        config = saved_tagger(Path(folder))
-        return Tagger(load_tagger(config), config.tags)
+        config = model.saved_tagger(Path(folder))
+        return Tagger(model.load_tagger(config), config.tags)
 
     def __call__(self, text: str) -> tuple[str, list[str]]:
         """The intent, and a label for each word, words being what stands between blanks; `O` for what was not read.
 
         Not read are words behind the cut of a long text, and those of which the tokenizer makes nothing.
-
-        Args:
-            text: a request.
         """
-        rows = TaggedRows(self.tags, ("intent", "slots"), most_tokens(self.backbone.model))
+        rows = TaggedRows(self.tags, ("intent", "slots"), model.most_tokens(self.backbone.model))
         asked = [{"text": text, "intent": None, "slots": None}]
-        said = predicted(self.backbone.model, self.tags, rows(asked, self.backbone, 0))
+        said = loss.predicted(self.backbone.model, self.tags, rows(asked, self.backbone, 0))
         ((intent, labels),) = rows.by_word(asked, self.backbone, said)
         return self.tags.all_intents[intent], [self.tags.names[label] for label in labels]

@@ -26,10 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayprivacy.blocks.match import match_texts, text_file
-from rayprivacy.blocks.pretrain import load_model
-from rayprivacy.blocks.steps import Trained, Training, save_trained, train
-from rayprivacy.blocks.writing import written_once
+from rayprivacy.blocks import match, pretrain, steps, writing
 from rayprivacy.core.private import Private, digest_json_list
 from rayprivacy.corpus.manifest import owners_of, part_paths
 from rayprivacy.dpsgd.units import Reading
@@ -38,18 +35,15 @@ from rayprivacy.generation.writing import Written
 from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.release.histogram import HistogramMechanism, summed
+from rayprivacy.runs import directory, heldout, plan, sealing
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.heldout import heldout_metrics
 from rayprivacy.runs.method import Output
-from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.runs.sealing import SEAL, sealed
 from rayprivacy.work.pieces import Bench, work_off
 
 _STEP = "counting labels"
 
 
-@sealed(_STEP)
+@sealing.sealed(_STEP)
 def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
     """Sums [cells] over all users (or records) of the sharded corpus. Ray must be started."""
     bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
@@ -57,7 +51,7 @@ def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMecha
     bench.offer(len(files))
     try:
         count = partial(_count, shards=shards.absolute(), parts=parts, codes=codes, mechanism=mechanism)
-        work_off(bench, count, _STEP, SEAL)
+        work_off(bench, count, _STEP, sealing.SEAL)
         return Private(np.sum([report["sums"] for report in bench.reports()], axis=0, dtype=np.int64))
     finally:
         bench.remove()
@@ -87,26 +81,26 @@ def run(context: Context) -> Output | None:
     recipe = context.recipe
     codes, reading = Codes(recipe.codes, recipe.corpus.labels), reading_of(recipe)
     context.shard()
-    backbone = load_model(context)
+    backbone = pretrain.load_model(context)
     shares = _shares(context, codes)
-    training = Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
-    trained = train(context, STEPS, training)
-    model = save_trained(context, trained, recipe.adapter, HOW)
+    training = steps.Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    trained = steps.train(context, STEPS, training)
+    model = steps.save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:
         return None
     with context.stage(WRITING):
         written = _write(context, codes, shares, trained)
     figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
     if recipe.match:
-        figures["match"] = match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
+        figures["match"] = match.match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
     return Output(
         figures=figures,
-        heldout=lambda: heldout_metrics(
+        heldout=lambda: heldout.heldout_metrics(
             context.run,
             backbone,
             reading,
             {**context.public_models, "generator": model},
-            context.counter(MODELS_MEASURED),
+            context.counter(plan.MODELS_MEASURED),
         ),
         codes=codes,
     )
@@ -128,10 +122,10 @@ def _shares(context: Context, codes: Codes) -> Any:
         return context.release_histogram(CODES, mechanism, sums, question=codes.digest).value
 
 
-def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:
+def _write(context: Context, codes: Codes, shares: Any, trained: steps.Trained) -> Written:
     """The synthetic text of this model and these shares, which may be there already; a release has one model."""
     root, config = context.run.root, context.recipe.generation
-    path, texts = text_file(context.run, context.recipe.match), context.recipe.candidates(config.texts)
+    path, texts = match.text_file(context.run, context.recipe.match), context.recipe.candidates(config.texts)
     prompts = CodedPrompts(codes.draw(shares, texts, config.seed), codes)
     mark = digest_json_list(trained.inputs, prompts)
-    return written_once(context, root / MODEL, prompts, config, codes, path, mark, TEXTS_WRITTEN)
+    return writing.written_once(context, root / directory.MODEL, prompts, config, codes, path, mark, plan.TEXTS_WRITTEN)

@@ -36,9 +36,8 @@ from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.method import Chart, Table
 from rayprivacy.runs.sealing import sealed
-from rayprivacy.sanitize.documents import Words, places_in, tidy
+from rayprivacy.sanitize import documents, mechanism
 from rayprivacy.sanitize.job import Job, tags_of
-from rayprivacy.sanitize.mechanism import Coins, SanText, log_likelihoods, public_prior
 
 Ids = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
@@ -169,9 +168,9 @@ def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, 
         size += int((pair.before < len(found.vocabulary)).sum())
         if size >= words:
             break
-    prior = public_prior(len(found.vocabulary))
+    prior = mechanism.public_prior(len(found.vocabulary))
     results = attack(
-        pairs, found.vocabulary.words, lambda after: log_likelihoods(found.mechanism, after), prior, backbone
+        pairs, found.vocabulary.words, lambda after: mechanism.log_likelihoods(found.mechanism, after), prior, backbone
     )
     figures = {name: {"rate": each.rate, "interval": each.interval} for name, each in results.items()}
     return {"releasable": False, "words": next(iter(results.values())).words, "success": figures}
@@ -198,7 +197,7 @@ def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
     while len(rows) < SHOWN and part < parts:  # a part of a small corpus has few users, or none
         rows, part = pa.concat_tables([rows, read_part(job.shards, part)]), part + 1
     places = np.sort(np.random.default_rng(_SEED).permutation(len(rows))[:SHOWN])
-    drawn, coins = rows.take(places), Coins(key, *job.release)
+    drawn, coins = rows.take(places), mechanism.Coins(key, *job.release)
     texts = drawn["text"].to_pylist()
     after = job.sanitizer(key, coins).sanitise(texts, tags_of(drawn, coins))
     lines = [f"before: {one}\nafter:  {other}\n" for one, other in zip(texts, after, strict=True)]
@@ -207,7 +206,7 @@ def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
 
 def charts(found: Planned) -> list[Chart]:
     """Of the public table: how often words stay, by rank, and how many outcomes and inputs they have."""
-    if not isinstance(found.mechanism, SanText):
+    if not isinstance(found.mechanism, mechanism.SanText):
         return []
     table = found.mechanism.table
     words = np.unique(np.linspace(table.first, len(found.vocabulary) - 1, _SAMPLE).astype(np.int64))
@@ -251,13 +250,13 @@ def _line(across: np.ndarray, up: np.ndarray) -> list[tuple[float, float]]:
 
 def _pairs(job: Job, parts: int, key: Key) -> Iterator[Pair]:
     """Documents before and after, in an order that a public seed draws; a part is read at a time."""
-    words, coins, dice = Words(job.words), Coins(key, *job.release), np.random.default_rng(_SEED)
+    words, coins, dice = documents.Words(job.words), mechanism.Coins(key, *job.release), np.random.default_rng(_SEED)
     for part in range(parts):
         rows = read_part(job.shards, part)
         drawn = rows.take(dice.permutation(len(rows))[:2000])
-        ids, lengths = words.ids([tidy(text) for text in drawn["text"].to_pylist()], job.config.max_tokens)
+        ids, lengths = words.ids([documents.tidy(text) for text in drawn["text"].to_pylist()], job.config.max_tokens)
         tags = np.repeat(tags_of(drawn, coins), lengths)
-        after = job.mechanism.draw(np.minimum(ids, words.unknown), tags, places_in(lengths), coins)
+        after = job.mechanism.draw(np.minimum(ids, words.unknown), tags, documents.places_in(lengths), coins)
         ends = np.cumsum(lengths)[:-1]
         for one, other in zip(np.split(ids, ends), np.split(after, ends), strict=True):
             if len(one):

@@ -44,11 +44,7 @@ class Planned:
 
 
 def vocabulary_of(recipe: SanTextRecipe) -> Vocabulary:
-    """The public vocabulary of a recipe.
-
-    Raises:
-        ConfigError: it is not installed, or has too few words.
-    """
+    """The public vocabulary of a recipe."""
     config = recipe.sanitize
     if config.vectors_file is not None:
         return load_file(Path(config.vectors_file), config.words, config.length == "unit")
@@ -58,11 +54,7 @@ def vocabulary_of(recipe: SanTextRecipe) -> Vocabulary:
 
 
 def planned(recipe: SanTextRecipe) -> Planned:
-    """The mechanism of a recipe, from public values alone; what takes long to compute is kept for the next time.
-
-    Raises:
-        ConfigError: nothing fits the budget.
-    """
+    """The mechanism of a recipe, from public values alone; what takes long to compute is kept for the next time."""
     vocabulary, config = vocabulary_of(recipe), recipe.sanitize
     size = len(vocabulary)
     first = size - max(2, round(config.plus.sensitive * size)) if config.plus else 0
@@ -95,11 +87,7 @@ def planned(recipe: SanTextRecipe) -> Planned:
 
 
 def confirmed(plan: Planned) -> Planned:
-    """The same with the bound computed anew: what was kept on disk is not trusted with a claim.
-
-    Raises:
-        ConfigError: another bound was kept.
-    """
+    """The same with the bound computed anew: what was kept on disk is not trusted with a claim."""
     mechanism = plan.mechanism
     if not isinstance(mechanism, SanText):
         return plan

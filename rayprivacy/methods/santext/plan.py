@@ -26,11 +26,7 @@ from rayprivacy.sanitize.mechanism import SanText
 
 
 def plan_run(recipe: SanTextRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: what it asks for costs more than `privacy.epsilon`.
-    """
+    """The plan of a recipe."""
     return Plan.of(recipe, Words(), Reader(), measuring=_measuring(recipe))
 
 

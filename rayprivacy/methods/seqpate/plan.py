@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.accounting import published
-from rayprivacy.blocks.match_plan import Match
-from rayprivacy.blocks.pretrain_plan import Pretrain
+from rayprivacy.blocks import match_plan, pretrain_plan
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.phrases import load_phrases
@@ -33,20 +32,12 @@ from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Blo
 
 
 def plan_run(recipe: SeqPateRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: no noise is enough, or not one query keeps votes.noise_target.
-    """
-    return Plan.of(recipe, Pretrain(), Votes(), Match(recipe.teachers.parts))
+    """The plan of a recipe."""
+    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match_plan.Match(recipe.teachers.parts))
 
 
 def check_inputs(recipe: SeqPateRecipe) -> None:
-    """Refuse an engine that is not installed, and a list of secret phrases that cannot be read, or could overlap.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """Refuse an engine that is not installed, and a list of secret phrases that cannot be read, or could overlap."""
     require_engine("pseudo.engine", recipe.pseudo.engine)
     if recipe.corpus.phrases:
         load_phrases(recipe.corpus.phrases)
@@ -57,11 +48,7 @@ WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips
 
 
 def fitting_votes(recipe: SeqPateRecipe, beside: DpEvent | None = None) -> VoteMechanism:
-    """All queries of a run as one mechanism, with the least noise that fits its budget beside what else is charged.
-
-    Raises:
-        ConfigError: no noise is enough, or not one query keeps votes.noise_target.
-    """
+    """All queries of a run as one mechanism, with the least noise that fits its budget beside what else is charged."""
     votes, privacy = recipe.votes, recipe.privacy
     least = laplace_noise if votes.noise == "laplace" else gaussian_noise
     sigma = cache(lambda queries: least(queries, privacy.budget, privacy.composition, beside))
@@ -96,16 +83,7 @@ def noise_on_mean(mechanism: VoteMechanism) -> float:
 
 
 def most_queries(noise_of: Callable[[int], float], target: float, most: int) -> int:
-    """The largest number of queries, from 1 to `most`, whose noise is within the target.
-
-    Args:
-        noise_of: noise of the mean vote (`noise_on_mean`) at a number of queries; it must not fall with the number.
-        target: most noise on one entry of the mean vote, as a probability.
-        most: number of queries that there is a use for.
-
-    Raises:
-        ConfigError: the target is not positive, `most` is no positive whole number, or even one query is too noisy.
-    """
+    """The largest number of queries, from 1 to `most`, whose noise is within the target."""
     if not target > 0:
         raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")
     if type(most) is not int or most < 1:
@@ -125,18 +103,8 @@ def most_queries(noise_of: Callable[[int], float], target: float, most: int) -> 
 def widest_clip(noise_of: Callable[[float], float], target: float) -> float:
     """The widest radius for centred votes, of four digits, whose noise is within the target.
 
-    Args:
-        noise_of: noise of the mean vote (`noise_on_mean`) at a radius; it grows in proportion up to WIDEST_CLIP.
-        target: most noise on one entry of the mean vote, as a probability.
-
     >>> widest_clip(lambda radius: 0.07 * radius, target=0.014)
     0.2
-
-    Returns:
-        A radius from CLIP_RANGE's least to WIDEST_CLIP; the least one even where its noise exceeds the target.
-
-    Raises:
-        ConfigError: the target is not positive.
     """
     if not target > 0:
         raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")

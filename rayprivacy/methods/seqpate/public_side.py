@@ -23,8 +23,7 @@ from rayprivacy.core.console import Told, nobody
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.private import digest_bytes, digest_file, digest_json
-from rayprivacy.generation.decode import cut_prompts
-from rayprivacy.generation.fast import sampler_of
+from rayprivacy.generation import decode, fast
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe, VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent, Student
@@ -141,8 +140,8 @@ def pseudo_rows(
     texts, path = run.public(f"pseudo-{asked.name}.json"), asked.rows(run)
     config = run.recipe.pseudo.model_copy(update={"seed": run.recipe.pseudo.seed + asked.number})
     if not texts.exists():
-        with sampler_of(config.engine, model, backbone, texts.parent, told) as sampler:
-            write_json(texts, sampler(cut_prompts(prompts, config), config))
+        with fast.sampler_of(config.engine, model, backbone, texts.parent, told) as sampler:
+            write_json(texts, sampler(decode.cut_prompts(prompts, config), config))
     if not path.exists():
         documents = read_json(texts)
         teachers = run.recipe.teachers

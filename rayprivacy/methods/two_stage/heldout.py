@@ -18,9 +18,8 @@ from rayprivacy.methods.two_stage.public_side import constants_of
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.runs import heldout, method
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows, total_loss
-from rayprivacy.runs.method import SYNTHETIC, Chart, Table
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.structures.trees import names
 
@@ -32,22 +31,22 @@ def heldout_metrics(
     run: Run[TwoStageRecipe], backbone: Backbone, models: dict[str, tuple[Any, Any]], told: Told = nobody
 ) -> dict[str, Any]:
     """Perplexity of held-out trees and utterances together, and of each."""
-    rows = heldout_rows(run)
+    rows = heldout.heldout_rows(run)
     if not rows:
-        return dict(NOBODY)
+        return dict(heldout.NOBODY)
     documents = [
         documents_of(rows, backbone, reading) for reading in (parses_of(run.recipe), utterances_of(run.recipe))
     ]
     measured: dict[str, dict[str, float]] = {"trees": {}, "utterances": {}, "perplexity": {}}
     for number, (name, pair) in enumerate(models.items()):
         told(number)
-        parts = [total_loss(run, model, backbone.end, own) for model, own in zip(pair, documents, strict=True)]
+        parts = [heldout.total_loss(run, model, backbone.end, own) for model, own in zip(pair, documents, strict=True)]
         together = tuple(map(sum, zip(*parts, strict=True)))
         for kind, (loss, tokens) in zip(measured, [*parts, together], strict=True):
             measured[kind][name] = perplexity(loss, int(tokens))
     return {
         "releasable": False,
-        "why": WHY,
+        "why": heldout.WHY,
         "perplexity": measured["perplexity"],
         "perplexity_of_trees": measured["trees"],
         "perplexity_of_utterances": measured["utterances"],
@@ -58,10 +57,10 @@ def heldout_metrics(
 @sealed("the evaluation on held-out users")
 def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
     """Words and functions of synthetic text against those of held-out users' text."""
-    rows = heldout_rows(run)
+    rows = heldout.heldout_rows(run)
     if not rows:
-        return dict(NOBODY)
-    synthetic = pq.read_table(run.root / SYNTHETIC)
+        return dict(heldout.NOBODY)
+    synthetic = pq.read_table(run.root / method.SYNTHETIC)
     texts, trees = (synthetic[name].to_pylist() for name in ("text", "parse"))
     column = run.recipe.parses.column
     real = [str(row[column] or "") for row in rows]
@@ -72,7 +71,7 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
     }
     return {
         "releasable": False,
-        "why": WHY,
+        "why": heldout.WHY,
         "real": len(rows),
         "synthetic": len(texts),
         **{name: round(value, 4) for name, value in figures.items()},
@@ -100,21 +99,21 @@ _MEASURED = {
 }
 
 
-def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
+def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[method.Chart | method.Table]:
     """How trees were drawn; and, internal, the distribution of functions and the figures of words and functions."""
     shares = measured.get("function_shares")
     return [
         *([_distribution(shares)] if shares else []),
-        Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn), internal=False),
-        Table(
+        method.Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn), internal=False),
+        method.Table(
             "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
         ),
     ]
 
 
-def _distribution(shares: Sequence[tuple[float, float]]) -> Chart:
+def _distribution(shares: Sequence[tuple[float, float]]) -> method.Chart:
     lines = zip(("held-out text", "synthetic text"), zip(*shares, strict=True), strict=True)
-    return Chart(
+    return method.Chart(
         name="functions",
         title="Share of each function, the most frequent one of held-out text first",
         across="rank of the function in held-out text",

@@ -23,28 +23,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rayprivacy.blocks.pretrain import load_model
-from rayprivacy.blocks.steps import Trained, Training, save_trained, train
-from rayprivacy.blocks.writing import written_once
+from rayprivacy.blocks import pretrain, steps, writing
 from rayprivacy.core.private import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.two_stage.heldout import heldout_metrics, tree_exhibits, tree_metrics
-from rayprivacy.methods.two_stage.plan import PARSES, TREES, TREES_WRITTEN, UTTERANCES, WRITING
-from rayprivacy.methods.two_stage.private_trees import shard_with_trees
-from rayprivacy.methods.two_stage.public_side import (
-    constants_of,
-    pretraining_documents,
-    public_inputs,
-    structure_of,
-)
-from rayprivacy.methods.two_stage.readings import PARSES as PARSES_FOLDER
-from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
+from rayprivacy.methods.two_stage import heldout, plan, private_trees, public_side, readings
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.runs import directory
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import SYNTHETIC, Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.structures.trees import names
@@ -81,34 +69,38 @@ Context = RunContext[TwoStageRecipe]
 def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its models saved."""
     recipe = context.recipe
-    backbone = load_model(context, pretraining_documents(recipe), **public_inputs(recipe))
-    parsed = shard_with_trees(context)
+    backbone = pretrain.load_model(
+        context, public_side.pretraining_documents(recipe), **public_side.public_inputs(recipe)
+    )
+    parsed = private_trees.shard_with_trees(context)
 
-    def trained_on(name: str, stage: str, reading: Reading) -> Trained:
+    def trained_on(name: str, stage: str, reading: Reading) -> steps.Trained:
         settings = recipe.training_of(stage)
-        return train(context, name, Training(reading, recipe.adapter, settings, recipe.resources))
+        return steps.train(context, name, steps.Training(reading, recipe.adapter, settings, recipe.resources))
 
-    trees = trained_on(PARSES, "trees", parses_of(recipe))
-    utterances = trained_on(UTTERANCES, "utterances", utterances_of(recipe))
-    writer = save_trained(context, utterances, recipe.adapter, HOW.format(what="utterances behind their parse trees"))
-    parser = save_trained(context, trees, recipe.adapter, HOW.format(what="parse trees"), PARSES_FOLDER)
+    trees = trained_on(plan.PARSES, "trees", readings.parses_of(recipe))
+    utterances = trained_on(plan.UTTERANCES, "utterances", readings.utterances_of(recipe))
+    writer = steps.save_trained(
+        context, utterances, recipe.adapter, HOW.format(what="utterances behind their parse trees")
+    )
+    parser = steps.save_trained(context, trees, recipe.adapter, HOW.format(what="parse trees"), readings.PARSES)
     if context.stops_early:
         return None
-    with context.stage(TREES):
+    with context.stage(plan.TREES):
         drawn = _write_trees(context, trees)
-    with context.stage(WRITING):
+    with context.stage(plan.WRITING):
         written = _write_texts(context, utterances)
-    measured = cache(lambda: tree_metrics(context.run))
+    measured = cache(lambda: heldout.tree_metrics(context.run))
     return Output(
         figures={"degenerate": written.degenerate, "trees": _tree_figures(drawn), **context.public_figures, **parsed},
-        heldout=lambda: heldout_metrics(
+        heldout=lambda: heldout.heldout_metrics(
             context.run,
             backbone,
             {**_public_models(context, backbone), "two_stage": (parser, writer)},
             context.counter(MODELS_MEASURED),
         ),
         internal=lambda: {"trees": measured()},
-        exhibits=lambda: tree_exhibits(_tree_figures(drawn), measured()),
+        exhibits=lambda: heldout.tree_exhibits(_tree_figures(drawn), measured()),
     )
 
 
@@ -119,31 +111,31 @@ def _public_models(context: Context, backbone: Backbone) -> dict[str, tuple[Any,
     return {"base": (context.base.model,) * 2, "pretrained": (backbone.model,) * 2}
 
 
-def _write_trees(context: Context, trained: Trained) -> Written:
+def _write_trees(context: Context, trained: steps.Trained) -> Written:
     recipe, config = context.recipe, context.recipe.tree_writing
-    asked, structure = [(0, "")] * config.texts, structure_of(recipe)
+    asked, structure = [(0, "")] * config.texts, public_side.structure_of(recipe)
     rules = structure.grammar.text if structure.grammar else None
     mark = digest_json([trained.inputs, config.texts, rules, structure.free_draws, structure.constrained])
-    return written_once(
+    return writing.written_once(
         context,
-        context.run.root / PARSES_FOLDER,
+        context.run.root / readings.PARSES,
         asked,
         config,
         Codes(CodesConfig(), ()),
         context.run.public(TREES_FILE),
         mark,
-        TREES_WRITTEN,
+        plan.TREES_WRITTEN,
         structure,
     )
 
 
-def _write_texts(context: Context, trained: Trained) -> Written:
+def _write_texts(context: Context, trained: steps.Trained) -> Written:
     trees = pq.read_table(context.run.public(TREES_FILE))["text"].to_pylist()
     prompts = [(place, prompt(tree)) for place, tree in enumerate(trees)]
-    labels = TreeLabels(trees, constants_of(context.recipe))
-    return written_once(
+    labels = TreeLabels(trees, public_side.constants_of(context.recipe))
+    return writing.written_once(
         context,
-        context.run.root / MODEL,
+        context.run.root / directory.MODEL,
         prompts,
         context.recipe.generation,
         labels,

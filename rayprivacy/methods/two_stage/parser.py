@@ -26,15 +26,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rayprivacy.core.console import Told
-from rayprivacy.core.files import write_json
-from rayprivacy.core.private import digest_json
+from rayprivacy.core import console, files, private
 from rayprivacy.generation.decode import greedy
+from rayprivacy.models import pretraining, save, trainable
 from rayprivacy.models.backbone import Backbone, Documents
-from rayprivacy.models.pretraining import Objective, endlessly, fit, held_out
-from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ParserConfig
-from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.masks import Matcher, matcher_of
 from rayprivacy.structures.trees import names
@@ -61,7 +57,7 @@ def asked(utterance: str, documents: Documents, most: int) -> str:
 
 def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
     """Pairs that are held out, and the others, in an order that a public seed draws."""
-    return held_out(pairs, seed, HELD_PAIRS)
+    return pretraining.held_out(pairs, seed, HELD_PAIRS)
 
 
 def kept_parser(
@@ -69,7 +65,7 @@ def kept_parser(
     pairs: Sequence[Pair],
     config: ParserConfig,
     tree_tokens: int,
-    progress: Told,
+    progress: console.Told,
     parent: Path,
     release: str,
     how: str,
@@ -79,17 +75,17 @@ def kept_parser(
     Beside it, with the suffix .json, lie its losses. `release` and `how` are for its card, as in `save_model`.
     """
     settings = config.model_dump(mode="json", exclude={"source", "text"})
-    name = digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
+    name = private.digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
     if not folder.is_dir():
         model, losses = fitted_parser(backbone, pairs, config, tree_tokens, progress)
-        write_json(folder.with_suffix(".json"), losses)
-        save_model(model, backbone.tokenizer, folder, release, how)
+        files.write_json(folder.with_suffix(".json"), losses)
+        save.save_model(model, backbone.tokenizer, folder, release, how)
     return folder
 
 
 def fitted_parser(
-    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: Told
+    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: console.Told
 ) -> tuple[Any, dict[str, float]]:
     """A parser in the base's number format, and its loss on held-out pairs before and after.
 
@@ -98,11 +94,13 @@ def fitted_parser(
     held, others = (
         [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
     )
-    model = trainable(backbone, config.adapter)
-    objective = Objective(_loss(backbone.end), _predicted, AT_ONCE)
+    model = trainable.trainable(backbone, config.adapter)
+    objective = pretraining.Objective(_loss(backbone.end), _predicted, AT_ONCE)
     batches = _batches(others, config)
-    figures = fit(model, objective, batches, held, config.learning_rate, progress, "parser", guarded_steps=config.steps)
-    return merged(model, backbone), figures
+    figures = pretraining.fit(
+        model, objective, batches, held, config.learning_rate, progress, "parser", guarded_steps=config.steps
+    )
+    return trainable.merged(model, backbone), figures
 
 
 def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: int) -> _Example:
@@ -114,7 +112,7 @@ def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: 
 def _batches(examples: Sequence[_Example], config: ParserConfig) -> Iterator[list[_Example]]:
     """The examples of each step: all of them once before any is read again, those of like length together."""
     dice, size = np.random.default_rng(config.seed), config.batch
-    drawn = endlessly(examples, dice)
+    drawn = pretraining.endlessly(examples, dice)
     left = config.steps
     while left:
         taken = sorted(itertools.islice(drawn, min(left, _SORTED) * size), key=lambda example: len(example.ids))

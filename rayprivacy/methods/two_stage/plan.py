@@ -7,9 +7,7 @@ from typing import Any, ClassVar
 from dp_accounting.dp_event import DpEvent
 
 from rayprivacy.accounting import published
-from rayprivacy.blocks.pretrain_plan import Pretrain
-from rayprivacy.blocks.steps_plan import PART_FILES, Steps, noise_figures, noise_line, sampled_trainings
-from rayprivacy.blocks.writing_plan import Writing, measuring_stage
+from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
@@ -32,22 +30,18 @@ _RELEASED = (
 
 
 def plan_run(recipe: TwoStageRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
+    """The plan of a recipe."""
     tokens = 2 * recipe.parses.max_tokens + recipe.training.max_tokens  # of a tree, and of an utterance behind it
     grammar = at(Where.RELEASED, _GRAMMAR) if recipe.parses.grammar else ()
     return Plan.of(
         recipe,
-        Pretrain(),
+        pretrain_plan.Pretrain(),
         Trees(),
         Trainings(),
-        Writing(TREES, recipe.tree_writing, TREES_WRITTEN, "the released models"),
-        Writing(WRITING, recipe.generation, reads="the released models"),
+        writing_plan.Writing(TREES, recipe.tree_writing, TREES_WRITTEN, "the released models"),
+        writing_plan.Writing(WRITING, recipe.generation, reads="the released models"),
         says=(*at(Where.PUBLIC, _PUBLIC), *grammar, *at(Where.RELEASED, _RELEASED)),
-        measuring=measuring_stage(recipe, size_of(recipe.model.base), tokens, 2 + bool(recipe.pretrain)),
+        measuring=writing_plan.measuring_stage(recipe, size_of(recipe.model.base), tokens, 2 + bool(recipe.pretrain)),
     )
 
 
@@ -72,10 +66,12 @@ class Trees(Block):
         tree = round(FULL * recipe.parses.max_tokens)
         pair, records = tree + round(FULL * config.max_tokens), recipe.corpus.max_records_per_user or 1
         learning = (Effort("train", size.trained(config.steps * config.batch * pair)),)
-        reading = (Effort("decode", size.forward(records * pair), users=True, processes=PART_FILES, threads=False),)
+        reading = (
+            Effort("decode", size.forward(records * pair), users=True, processes=steps_plan.PART_FILES, threads=False),
+        )
         detail = f"{config.steps} steps of {config.batch} pairs, {config.adapter.kind}"
         bound = f"one record at a time, {recipe.parses.max_tokens} tokens at most"
-        parts = (Work(PARTS_PARSED, PART_FILES + 1),)  # and the held-out users
+        parts = (Work(PARTS_PARSED, steps_plan.PART_FILES + 1),)  # and the held-out users
         return (
             Stage(PARSER, "public text", detail, work=(Work(PARSER_STEPS, config.steps),), efforts=learning),
             Stage(PARSING, "private text", bound, work=parts, efforts=reading),
@@ -95,19 +91,19 @@ class Trainings(Block):
     """The trainings on trees and on utterances, with the least noise with which both together fit the budget."""
 
     calibrated: ClassVar[bool] = True
-    both: tuple[Steps, ...] = ()
+    both: tuple[steps_plan.Steps, ...] = ()
 
     def fitted(self, recipe: TwoStageRecipe, beside: Sequence[DpEvent]) -> "Trainings":
         """With noise multipliers in the ratio that the recipe gives."""
         trainings = [recipe.training_of("trees"), recipe.training_of("utterances")]
         ratios, before = (recipe.stages.sigma_ratio, 1.0), composed(beside) if beside else None
-        found = zip(trainings, sampled_trainings(trainings, ratios, recipe.privacy, before), strict=True)
+        found = zip(trainings, steps_plan.sampled_trainings(trainings, ratios, recipe.privacy, before), strict=True)
         size, tree = size_of(recipe.model.base), round(FULL * recipe.parses.max_tokens)
         read = {PARSES: tree, UTTERANCES: tree + trainings[1].max_tokens}  # the tree in front is read as well
         where = f"on {recipe.corpus.source}, {recipe.adapter.kind}"
         return Trainings(
             tuple(
-                Steps(name, training, f"{training.steps} steps {where}", size, read[name], mechanism)
+                steps_plan.Steps(name, training, f"{training.steps} steps {where}", size, read[name], mechanism)
                 for name, (training, mechanism) in zip(read, found, strict=True)
             )
         )
@@ -123,11 +119,11 @@ class Trainings(Block):
     def facts(self, recipe: TwoStageRecipe) -> Mapping[str, Any]:
         """Noise and figures of both, and the paper's epsilon."""
         trees, utterances = self.both
-        noise = [noise_line(each.mechanism, each.training) for each in self.both]
+        noise = [steps_plan.noise_line(each.mechanism, each.training) for each in self.both]
         return {
             **utterances.facts(recipe),
             "noise": f"trees: {noise[0]}; utterances: {noise[1]}",
-            "figures": noise_figures(trees=trees.mechanism, utterances=utterances.mechanism),
+            "figures": steps_plan.noise_figures(trees=trees.mechanism, utterances=utterances.mechanism),
             "as_published": self._as_published(recipe),
         }
 

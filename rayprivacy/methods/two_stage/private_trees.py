@@ -28,10 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.files import append_line, private_directory, read_json, write_json
-from rayprivacy.core.keys import Key, load_key
-from rayprivacy.core.private import Seal, digest_json
+from rayprivacy.core import errors, files, keys, private
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
 from rayprivacy.corpus.manifest import (
@@ -45,9 +42,8 @@ from rayprivacy.corpus.manifest import (
     write_part,
 )
 from rayprivacy.generation.settings import FIRST_ENGINE
+from rayprivacy.methods.two_stage import plan, public_side
 from rayprivacy.methods.two_stage.parser import Parser, kept_parser, split_pairs
-from rayprivacy.methods.two_stage.plan import PARSER, PARSER_STEPS, PARSING, PARTS_PARSED
-from rayprivacy.methods.two_stage.public_side import grammar_of, parser_pairs
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.settings import ModelConfig, ParserConfig
@@ -56,7 +52,7 @@ from rayprivacy.structures.grammar import Grammar
 from rayprivacy.work.pieces import on_parts
 
 _STEP = "reading trees off private text"
-_SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --resume")
+_SEAL = private.Seal(errors.ReleaseError, "nothing was charged or released, run again with --resume")
 
 
 @dataclass(frozen=True)
@@ -91,22 +87,22 @@ class ParsingJob:
     def public(self) -> str:
         """Digest of all that a tree depends on besides its record."""
         rules = self.grammar.text if self.grammar else None
-        return digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column, FIRST_ENGINE])
+        return private.digest_json([self.digest, self.text_tokens, self.tree_tokens, rules, self.column, FIRST_ENGINE])
 
 
 @_SEAL.around(_STEP)
-def begin(job: ParsingJob, key: Key) -> ShardManifest | None:
+def begin(job: ParsingJob, key: keys.Key) -> ShardManifest | None:
     """The shards with trees if they are there and whole; otherwise none, and their folder is ready for them."""
     mark = _mark(job, key)
     if (job.out / MANIFEST).is_file() and (found := read_manifest(job.out)).config == mark:
         found.check_files(job.out)
         return found
-    clear_parts(job.out) if job.out.is_dir() else private_directory(job.out)
+    clear_parts(job.out) if job.out.is_dir() else files.private_directory(job.out)
     notes = _notes(job, key)
-    for other in private_directory(job.notes).iterdir():
+    for other in files.private_directory(job.notes).iterdir():
         if other != notes:
             shutil.rmtree(other)
-    private_directory(notes)
+    files.private_directory(notes)
     return None
 
 
@@ -119,7 +115,7 @@ def parse_parts(job: ParsingJob, parts: int) -> Iterator[int]:
 
 
 @_SEAL.around(_STEP)
-def finish(job: ParsingJob, key: Key) -> ShardManifest:
+def finish(job: ParsingJob, key: keys.Key) -> ShardManifest:
     """The manifest of the shards with trees, written last."""
     found = read_manifest(job.source)
     parts, more = (tuple(_entry(job, key, entry) for entry in entries) for entries in (found.parts, found.more))
@@ -138,14 +134,14 @@ def with_trees(rows: pa.Table, column: str, trees: Sequence[str]) -> pa.Table:
 @_SEAL.around(_STEP)
 def _parse_part(job: ParsingJob, part: int) -> None:
     torch.set_num_threads(1)  # the order of floating-point sums must not depend on the machine's cores
-    parser, key = _parser(job), load_key(job.key_path)
+    parser, key = _parser(job), keys.load_key(job.key_path)
     for number, rows in enumerate(part_tables(job.source, part)):
         notes = _notes(job, key) / f"{part}-{number}"
         trees = _noted(notes)
         for place, utterance in enumerate(rows["text"].to_pylist()):
             if place not in trees:
                 trees[place] = parser(utterance)
-                append_line(notes, json.dumps([place, trees[place]]))
+                files.append_line(notes, json.dumps([place, trees[place]]))
         found = with_trees(rows, job.column, [trees[place] for place in range(len(rows))])
         write_part(found, part, key, job.out, job.unit, number)
 
@@ -169,25 +165,25 @@ def _noted(path: Path) -> dict[int, str]:
     return found
 
 
-def _entry(job: ParsingJob, key: Key, entry: FileEntry) -> FileEntry:
+def _entry(job: ParsingJob, key: keys.Key, entry: FileEntry) -> FileEntry:
     """The entry of a finished file: it is written once more, as the task wrote it, and says what it holds."""
     number = [path.name for path in part_paths(job.source, entry.part)].index(entry.file)
     rows = pq.read_table(job.out / entry.file, partitioning=None)
     return write_part(rows, entry.part, key, job.out, job.unit, number)
 
 
-def _notes(job: ParsingJob, key: Key) -> Path:
+def _notes(job: ParsingJob, key: keys.Key) -> Path:
     """The folder of what was found in this corpus by this parser."""
     return job.notes / _mark(job, key)[:16]
 
 
-def _mark(job: ParsingJob, key: Key) -> str:
+def _mark(job: ParsingJob, key: keys.Key) -> str:
     """Keyed digest of the shards, byte for byte, and of what reads trees off them.
 
     `config` is left out: it changes with the time stamp of a source file, and trees take hours to read.
     """
     found = replace(read_manifest(job.source), config="")
-    return key.digest("parsed", digest_json(asdict(found)), job.public)
+    return key.digest("parsed", private.digest_json(asdict(found)), job.public)
 
 
 HOW = "A semantic parser, trained on public pairs alone. No private text was read, and nothing is claimed."
@@ -201,13 +197,13 @@ def shard_with_trees(context: Context) -> dict[str, Any]:
     if config is None:
         context.shard()
         return {}
-    with context.stage(PARSER):
+    with context.stage(plan.PARSER):
         job, figures = _trained(context, config)
     context.shard(folder=job.source)
-    with context.stage(PARSING):
+    with context.stage(plan.PARSING):
         found = begin(job, context.key)
         if found is None:
-            for _ in context.track(parse_parts(job, context.plan.parts), PARTS_PARSED):
+            for _ in context.track(parse_parts(job, context.plan.parts), plan.PARTS_PARSED):
                 pass
             found = finish(job, context.key)
         context.corpus = found
@@ -218,19 +214,19 @@ def _trained(context: Context, config: ParserConfig) -> tuple[ParsingJob, dict[s
     """The parser, trained or found trained, and how it does on public pairs; the run is held to both."""
     run, recipe, base = context.run, context.recipe, context.base
     assert base is not None, "load_model comes before"
-    pairs, tokens = parser_pairs(recipe), recipe.parses.max_tokens
-    run.bind(parser_pairs=digest_json(pairs))
-    told = context.counter(PARSER_STEPS)
+    pairs, tokens = public_side.parser_pairs(recipe), recipe.parses.max_tokens
+    run.bind(parser_pairs=private.digest_json(pairs))
+    told = context.counter(plan.PARSER_STEPS)
     folder = kept_parser(base, pairs, config, tokens, told, run.root / "public", recipe.release_id, HOW)
     loaded = ModelConfig(base=str(folder), dtype=recipe.model.dtype)
-    backbone, grammar = load_backbone(loaded), grammar_of(recipe)
+    backbone, grammar = load_backbone(loaded), public_side.grammar_of(recipe)
     run.bind(parser=backbone.digest)
-    figures = read_json(folder.with_suffix(".json"))
+    figures = files.read_json(folder.with_suffix(".json"))
     if "exact" not in figures:  # read off public text first: what is broken shows here, and not on private text
         parser = Parser(backbone, config.max_tokens, tokens, grammar)
         held = split_pairs(pairs, config.seed)[0][:CHECKED]
         figures["exact"] = sum(parser.read(utterance) == tree for utterance, tree in held) / len(held)
-        write_json(folder.with_suffix(".json"), figures)
+        files.write_json(folder.with_suffix(".json"), figures)
     job = ParsingJob(
         model=loaded,
         digest=backbone.digest,

@@ -5,13 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
-from rayprivacy.blocks.steps_plan import (
-    SampledPrivacyConfig,
-    SampledResources,
-    check_sampled,
-    with_learning_rate,
-)
+from rayprivacy.blocks import pretrain_plan, steps_plan
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
@@ -168,7 +162,7 @@ class TwoStageTraining(PresetTraining):
     preset: Literal["quick"] | None = Field(default=None, exclude=True)
 
 
-class TwoStageRecipe(PretrainedRecipe):
+class TwoStageRecipe(pretrain_plan.PretrainedRecipe):
     """A resolved recipe of two-stage generation (Mireshghallah et al., ACL 2023).
 
     Attributes:
@@ -177,7 +171,7 @@ class TwoStageRecipe(PretrainedRecipe):
 
     method: Literal["two_stage"] = "two_stage"
     corpus: TreeCorpusConfig = TreeCorpusConfig()
-    privacy: SampledPrivacyConfig = SampledPrivacyConfig()
+    privacy: steps_plan.SampledPrivacyConfig = steps_plan.SampledPrivacyConfig()
     parses: ParsesConfig = ParsesConfig()
     pretrain: PairsConfig | None = None
     parser: ParserConfig | None = None
@@ -185,11 +179,11 @@ class TwoStageRecipe(PretrainedRecipe):
     stages: StagesConfig = StagesConfig()
     training: TwoStageTraining = TwoStageTraining(max_records=1)
     generation: TreesGenerationConfig = TreesGenerationConfig()
-    resources: SampledResources = SampledResources()
+    resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @model_validator(mode="after")
     def _can_run(self) -> "TwoStageRecipe":
-        check_sampled(self)
+        steps_plan.check_sampled(self)
         self._check_trees()
         for stage in ("trees", "utterances"):
             try:
@@ -234,7 +228,7 @@ class TwoStageRecipe(PretrainedRecipe):
         data["optimizer"] |= {"learning_rate": rate} if rate else {}
         if stage == "trees":
             data["max_tokens"] = self.parses.max_tokens
-        return with_learning_rate(DpSgdConfig.parse(data), self.adapter)
+        return steps_plan.with_learning_rate(DpSgdConfig.parse(data), self.adapter)
 
 
 CARD = Card(
