@@ -47,9 +47,8 @@ def run(context: Context) -> Output | None:
     redacted = context.plan.stage(plan.STEPS).mechanism.redacted
     context.shard()
     backbone = pretrain.load_model(context, policy=text.policy.digest)
-    reading = redacting(
-        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, text, redacted
-    )
+    labels, tokens = recipe.corpus.labels, recipe.training.max_tokens
+    reading = redacting(recipe.privacy.unit, labels, codes.prefix, tokens, text, redacted)
     training = steps.Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
     trained = steps.train(context, plan.STEPS, training)
     model = steps.save_trained(context, trained, recipe.adapter, HOW)
@@ -57,12 +56,10 @@ def run(context: Context) -> Output | None:
         return None
     with context.stage(plan.WRITING):
         written = _write(context, trained)
-    models = {**context.public_models, "domain_private": model}
+    models, counter = {**context.public_models, "domain_private": model}, context.counter(MODELS_MEASURED)
     return Output(
         figures={"degenerate": written.degenerate, **context.public_figures},
-        heldout=lambda: heldout.heldout_metrics(
-            context.run, backbone, reading_of(recipe), models, context.counter(MODELS_MEASURED)
-        ),
+        heldout=lambda: heldout.heldout_metrics(context.run, backbone, reading_of(recipe), models, counter),
         codes=codes,
     )
 
@@ -82,6 +79,5 @@ def _write(context: Context, trained: steps.Trained) -> Written:
     root, config, codes = context.run.root, context.recipe.generation, context.recipe.control_codes
     prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.uniform, config.texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])
-    return writing.written_once(
-        context, root / directory.MODEL, prompts, config, codes, root / SYNTHETIC, mark, TEXTS_WRITTEN
-    )
+    model, out = root / directory.MODEL, root / SYNTHETIC
+    return writing.written_once(context, model, prompts, config, codes, out, mark, TEXTS_WRITTEN)

@@ -37,16 +37,16 @@ class Scheduled(steps_plan.Steps):
 
     def assumptions(self, recipe: DomainPrivateRecipe) -> tuple[Placed, ...]:
         """Those of any training, and what is protected of a user."""
-        return (*assumptions_of(recipe, policy_name(recipe)), *super().assumptions(recipe))
+        return (*_assumptions_of(recipe, policy_name(recipe)), *super().assumptions(recipe))
 
     def facts(self, recipe: DomainPrivateRecipe) -> Mapping[str, Any]:
         """Policy, accounts and figures."""
         steps, policy = self.mechanism, policy_name(recipe)
-        second, published = second_account(recipe, steps), as_published(recipe, steps.steps - sum(steps.redacted))
+        second, published = _second_account(recipe, steps), _as_published(recipe, steps.steps - sum(steps.redacted))
         return {
             **super().facts(recipe),
             "policy": policy,
-            "figures": {"Policy": policy, **figures_of(recipe, steps, second, published)},
+            "figures": {"Policy": policy, **_figures_of(recipe, steps, second, published)},
             "as_published": published,
             "second": second,
         }
@@ -80,7 +80,7 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
     )
 
 
-def second_account(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAccount | None:
+def _second_account(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAccount | None:
     """The plain account that pays for all steps besides."""
     budget, central = recipe.central_budget, recipe.redacted.central
     if budget is None or central is None:
@@ -88,7 +88,7 @@ def second_account(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAcco
     return SecondAccount(central.account, budget, Protection(steps.unit), steps.central_event_of(range(steps.steps)))
 
 
-def figures_of(
+def _figures_of(
     recipe: DomainPrivateRecipe, mechanism: NoisySteps, second: SecondAccount | None, published: dict[str, float]
 ) -> dict[str, str]:
     """What people should read first, but the policy."""
@@ -119,7 +119,7 @@ def _for_users(mechanism: NoisySteps, second: SecondAccount | None, composition:
     )
 
 
-def as_published(recipe: DomainPrivateRecipe, noisy: int) -> dict[str, float]:
+def _as_published(recipe: DomainPrivateRecipe, noisy: int) -> dict[str, float]:
     """The paper's count: noise for all steps, or those of JFT's second stage; epsilon by RDP of the noisy ones."""
     steps = noisy if recipe.redacted.schedule == "step" else recipe.training.steps
     plain = {"steps": steps, "noise_schedule": NoiseScheduleConfig(), "microbatches": None}
@@ -132,13 +132,14 @@ def as_published(recipe: DomainPrivateRecipe, noisy: int) -> dict[str, float]:
     }
 
 
-def assumptions_of(recipe: DomainPrivateRecipe, policy: str) -> tuple[Placed, ...]:
+def _assumptions_of(recipe: DomainPrivateRecipe, policy: str) -> tuple[Placed, ...]:
     """The sentences of the method, whose account names its `policy`."""
+    noise = "no noise" if recipe.redacted.central is None else "light noise alone"
     return (
         *at(
             Where.CLAIM,
             f"Protected is what the public policy '{policy}' hides, and nothing else. What it does not find (a name, a "
-            f"number in an odd format) is trained on with {_noise_of_copies(recipe)}, and may come out word for word.",
+            f"number in an odd format) is trained on with {noise}, and may come out word for word.",
             "Neighbours have the same redacted copies, and differ in whether the full text of one user takes part in "
             "the noisy steps. To exchange it for another text with the same copies counts twice: (2 epsilon, "
             "(1 + e^epsilon) delta).",
@@ -155,10 +156,6 @@ def assumptions_of(recipe: DomainPrivateRecipe, policy: str) -> tuple[Placed, ..
             *_of_central(recipe),
         ),
     )
-
-
-def _noise_of_copies(recipe: DomainPrivateRecipe) -> str:
-    return "no noise" if recipe.redacted.central is None else "light noise alone"
 
 
 def _of_central(recipe: DomainPrivateRecipe) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class Scheduled:
     redacted: tuple[bool, ...]
 
     def __call__(self, step: int) -> int:
-        """See `Scheduled`."""
+        """The version of a step."""
         return REDACTED if self.redacted[step] else FULL
 
 

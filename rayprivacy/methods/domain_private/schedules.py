@@ -31,9 +31,7 @@ from typing import Literal, TypeAlias
 Name: TypeAlias = Literal["step", "linear", "expconvex", "expconcave", "none"]
 Form: TypeAlias = Literal["paper", "code"]
 SCALES: dict[str, float] = {"expconvex": 1.0, "expconcave": 15.0}  # eta, where there is one, as in the paper
-_Chance: TypeAlias = Callable[[int, int, float], float]
-
-_CHANCES: dict[tuple[str, str], _Chance] = {
+_CHANCES: dict[tuple[str, str], Callable[[int, int, float], float]] = {
     ("step", "paper"): lambda t, steps, _: float(2 * t < steps),
     ("step", "code"): lambda t, steps, _: 10 * (steps - t) // steps / 10,
     ("linear", "paper"): lambda t, steps, _: 1 - t / steps,
@@ -59,7 +57,10 @@ def expected_noisy(name: Name, form: Form, steps: int, scale: float | None = Non
 
 
 def draw(name: Name, form: Form, steps: int, seed: int, scale: float | None = None) -> tuple[bool, ...]:
-    """For each step whether it reads redacted text; the same on every machine and in every version."""
+    """For each step whether it reads redacted text; the same on every machine and in every version.
+
+    The coin of step t is SHA-256 of the public seed and t; eta, the scale, is by default the paper's.
+    """
     return tuple(_uniform(seed, t) < chance for t, chance in enumerate(chances(name, form, steps, scale)))
 
 

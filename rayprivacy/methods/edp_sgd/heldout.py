@@ -2,8 +2,6 @@
 
 All of them read private text and are outside the certificate: `releasable: false`. The reference without noise is
 trained on private text, measured, and thrown away.
-
-What rows say by their labels, beside what a tagger says of them: the pairs that error rates are counted on.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +25,9 @@ from rayprivacy.runs.sealing import sealed
 from rayprivacy.tagging import figures, settings
 from rayprivacy.tagging.loss import TaggerLoss, predicted
 
+NAMES = {"base": "Untrained heads", "edp_sgd": "Tagger (this run)", "nonprivate": "Trained without noise (not private)"}
+SEED = 0  # of the order of the rows of the reference; public
+
 
 def frames(
     rows: Sequence[Mapping[str, Any]],
@@ -48,10 +49,6 @@ def frames(
             figures.Frame(tags.all_intents[tags.intent(row[intent])], settings.spans(there, words)),
             figures.Frame(tags.all_intents[number], settings.spans(found, words)),
         )
-
-
-NAMES = {"base": "Untrained heads", "edp_sgd": "Tagger (this run)", "nonprivate": "Trained without noise (not private)"}
-SEED = 0  # of the order of the rows of the reference; public
 
 
 class Heldout:
@@ -82,10 +79,10 @@ class Heldout:
         """The same for the report, after `metrics`."""
         if not self._errors:
             return []
-        rows = [
-            (NAMES[name], f"{each.rate:.1%}", f"{each.intents / each.texts:.1%}", *map(str, _of_slots(each)))
-            for name, each in self._errors.items()
-        ]
+        rows = []
+        for name, each in self._errors.items():
+            slots = map(str, (each.substitutions, each.deletions, each.insertions))
+            rows.append((NAMES[name], f"{each.rate:.1%}", f"{each.intents / each.texts:.1%}", *slots))
         columns = ("Model", "Semantic error rate", "Wrong intents", "Substituted", "Deleted", "Inserted")
         return [method.Table("Errors on held-out users: intents, and slots", columns, rows, internal=True)]
 
@@ -118,7 +115,3 @@ class Heldout:
         tables = (table for part in range(context.plan.parts) for table in part_tables(context.shards, part))
         rows = list(islice((row for table in tables for row in table.to_pylist()), most))
         return units.documents_of(rows, self._backbone, self._reading)
-
-
-def _of_slots(errors: figures.Errors) -> tuple[int, int, int]:
-    return errors.substitutions, errors.deletions, errors.insertions

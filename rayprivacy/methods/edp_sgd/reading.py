@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rayprivacy.dpsgd.batches import Document
-from rayprivacy.dpsgd.units import Reading, Row
+from rayprivacy.dpsgd.units import Reading, Row, no_context
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.tagging import loss, model
@@ -25,11 +25,6 @@ def reading_of(recipe: EdpSgdRecipe) -> Reading:
 def tagged_rows(recipe: EdpSgdRecipe) -> "TaggedRows":
     """How the rows of a recipe become documents."""
     return TaggedRows(recipe.model.tags, recipe.corpus.labels, recipe.training.max_tokens)
-
-
-def no_context(row: Row) -> str:
-    """What stands in front of a text."""
-    return ""
 
 
 @dataclass(frozen=True)
@@ -64,9 +59,8 @@ class TaggedRows:
     ) -> Iterator[tuple[int, list[int]]]:
         """What a tagger said of rows, with a label for each word: `O` for those that it did not read.
 
-        A word is not read where a long text is cut, or if it has no token of its own: a tokenizer may drop it.
-
-        `said` has the numbers of the intent and of the labels of the words that were read (`tagger_loss.predicted`).
+        A word is not read where a long text is cut, or if it has no token of its own: a tokenizer may drop it. `said`
+        has the numbers of the intent and of the labels of the words that were read (`tagging.loss.predicted`).
         """
         for row, (intent, labels) in zip(rows, said, strict=True):
             words = str(row["text"]).split()

@@ -11,10 +11,6 @@ With `match`, more texts are written than are released, and a noisy vote of the 
 One user (or record) adds a vector of norm C at most to the sum of a step, and takes part by a coin of its own.
 Everything right of the gate is post-processing: any number of texts may be written. The held-out evaluation reads
 private text and is marked so in metrics.json.
-
-The private sums behind the label histogram: each user's (or record's) shares of the control codes, added up.
-
-Ray tasks count file by file; the driver adds one array for each file. See `piecework` for what Ray learns of it.
 """
 
 from functools import partial
@@ -41,37 +37,6 @@ from rayprivacy.runs.method import Output
 from rayprivacy.work.pieces import Bench, work_off
 
 _STEP = "counting labels"
-
-
-@sealing.sealed(_STEP)
-def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
-    """Sums [cells] over all users (or records) of the sharded corpus. Ray must be started."""
-    bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
-    bench.remove()
-    bench.offer(len(files))
-    try:
-        count = partial(_count, shards=shards.absolute(), parts=parts, codes=codes, mechanism=mechanism)
-        work_off(bench, count, _STEP, sealing.SEAL)
-        return Private(np.sum([report["sums"] for report in bench.reports()], axis=0, dtype=np.int64))
-    finally:
-        bench.remove()
-
-
-def sums_of(rows: pa.Table, codes: Codes, mechanism: HistogramMechanism) -> npt.NDArray[np.int64]:
-    """Sums [cells] over the users (or records) of some rows, all rows of a user among them."""
-    cells = np.array([codes.index(row) for row in rows.select(codes.columns).to_pylist()], dtype=np.int64)
-    return summed(mechanism, owners_of(rows, mechanism.unit), cells[:, None])
-
-
-def _files(shards: Path, parts: int) -> list[Path]:
-    return [path for part in range(parts) for path in part_paths(shards, part)]
-
-
-def _count(number: int, shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> dict[str, Any]:
-    rows = pq.read_table(_files(shards, parts)[number], partitioning=None)
-    return {"sums": sums_of(rows, codes, mechanism).tolist()}
-
-
 HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
 Context = RunContext[GeneratorRecipe]
 
@@ -93,15 +58,10 @@ def run(context: Context) -> Output | None:
     figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
     if recipe.match:
         figures["match"] = match.match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
+    models, counter = {**context.public_models, "generator": model}, context.counter(plan.MODELS_MEASURED)
     return Output(
         figures=figures,
-        heldout=lambda: heldout.heldout_metrics(
-            context.run,
-            backbone,
-            reading,
-            {**context.public_models, "generator": model},
-            context.counter(plan.MODELS_MEASURED),
-        ),
+        heldout=lambda: heldout.heldout_metrics(context.run, backbone, reading, models, counter),
         codes=codes,
     )
 
@@ -129,3 +89,35 @@ def _write(context: Context, codes: Codes, shares: Any, trained: steps.Trained) 
     prompts = CodedPrompts(codes.draw(shares, texts, config.seed), codes)
     mark = digest_json_list(trained.inputs, prompts)
     return writing.written_once(context, root / directory.MODEL, prompts, config, codes, path, mark, plan.TEXTS_WRITTEN)
+
+
+@sealing.sealed(_STEP)
+def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
+    """The private sums [cells] of all users' (or records') shares of the control codes. Ray must be started.
+
+    Ray tasks count file by file; the driver adds one array for each file. See `work.pieces` for what Ray learns of it.
+    """
+    bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
+    bench.remove()
+    bench.offer(len(files))
+    try:
+        count = partial(_count, shards=shards.absolute(), parts=parts, codes=codes, mechanism=mechanism)
+        work_off(bench, count, _STEP, sealing.SEAL)
+        return Private(np.sum([report["sums"] for report in bench.reports()], axis=0, dtype=np.int64))
+    finally:
+        bench.remove()
+
+
+def sums_of(rows: pa.Table, codes: Codes, mechanism: HistogramMechanism) -> npt.NDArray[np.int64]:
+    """Sums [cells] over the users (or records) of some rows, all rows of a user among them."""
+    cells = np.array([codes.index(row) for row in rows.select(codes.columns).to_pylist()], dtype=np.int64)
+    return summed(mechanism, owners_of(rows, mechanism.unit), cells[:, None])
+
+
+def _files(shards: Path, parts: int) -> list[Path]:
+    return [path for part in range(parts) for path in part_paths(shards, part)]
+
+
+def _count(number: int, shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> dict[str, Any]:
+    rows = pq.read_table(_files(shards, parts)[number], partitioning=None)
+    return {"sums": sums_of(rows, codes, mechanism).tolist()}

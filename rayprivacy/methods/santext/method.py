@@ -15,7 +15,7 @@ from typing import Any
 
 from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.core import files, private
-from rayprivacy.dpsgd.units import Reading
+from rayprivacy.dpsgd.units import Reading, no_context
 from rayprivacy.methods.santext import heldout, mechanisms, plan, pretraining
 from rayprivacy.methods.santext.recipe import CARD, SanTextRecipe
 from rayprivacy.models.backbone import load_backbone
@@ -36,7 +36,8 @@ def run(context: Context) -> Output:
     context.run.bind(vocabulary=found.vocabulary.digest)
     context.shard()
     event = account.whole(context.plan.stage(plan.WORDS).charges)
-    made_of = _made_of(context.recipe, found)
+    detector = entities.detector_of(context.recipe.sanitize.detector, context.recipe.sanitize.entities)
+    made_of = private.digest_json([found.vocabulary.digest, detector.name])  # beside corpus and recipe
     job = _job(context, found, context.file_inputs(plan.WORDS, event, question=made_of))
     parts = context.plan.parts
 
@@ -65,13 +66,6 @@ def _pretrain(context: Context, found: mechanisms.Planned) -> dict[str, Any]:
             save_model(model, backbone.tokenizer, out, context.recipe.release_id, HOW)
             files.write_json(kept, figures)
     return {"pretraining": files.read_json(kept)}
-
-
-def _made_of(recipe: SanTextRecipe, found: mechanisms.Planned) -> str:
-    """Digest of what the file is made of beside corpus and recipe."""
-    return private.digest_json(
-        [found.vocabulary.digest, entities.detector_of(recipe.sanitize.detector, recipe.sanitize.entities).name]
-    )
 
 
 def _job(context: Context, found: mechanisms.Planned, inputs: str) -> Job:
@@ -126,8 +120,4 @@ def check_inputs(recipe: SanTextRecipe) -> None:
 
 def reading_of(recipe: SanTextRecipe) -> Reading:
     """How a run reads a row: its text, with nothing in front."""
-    return Reading(recipe.privacy.unit, (), _nothing, recipe.sanitize.max_tokens)
-
-
-def _nothing(row: Any) -> str:
-    return ""
+    return Reading(recipe.privacy.unit, (), no_context, recipe.sanitize.max_tokens)

@@ -24,6 +24,20 @@ from rayprivacy.runs.plan import EVALUATION, FULL, Block, Effort, Plan, Stage, W
 from rayprivacy.sanitize.documents import Labels
 from rayprivacy.sanitize.mechanism import SanText
 
+WORDS, PARTS_SANITISED = "sanitised text", "parts_sanitised"
+ROW_FLOPS = 4000 * 400.0  # for each word of the vocabulary: distinct words of a part, times what a cell costs
+MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
+NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"
+PUBLIC = (
+    "The vocabulary, its order by frequency and its vectors are public and were not learnt from the corpus.",
+    "All words that are not on the list are one symbol: they cannot be told from each other, and none is released.",
+    "A guarantee for words is not one for what a document says: words hint at each other, and whoever reads the whole"
+    " sanitised text may guess some from their neighbours.",
+    "The coins are a stream of AES-256 under the key file: the key file stays secret for good, because whoever has it"
+    " can tell which words were kept.",
+)
+PUBLISHED = "SanText (2021), as published: epsilon per token and unit of distance only"
+
 
 def plan_run(recipe: SanTextRecipe) -> Plan:
     """The plan of a recipe."""
@@ -34,10 +48,6 @@ def _measuring(recipe: SanTextRecipe) -> Stage:
     size, attacked = size_of(recipe.model.base), recipe.evaluation.attacked
     efforts = (Effort("encode", size.forward(attacked)),) if attacked else ()
     return Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)
-
-
-WORDS, PARTS_SANITISED = "sanitised text", "parts_sanitised"
-ROW_FLOPS = 4000 * 400.0  # for each word of the vocabulary: distinct words of a part, times what a cell costs
 
 
 @dataclass(frozen=True)
@@ -72,17 +82,17 @@ class Words(Block):
 
     def assumptions(self, recipe: SanTextRecipe) -> tuple[Placed, ...]:
         """What is public, and what is not protected."""
-        return at(Where.PUBLIC, *PUBLIC, *not_protected(recipe, self.found))
+        return at(Where.PUBLIC, *PUBLIC, *_not_protected(recipe, self.found))
 
     def facts(self, recipe: SanTextRecipe) -> Mapping[str, Any]:
         """What the account, the certificate and the card say."""
         found: Planned = self.found
         return {
             "protection": Protection(recipe.privacy.unit, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL),
-            "protects": protected_of(recipe),
+            "protects": _protected_of(recipe),
             "noise": f"each word at epsilon {found.mechanism.token_epsilon:.4g} at most",
             "shards": recipe.resources.parts,
-            **figures(recipe, found, self.charges),
+            **_claimed(recipe, found, self.charges),
         }
 
 
@@ -101,19 +111,7 @@ class Reader(Block):
         return (Stage(PRETRAINING, "public text", detail, work=work, efforts=efforts),)
 
 
-MEANINGFUL = 50.0  # above it, a document's epsilon says nothing
-NO_GUARANTEE = "no meaningful guarantee: the epsilon of a {} is {:.4g}, above 50; it slows down an attack, and no more"
-PUBLIC = (
-    "The vocabulary, its order by frequency and its vectors are public and were not learnt from the corpus.",
-    "All words that are not on the list are one symbol: they cannot be told from each other, and none is released.",
-    "A guarantee for words is not one for what a document says: words hint at each other, and whoever reads the whole"
-    " sanitised text may guess some from their neighbours.",
-    "The coins are a stream of AES-256 under the key file: the key file stays secret for good, because whoever has it"
-    " can tell which words were kept.",
-)
-
-
-def protected_of(recipe: SanTextRecipe) -> str:
+def _protected_of(recipe: SanTextRecipe) -> str:
     """What is protected of a unit, e.g. `words of text, labels topic, not case`."""
     config, corpus = recipe.sanitize, recipe.corpus
     labels = sorted(map(column_named, corpus.labels)) if config.labels.kind == "randomize" else []
@@ -127,7 +125,7 @@ def protected_of(recipe: SanTextRecipe) -> str:
     return ", ".join(parts)
 
 
-def figures(recipe: SanTextRecipe, found: Planned, charges: Sequence[MetricLocalDpEvent]) -> dict[str, Any]:
+def _claimed(recipe: SanTextRecipe, found: Planned, charges: Sequence[MetricLocalDpEvent]) -> dict[str, Any]:
     """Figures, the paper's own, and at most one warning, of the smallest unit whose guarantee says nothing."""
     labels = Labels(recipe.sanitize.labels, recipe.corpus.labels)
     alone = (found.mechanism.event(recipe.sanitize.max_tokens), labels.event(1))
@@ -138,17 +136,18 @@ def figures(recipe: SanTextRecipe, found: Planned, charges: Sequence[MetricLocal
     return {
         "figures": _figures(recipe, found, document, together),
         "warnings": tuple(large[:1]),
-        "as_published": _as_published(found),
+        "as_published": {PUBLISHED: found.mechanism.table.epsilon} if isinstance(found.mechanism, SanText) else {},
     }
 
 
 def _figures(recipe: SanTextRecipe, found: Planned, document: float, together: float) -> dict[str, str]:
     config, mechanism = recipe.sanitize, found.mechanism
+    documents = f"{recipe.records} document{'s' * (recipe.records > 1)}"
     apart = "that differ in sensitive words alone, " if config.plus else ""
     figures = {
         "Epsilon of a document": f"{document:.5g}, for two documents of one length, {apart}of at most"
         f" {config.max_tokens} words",
-        f"Epsilon of a {recipe.privacy.unit}": f"{together:.5g}, of {_counted(recipe.records, 'document')} at most",
+        f"Epsilon of a {recipe.privacy.unit}": f"{together:.5g}, of {documents} at most",
         "Epsilon of a word": f"{mechanism.token_epsilon:.5g}, the worst of all pairs",
     }
     if isinstance(mechanism, SanText):
@@ -162,22 +161,13 @@ def _figures(recipe: SanTextRecipe, found: Planned, document: float, together: f
         "Vocabulary": f"{found.vocabulary.digest[:16]}, {len(found.vocabulary)} words of {found.vocabulary.name}",
     }
     if isinstance(mechanism, SanText) and mechanism.replaced is not None:
-        common = mechanism.table.first
+        common, kept = mechanism.table.first, f"{1 - mechanism.replaced / 2**32:.0%}"
         figures["Sensitive words"] = f"{mechanism.sensitive[:16]}, all but the {common} most frequent ones"
-        figures["Not protected"] = f"the {common} most frequent words: released as they are in {_kept(mechanism)}"
+        figures["Not protected"] = f"the {common} most frequent words: released as they are in {kept} of cases"
     return figures
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count > 1)}"
-
-
-def _kept(mechanism: SanText) -> str:
-    assert mechanism.replaced is not None
-    return f"{1 - mechanism.replaced / 2**32:.0%} of cases"
-
-
-def not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
+def _not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
     """Sentences about what is released of a document as it is."""
     config, mechanism = recipe.sanitize, found.mechanism
     said = [
@@ -204,9 +194,3 @@ def not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
     if recipe.corpus.labels and config.labels.kind == "copy":
         said.append(f"Labels ({', '.join(recipe.corpus.labels)}) are released as they are.")
     return tuple(said)
-
-
-def _as_published(found: Planned) -> dict[str, float]:
-    if not isinstance(found.mechanism, SanText):
-        return {}
-    return {"SanText (2021), as published: epsilon per token and unit of distance only": found.mechanism.table.epsilon}
