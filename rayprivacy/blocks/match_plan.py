@@ -88,20 +88,12 @@ class MatchedRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Match(Block):
-    """One noisy vote of the users by topic and length; nothing without the `match` block.
-
-    Attributes:
-        parts: of the sharded corpus.
-    """
+    """One noisy vote of the users by topic and length, a part at a time; nothing without the `match` block."""
 
     parts: int
 
     def stages(self, recipe: MatchedRecipe) -> tuple[Stage, ...]:
-        """The charged vote.
-
-        Raises:
-            ConfigError: it costs more than the budget by itself.
-        """
+        """The charged vote; refused where it costs more than the budget by itself."""
         match = recipe.match
         if match is None:
             return ()
@@ -114,17 +106,9 @@ class Match(Block):
             Effort("encode", _EMBEDDINGS * candidates * _OF_TEXT),
             Effort("encode", read, users=True, processes=self.parts, threads=False),
         )
-        return (
-            Stage(
-                MATCH,
-                "private text",
-                f"one Gaussian release of multiplier {match.sigma:g}; {kept}",
-                (margins.event,),
-                work=(Work(PARTS_VOTED, self.parts),),
-                efforts=efforts,
-                mechanism=margins,
-            ),
-        )
+        detail, work = f"one Gaussian release of multiplier {match.sigma:g}; {kept}", (Work(PARTS_VOTED, self.parts),)
+        charges = (margins.event,)
+        return (Stage(MATCH, "private text", detail, charges, work=work, efforts=efforts, mechanism=margins),)
 
     def assumptions(self, recipe: MatchedRecipe) -> tuple[Placed, ...]:
         """What holds of any noise on a grid."""

@@ -28,7 +28,8 @@ from rayprivacy.blocks.pretrain_plan import (
     pretrained_folder,
     texts_of,
 )
-from rayprivacy.core import console, files, private
+from rayprivacy.core import files, private
+from rayprivacy.core.console import Told, nobody
 from rayprivacy.corpus.public import first_sentences, load_prompts
 from rayprivacy.generation import decode, fast, settings
 from rayprivacy.models import quiet, save
@@ -42,15 +43,10 @@ HOW = "A public base model, trained further on public text alone. No private tex
 
 
 def load_model(context: RunContext[Any], documents: Sequence[str] | None = None, **public_inputs: str) -> Backbone:
-    """Load the base model, train it first where the recipe has a `pretrain` block, and hold the run to all of this.
+    """Load the model that the run stands on: the base, trained first where the recipe has a `pretrain` block.
 
-    Args:
-        context: of the run.
-        documents: what it is trained on, where that is not the public text as it stands in its source.
-        public_inputs: digests of other public inputs, by name.
-
-    Returns:
-        The model that the run stands on.
+    It is trained on `documents`, where that is not the public text as it stands in its source. The run is held to all
+    of this, and to other public inputs, digests by name.
 
     Raises:
         ConfigError: there is no such model or text, or an input has changed since the run began.
@@ -68,19 +64,17 @@ def pretrained_base(
     run: Run[Any],
     base: Backbone,
     config: PretrainConfig,
-    progress: console.Told,
+    progress: Told,
     documents: Sequence[str] | None = None,
-    writing: console.Told = console.nobody,
+    writing: Told = nobody,
 ) -> Pretrained:
     """Train the base model on public text, or find that done, here or in a run beside this one; and hold the run to it.
 
     Documents are by default the texts of the block, or those that the base writes behind its prompts.
     """
-    texts: list[PublicText]
+    texts: Sequence[PublicText] = documents or ()
     if documents is None:
-        texts = [*own_texts(run, base, config, writing)] if config.prompts else [*texts_of(config)]
-    else:
-        texts = [*documents]
+        texts = own_texts(run, base, config, writing) if config.prompts else texts_of(config)
     text = private.digest_json(texts)
     run.bind(pretraining_text=text)
     folder = pretrained_folder(run.root, base.digest, config, text)
@@ -117,7 +111,7 @@ def _shared(folder: Path, run: Run[Any], base: Backbone) -> bool:
     return False
 
 
-def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, progress: console.Told) -> list[list[int]]:
+def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, progress: Told) -> list[list[int]]:
     """Write the texts of a block with prompts, or find them written, here or in a run beside this one.
 
     They are `config.texts` documents: `start, prompt, text`, and `end` where the model ended the text by itself, or the
@@ -144,7 +138,7 @@ def _beside(run: Run[Any], name: str) -> Any:
 
 
 def _written(
-    run: Run[Any], base: Backbone, prompts: list[str], config: PretrainConfig, progress: console.Told
+    run: Run[Any], base: Backbone, prompts: list[str], config: PretrainConfig, progress: Told
 ) -> list[list[int]]:
     engine = settings.settled(run.recipe.generation.engine)
     longest = max(len(prompt.split()) for prompt in prompts)

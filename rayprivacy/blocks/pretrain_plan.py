@@ -89,11 +89,7 @@ def pretrained_folder(root: Path, base: str, config: PretrainConfig, text: str) 
 
 
 def texts_of(config: PretrainConfig) -> list[str]:
-    """The public texts of a block with a source.
-
-    Raises:
-        ConfigError: they cannot be read, or are too few.
-    """
+    """The public texts of a block with a source, which are refused if they are too few."""
     assert config.source is not None, "a block with a source"
     texts = public_texts(config.source, config.text, BLOCK)
     if len(texts) < LEAST_TEXTS:

@@ -16,6 +16,7 @@ from ray.train import RunConfig, ScalingConfig
 from safetensors.torch import load_file
 from torch import Tensor
 
+from rayprivacy.blocks.steps_plan import with_learning_rate
 from rayprivacy.core import errors, files, private
 from rayprivacy.corpus.public import public_texts
 from rayprivacy.dpsgd import batches, layer_scale, worker
@@ -36,9 +37,7 @@ SCALED_TEXTS = 64  # of public text that gradients are taken of, at most
 
 @dataclass(frozen=True)
 class Training:
-    """What a stage trains; all of it public.
-
-    Its noisy steps are those of the plan.
+    """What a stage trains; all of it public. Its noisy steps are those of the plan.
 
     Attributes:
         reading: how private rows become documents.
@@ -53,6 +52,12 @@ class Training:
     settings: DpSgdConfig
     engine: EngineConfig
     loss: RowLoss | None = None
+
+    @staticmethod
+    def of(recipe: Any, reading: Reading, loss: RowLoss | None = None) -> "Training":
+        """What a recipe with the blocks `adapter`, `training` and `resources` trains."""
+        settings = with_learning_rate(recipe.training, recipe.adapter)
+        return Training(reading, recipe.adapter, settings, recipe.resources, loss)
 
 
 @dataclass(frozen=True)
@@ -82,15 +87,10 @@ class Trained:
 
 
 def train(context: RunContext[Any], stage: str, training: Training, ray_train: RayTrain | None = None) -> Trained:
-    """Run a stage of DP-SGD to its end, or to the chunk at which the run stops; or find it done.
+    """Run a chunked stage of DP-SGD to its end, or to the chunk at which the run stops; or find it done.
 
-    Every file on the way is named by the inputs that it was computed from.
-
-    Args:
-        context: of the run, with its corpus sharded and its base model loaded.
-        stage: a chunked stage of the plan.
-        training: what is trained.
-        ray_train: Ray Train's own settings; by default those of `training.engine`.
+    The corpus is sharded and the base model loaded. Every file on the way is named by the inputs that it was computed
+    from. Ray Train's own settings are by default those of `training.engine`.
 
     Raises:
         BudgetRefusedError: a chunk was refused; what ran before it stays charged.
@@ -140,14 +140,9 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
 def save_trained(
     context: RunContext[Any], trained: Trained, adapter: AdapterConfig, how: str, folder: str = directory.MODEL
 ) -> Any:
-    """Save the released model as everybody loads one, in `model/` of the run directory; returns it.
+    """Save the released model as everybody loads one, in a folder of the run directory; returns it.
 
-    Args:
-        context: of the run, with its base model loaded.
-        trained: the released weights.
-        adapter: what of the base model was trained.
-        how: a sentence for the card on how it was trained.
-        folder: in the run directory.
+    `how` is a sentence for its card on how it was trained.
     """
     assert context.backbone is not None, "load_model comes before train"
     model = trainable.trainable(context.backbone, adapter)
@@ -214,12 +209,9 @@ def _made_scales(
     model = trainable.trainable(backbone, adapter)
     if config.origin == "weights":
         return layer_scale.scales_of_weights(model)
-    units = [[_document(backbone, text, settings.max_tokens)] for text in texts]
+    tokens = (np.array(backbone.document(text, settings.max_tokens), dtype=np.int32) for text in texts)
+    units = [[batches.Document(ids, 1)] for ids in tokens]
     losses: Callable[[Any, batches.Batch], Tensor] = partial(own_losses, loss=loss) if loss else row_losses
     return layer_scale.scales_of_gradients(
         model, batches.packed(units, settings.max_tokens * 8, backbone.end, settings.token_decay), losses
     )
-
-
-def _document(backbone: Backbone, text: str, max_tokens: int) -> batches.Document:
-    return batches.Document(np.array(backbone.document(text, max_tokens), dtype=np.int32), 1)

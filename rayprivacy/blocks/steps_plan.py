@@ -87,7 +87,10 @@ class Steps(Block):
 
     def stages(self, recipe: Any) -> tuple[Stage, ...]:
         """The training, charged in chunks of steps."""
-        efforts = _efforts(self.size, self.training, self.tokens or self.training.max_tokens, recipe.resources)
+        training, engine = self.training, recipe.resources
+        tokens = training.expected_batch * training.max_records * (self.tokens or training.max_tokens)  # of a step
+        effort = Effort("train", self.size.trained(training.steps * tokens), processes=engine.workers)
+        efforts = (UNKNOWN if engine.gpu else effort,)  # how fast a GPU is, is not known
         return (training_stage(self.name, self.detail, self.mechanism, self.training.chunk, efforts),)
 
     def assumptions(self, recipe: Any) -> tuple[Placed, ...]:
@@ -115,11 +118,7 @@ def training_stage(
 
 
 def check_sampled(recipe: Any) -> None:
-    """Refuse what no recipe with steps of DP-SGD can have: the unit `phrase`, or scales of layers that say nothing.
-
-    Raises:
-        ValueError: names the key.
-    """
+    """Refuse what no recipe with steps of DP-SGD can have: the unit `phrase`, or scales of layers that say nothing."""
     if recipe.privacy.unit is units.PrivacyUnit.PHRASE:
         raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
     check_unit(recipe.corpus, recipe.privacy.unit, PART_FILES)
@@ -144,13 +143,9 @@ def sampled_steps(
     before: DpEvent | None = None,
     charged: Sequence[int] | None = None,
 ) -> NoisySteps:
-    """The steps: with the noise multiplier of the training block, or the least that fits the budget.
+    """The steps, with the noise multiplier of the training block, or the least that fits the budget beside `before`.
 
-    Args:
-        training: the steps.
-        privacy: the budget, and the rule of composition.
-        before: what the run charges besides.
-        charged: the steps that are; all when left out.
+    `charged` are the numbers of the steps that are noisy; all when left out.
 
     Raises:
         ConfigError: no noise is enough.
@@ -163,13 +158,9 @@ def sampled_steps(
 def sampled_trainings(
     trainings: Sequence[DpSgdConfig], ratios: Sequence[float], privacy: PrivacyConfig, before: DpEvent | None = None
 ) -> list[NoisySteps]:
-    """The steps of several trainings on the same users, calibrated together: the budget is for all of them.
+    """The steps of several trainings on the same users, calibrated together: the budget is for all, and for `before`.
 
-    Args:
-        trainings: the steps of each.
-        ratios: what the noise multipliers are in proportion to.
-        privacy: the budget, and the rule of composition.
-        before: what the run charges besides.
+    Their noise multipliers are in proportion to `ratios`.
 
     Raises:
         ConfigError: no noise is enough.
@@ -180,13 +171,7 @@ def sampled_trainings(
 
 
 def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: units.Budget, composition: str) -> float:
-    """The least noise multiplier with which some steps fit a budget.
-
-    Args:
-        lines: of the steps.
-        before: what is charged besides.
-        budget: what all of it has to fit.
-        composition: the rule.
+    """The least noise multiplier with which some steps fit a budget, together with what is charged before them.
 
     Raises:
         ConfigError: no noise is enough.
@@ -255,11 +240,7 @@ def noise_line(mechanism: NoisySteps, training: DpSgdConfig) -> str:
 
 
 def noise_figures(**mechanisms: NoisySteps) -> dict[str, str]:
-    """For the certificate: the noise multiplier of every level of noise that falls; none where it is constant.
-
-    Args:
-        mechanisms: the steps, by the name of their training.
-    """
+    """For the certificate, by the name of a training: its noise multipliers by level, unless its noise is constant."""
     return {
         f"noise multipliers of {name}": ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in each.levels)
         for name, each in mechanisms.items()
@@ -270,14 +251,6 @@ def noise_figures(**mechanisms: NoisySteps) -> dict[str, str]:
 def guessed_users(training: DpSgdConfig) -> float:
     """How many users a batch of the expected size says there are: a public guess."""
     return training.expected_batch / training.sampling_rate
-
-
-def _efforts(size: ModelSize, training: DpSgdConfig, tokens: int, engine: EngineConfig) -> tuple[Effort, ...]:
-    """How much all steps compute, padding included; of a GPU it is not known how fast it is."""
-    if engine.gpu:
-        return (UNKNOWN,)
-    of_step = training.expected_batch * training.max_records * tokens
-    return (Effort("train", size.trained(training.steps * of_step), processes=engine.workers),)
 
 
 @lru_cache(maxsize=64)

@@ -49,7 +49,7 @@ def run(context: Context) -> Output | None:
     backbone = pretrain.load_model(context, policy=text.policy.digest)
     labels, tokens = recipe.corpus.labels, recipe.training.max_tokens
     reading = redacting(recipe.privacy.unit, labels, codes.prefix, tokens, text, redacted)
-    training = steps.Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    training = steps.Training.of(recipe, reading)
     trained = steps.train(context, plan.STEPS, training)
     model = steps.save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:

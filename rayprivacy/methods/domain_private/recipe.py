@@ -4,13 +4,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks import pretrain_plan, steps_plan
+from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.methods.domain_private.schedules import SCALES, Form, Name, draw
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
@@ -92,12 +91,6 @@ class RedactedConfig(Config):
         return draw(self.schedule, self.form, steps, self.seed, self.scale)
 
 
-class GenerationConfig(WritingConfig):
-    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
-
-    max_tokens: int = Field(default=64, ge=1)
-
-
 class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
     """A resolved recipe of domain-private training (Domain Private Transformers, 2023)."""
 
@@ -108,7 +101,7 @@ class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
     policy: PolicyConfig = PolicyConfig()
     redacted: RedactedConfig = RedactedConfig()
     training: DpSgdConfig = DpSgdConfig()
-    generation: GenerationConfig = GenerationConfig()
+    generation: writing_plan.CodedWritingConfig = writing_plan.CodedWritingConfig()
     resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @property
@@ -170,11 +163,6 @@ class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
         """What the central account may spend on all steps; None where there is none."""
         central = self.redacted.central
         return None if central is None else Budget(central.epsilon, central.delta or self.privacy.delta)
-
-    @property
-    def resolved_training(self) -> DpSgdConfig:
-        """The training block with a learning rate: by default one that suits what is trained."""
-        return steps_plan.with_learning_rate(self.training, self.adapter)
 
 
 CARD = Card(

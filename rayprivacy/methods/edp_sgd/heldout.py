@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rayprivacy.blocks.steps_plan import with_learning_rate
 from rayprivacy.corpus.manifest import part_tables
 from rayprivacy.dpsgd import batches, units
 from rayprivacy.dpsgd.losses import own_losses
@@ -96,7 +97,7 @@ class Heldout:
         """The tagger after `steps` steps of AdamW without clipping and noise, at the learning rate of the recipe."""
         recipe = self._context.recipe
         model, documents = trainable.trainable(self._backbone, recipe.adapter), self._documents(steps * REFERENCE_BATCH)
-        rate = recipe.resolved_training.optimizer.learning_rate
+        rate = with_learning_rate(recipe.training, recipe.adapter).optimizer.learning_rate
         assert rate is not None, "a resolved block has one"
         tokens, dice = recipe.resources.tokens_at_once, np.random.default_rng(SEED)
         low_precision = recipe.model.dtype == "bfloat16"

@@ -27,7 +27,7 @@ def run(context: RunContext[EdpSgdRecipe]) -> Output | None:
     backbone = context.load_model()
     check_length(backbone.model, recipe.training.max_tokens)
     loss = TaggerLoss(len(tags.all_intents), len(tags.names))
-    training = Training(reading.reading_of(recipe), recipe.adapter, recipe.resolved_training, recipe.resources, loss)
+    training = Training.of(recipe, reading.reading_of(recipe), loss)
     model = save_trained(context, train(context, plan.STEPS, training), recipe.adapter, HOW)
     if context.stops_early:
         return None

@@ -48,7 +48,7 @@ def run(context: Context) -> Output | None:
     context.shard()
     backbone = pretrain.load_model(context)
     shares = _shares(context, codes)
-    training = steps.Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
+    training = steps.Training.of(recipe, reading)
     trained = steps.train(context, STEPS, training)
     model = steps.save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:

@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks import match_plan, pretrain_plan, steps_plan
-from rayprivacy.dpsgd.settings import DpSgdConfig, PresetTraining
+from rayprivacy.blocks import match_plan, pretrain_plan, steps_plan, writing_plan
+from rayprivacy.dpsgd.settings import PresetTraining
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.histogram import small_vote_noise
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
@@ -46,12 +45,6 @@ class GeneratorTraining(PresetTraining):
     preset: Literal["quick", "good", "best"] | None = Field(default=None, exclude=True)
 
 
-class GenerationConfig(WritingConfig):
-    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
-
-    max_tokens: int = Field(default=64, ge=1)
-
-
 class GeneratorRecipe(pretrain_plan.PretrainedRecipe, match_plan.MatchedRecipe):
     """A resolved recipe of the generator (Yue et al., ACL 2023)."""
 
@@ -60,7 +53,7 @@ class GeneratorRecipe(pretrain_plan.PretrainedRecipe, match_plan.MatchedRecipe):
     adapter: AdapterConfig = AdapterConfig()
     codes: CodesConfig = CodesConfig()
     training: GeneratorTraining = GeneratorTraining()
-    generation: GenerationConfig = GenerationConfig()
+    generation: writing_plan.CodedWritingConfig = writing_plan.CodedWritingConfig()
     resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @model_validator(mode="before")
@@ -83,11 +76,6 @@ class GeneratorRecipe(pretrain_plan.PretrainedRecipe, match_plan.MatchedRecipe):
             sigma = small_vote_noise(self.privacy.epsilon)
             object.__setattr__(self, "codes", self.codes.model_copy(update={"noise_multiplier": sigma}))  # it is frozen
         return self
-
-    @property
-    def resolved_training(self) -> DpSgdConfig:
-        """The training block with a learning rate: by default one that suits what is trained."""
-        return steps_plan.with_learning_rate(self.training, self.adapter)
 
     @property
     def has_histogram(self) -> bool:

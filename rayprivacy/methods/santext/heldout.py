@@ -1,6 +1,6 @@
-"""What is measured of a sanitised corpus beside its private text: attacks, and pairs of texts; all of it internal.
+"""What is measured of a sanitised corpus beside its private text, all of it internal: pairs of texts, and attacks.
 
-Guessing the original words of a sanitised text: four attacks, the strongest last.
+Four attacks guess the original words of a sanitised text, the strongest last:
 
 - `mask` knows the sanitised words before; the word itself is masked (Yue et al., 2021, with a causal model for BERT).
 - `identity` guesses that the sanitised word is the original: N_x of the paper.
@@ -41,18 +41,20 @@ from rayprivacy.sanitize.job import Job, tags_of
 
 Ids = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
+Pair = tuple[Ids, Ids]  # a document before and after: ids of its words, and of their outcomes, one for one
 Likelihoods = Callable[[Ids], Matrix]
 ATTACKS = ("mask", "identity", "bayes", "context")
 TRUST = 0.3
 _AT_ONCE = 64  # positions whose words are compared at once, [positions, vocabulary]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A document before and after: ids of its words, and of their outcomes, one for one."""
-
-    before: Ids
-    after: Ids
+SHOWN = 12  # pairs of texts
+_SEED = 0
+_SAMPLE, _POINTS, _GROUPS = 400, 50, 20  # words with scores, points of a line, groups by rank, at most
+ATTACKED = {
+    "mask": "Masked word, from the sanitised words before (the paper's attack)",
+    "identity": "The sanitised word itself",
+    "bayes": "Bayes, with the public table and frequencies",
+    "context": "Bayes, with the table and a language model",
+}
 
 
 @dataclass(frozen=True)
@@ -86,15 +88,15 @@ def attack(
     """
     reader = _Reader(backbone, spelled, prior)
     guessed, words = dict.fromkeys(ATTACKS, 0), 0
-    for pair in pairs:
-        known = np.flatnonzero((pair.before < len(spelled)) & (pair.after < len(spelled)))
+    for words_before, words_after in pairs:
+        known = np.flatnonzero((words_before < len(spelled)) & (words_after < len(spelled)))
         words += len(known)
         if not len(known):
             continue
-        context = reader.log_probabilities(pair.after)
+        context = reader.log_probabilities(words_after)
         for start in range(0, len(known), _AT_ONCE):
             places = known[start : start + _AT_ONCE]
-            before, after = pair.before[places], pair.after[places]
+            before, after = words_before[places], words_after[places]
             expected, table = context[places], likelihoods(after)
             mixed = np.logaddexp(expected + np.log(TRUST), prior + np.log(1 - TRUST))
             for name, guess in (
@@ -144,28 +146,13 @@ class _Reader:
         return np.asarray(self.prior - np.log(totals[self._first]))
 
 
-SHOWN = 12  # pairs of texts
-_SEED = 0
-_SAMPLE, _POINTS, _GROUPS = (
-    400,
-    50,
-    20,
-)  # words of which scores are drawn, points of a line, and groups by rank, at most
-ATTACKED = {
-    "mask": "Masked word, from the sanitised words before (the paper's attack)",
-    "identity": "The sanitised word itself",
-    "bayes": "Bayes, with the public table and frequencies",
-    "context": "Bayes, with the table and a language model",
-}
-
-
 @sealed("attacking sanitised text")
 def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> dict[str, Any]:
     """Success of four attacks on about `words` words of documents that a public seed draws."""
     pairs, size = [], 0
     for pair in _pairs(job, parts, key):
         pairs.append(pair)
-        size += int((pair.before < len(found.vocabulary)).sum())
+        size += int((pair[0] < len(found.vocabulary)).sum())
         if size >= words:
             break
     prior = mechanism.public_prior(len(found.vocabulary))
@@ -260,4 +247,4 @@ def _pairs(job: Job, parts: int, key: Key) -> Iterator[Pair]:
         ends = np.cumsum(lengths)[:-1]
         for one, other in zip(np.split(ids, ends), np.split(after, ends), strict=True):
             if len(one):
-                yield Pair(one, other)
+                yield one, other

@@ -23,13 +23,10 @@ _SLACK = 1e-12  # of the budget: words and labels together are not above it by a
 
 @dataclass(frozen=True)
 class Planned:
-    """A mechanism and what the public table says of it.
+    """A mechanism that replaces the words of a vocabulary, and what the public table says of it.
 
-    Attributes:
-        vocabulary: the words.
-        mechanism: what replaces them.
-        keep: the chance that a word which is drawn for comes out as itself, median over the words.
-        worst: the two words between which the bound of a token is reached; None for randomised response.
+    A word which is drawn for comes out as itself with the chance `keep`, in the median over the words. The bound of a
+    token is reached between the two `worst` words; randomised response has none.
     """
 
     vocabulary: Vocabulary

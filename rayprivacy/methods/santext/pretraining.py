@@ -32,11 +32,9 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Example:
-    """A sanitised text with what is to be predicted.
+    """Pieces of sanitised words behind the start of a document, and what is to be predicted.
 
-    Attributes:
-        ids: pieces of the sanitised words, behind the start of a document.
-        targets: the first piece of the original next word behind the last piece of each word; `IGNORED` elsewhere.
+    That is the first piece of the original next word behind the last piece of each word, and `IGNORED` elsewhere.
     """
 
     ids: list[int]

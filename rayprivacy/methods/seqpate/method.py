@@ -26,7 +26,7 @@ from rayprivacy.blocks import match, pretrain, writing
 from rayprivacy.core.private import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.corpus.phrases import Phrases, load_phrases
 from rayprivacy.corpus.public import load_prompts
-from rayprivacy.dpsgd.units import Reading
+from rayprivacy.dpsgd.units import Reading, no_context
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.writing import Written
@@ -57,14 +57,12 @@ def run(context: Context) -> Output:
     context.shard()
     backbone = pretrain.load_model(context, prompts=digest_json(prompts))
     with context.stage(plan.PSEUDO):
-        rows = public_side.pseudo_rows(
-            context.run, backbone, prompts, backbone.model, public_side.FIRST, context.counter(plan.SENTENCES)
-        )
+        counter = context.counter(plan.SENTENCES)
+        rows = public_side.pseudo_rows(context.run, backbone, prompts, backbone.model, public_side.FIRST, counter)
     with context.stage(plan.BASES):
         basis = public_side.bases(context.run, backbone, rows)
-        untrained, warm = public_side.warm_students(
-            context.run, backbone, basis, rows, context.counter(plan.WARM_STEPS)
-        )
+        counter = context.counter(plan.WARM_STEPS)
+        untrained, warm = public_side.warm_students(context.run, backbone, basis, rows, counter)
     spec = public_side.ensemble(context.run, backbone, context.model)
     with context.stage(plan.FEATURES):
         # Every part passes through an actor, also one without users (see `encoding_job`).
@@ -98,11 +96,7 @@ def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[s
 
 def reading_of(recipe: SeqPateRecipe) -> Reading:
     """How a run reads a row: its text with nothing in front."""
-    return Reading(recipe.privacy.unit, (), _nothing, recipe.teachers.max_tokens)
-
-
-def _nothing(labels: Any) -> str:
-    return ""
+    return Reading(recipe.privacy.unit, (), no_context, recipe.teachers.max_tokens)
 
 
 def _train(context: Context, pool: TeacherPool) -> None:
@@ -115,16 +109,7 @@ def _train(context: Context, pool: TeacherPool) -> None:
 
 @dataclass
 class _Asking:
-    """The rounds of questions of one run.
-
-    Attributes:
-        context: of the run.
-        backbone: the base model.
-        prompts: public prompts.
-        spec: what the teachers are.
-        pool: the trained teachers.
-        voted: queries that were answered so far.
-    """
+    """The rounds of questions of one run, of which `voted` queries were answered so far."""
 
     context: Context
     backbone: Backbone
@@ -134,18 +119,13 @@ class _Asking:
     voted: int = 0
 
     def round(self, number: int, student: Student, rows: Encoded) -> tuple[Student, Encoded]:
-        """Ask the teachers about text of a student, and let it learn from the noisy votes.
-
-        Returns the student after the round, and the pseudo-sentences that it learnt with.
-        """
+        """Ask the teachers about text of a student; returns what it learnt from the votes, and its pseudo-sentences."""
         context, asked = self.context, public_side.Round.of(number, student)
         votes = context.plan.stage(plan.GATE).mechanism
         if number:
             with context.stage(plan.PSEUDO):
-                counter = context.counter(plan.SENTENCES)
-                rows = public_side.pseudo_rows(
-                    context.run, self.backbone, self.prompts, student.model(), asked, counter
-                )
+                counter, model = context.counter(plan.SENTENCES), student.model()
+                rows = public_side.pseudo_rows(context.run, self.backbone, self.prompts, model, asked, counter)
         with context.stage(plan.SELECTION):
             count = plan.queries_by_round(votes.queries, context.recipe.votes.rounds)[number]
             queries = public_side.round_queries(context.run, self.backbone, rows, student, asked, count)
@@ -178,17 +158,15 @@ def _distilled(
 
 def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> Written:
     """Save a student as everybody loads a model, and write its text unless that is there."""
-    root, recipe = context.run.root, context.recipe
+    folder, recipe = context.run.root / directory.MODEL, context.recipe
     config = recipe.generation.model_copy(update={"texts": recipe.candidates(recipe.generation.texts)})
     path, mark = match.text_file(context.run, recipe.match), digest_bytes(save(student.state()))
     context.make_way()
     # Always: the model that lies there may be that of another corpus, whose run died before it wrote its text.
-    save_model(student.model(), backbone.tokenizer, root / directory.MODEL, recipe.release_id, HOW)
+    save_model(student.model(), backbone.tokenizer, folder, recipe.release_id, HOW)
     openers = [(0, prompt) for prompt in cut_prompts(prompts, config)]
     labels = Codes(CodesConfig(), ())
-    return writing.written_once(
-        context, root / directory.MODEL, openers, config, labels, path, mark, TEXTS_WRITTEN, begun=True
-    )
+    return writing.written_once(context, folder, openers, config, labels, path, mark, TEXTS_WRITTEN, begun=True)
 
 
 def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:

@@ -30,88 +30,6 @@ from rayprivacy.runs.account import whole
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
 from rayprivacy.runs.plan import EVALUATION, MODELS_MEASURED, TEXTS_WRITTEN, Block, Plan, Stage, Work
 
-
-def plan_run(recipe: SeqPateRecipe) -> Plan:
-    """The plan of a recipe."""
-    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match_plan.Match(recipe.teachers.parts))
-
-
-def check_inputs(recipe: SeqPateRecipe) -> None:
-    """Refuse an engine that is not installed, and a list of secret phrases that cannot be read, or could overlap."""
-    require_engine("pseudo.engine", recipe.pseudo.engine)
-    if recipe.corpus.phrases:
-        load_phrases(recipe.corpus.phrases)
-
-
-AUTO_MOST = 100_000
-WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips next to nothing
-
-
-def fitting_votes(recipe: SeqPateRecipe, beside: DpEvent | None = None) -> VoteMechanism:
-    """All queries of a run as one mechanism, with the least noise that fits its budget beside what else is charged."""
-    votes, privacy = recipe.votes, recipe.privacy
-    least = laplace_noise if votes.noise == "laplace" else gaussian_noise
-    sigma = cache(lambda queries: least(queries, privacy.budget, privacy.composition, beside))
-
-    def mechanism(queries: int, clip: float | None) -> VoteMechanism:
-        return VoteMechanism(
-            queries=queries,
-            candidates=votes.top_k,
-            teachers=recipe.teachers.count,
-            sigma=sigma(queries),
-            unit=privacy.unit,
-            shards=recipe.corpus.max_shards_per_phrase or 1,
-            ballot=votes.ballot,
-            clip=clip,
-            noise=votes.noise,
-        )
-
-    def clipped(queries: int) -> VoteMechanism:
-        radius = votes.radius
-        if radius == "auto":
-            radius = widest_clip(lambda wide: noise_on_mean(mechanism(queries, wide)), votes.noise_target)
-        return mechanism(queries, radius)
-
-    if votes.queries != "auto":
-        return clipped(votes.queries)
-    return clipped(most_queries(lambda queries: noise_on_mean(clipped(queries)), votes.noise_target, AUTO_MOST))
-
-
-def noise_on_mean(mechanism: VoteMechanism) -> float:
-    """Standard deviation of the noise on one entry of the mean vote, as a probability."""
-    return mechanism.noise_std_grid / (SCALE * mechanism.teachers)
-
-
-def most_queries(noise_of: Callable[[int], float], target: float, most: int) -> int:
-    """The largest number of queries, from 1 to `most`, whose noise is within the target."""
-    if not target > 0:
-        raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")
-    if type(most) is not int or most < 1:
-        raise ConfigError(f"the most queries are {most!r}: give a whole number of at least 1.")
-    if (reached := noise_of(1)) > target:
-        raise ConfigError(
-            f"the target for the noise on the mean vote is {target:g} and one query alone has {reached:.3g}:"
-            " take more teachers, a larger epsilon, a smaller clip or a larger target."
-        )
-    low, high = 1, most + 1  # low is within the target, high is not, or is one too many
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if noise_of(middle) <= target else (low, middle)
-    return low
-
-
-def widest_clip(noise_of: Callable[[float], float], target: float) -> float:
-    """The widest radius for centred votes, of four digits, whose noise is within the target.
-
-    >>> widest_clip(lambda radius: 0.07 * radius, target=0.014)
-    0.2
-    """
-    if not target > 0:
-        raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")
-    radius = target / noise_of(0.5) / 2
-    return min(max(math.floor(radius * 1e4 + 1e-6) / 1e4, CLIP_RANGE[0]), WIDEST_CLIP)
-
-
 PSEUDO, BASES, FEATURES = "pseudo-sentences", "public bases and warm start", "features of private text"
 TRAINING, SELECTION, VOTES = "teachers", "query selection", "votes"
 GATE, STUDENT, WRITING = "release gate", "student", "synthetic text"
@@ -124,6 +42,20 @@ _KEYED = {
     PrivacyUnit.RECORD: "shard a record falls into",
     PrivacyUnit.PHRASE: "shards a phrase may stay in",
 }
+AUTO_MOST = 100_000
+WIDEST_CLIP = 0.7071  # from sqrt(1/2) on, a wider clip adds no noise, and clips next to nothing
+
+
+def plan_run(recipe: SeqPateRecipe) -> Plan:
+    """The plan of a recipe."""
+    return Plan.of(recipe, pretrain_plan.Pretrain(), Votes(), match_plan.Match(recipe.teachers.parts))
+
+
+def check_inputs(recipe: SeqPateRecipe) -> None:
+    """Refuse an engine that is not installed, and a list of secret phrases that cannot be read, or could overlap."""
+    require_engine("pseudo.engine", recipe.pseudo.engine)
+    if recipe.corpus.phrases:
+        load_phrases(recipe.corpus.phrases)
 
 
 def queries_by_round(queries: int, rounds: int) -> list[int]:
@@ -153,12 +85,10 @@ class Votes(Block):
         def stage(effort: str, name: str, reads: str, detail: str, *work: Work) -> Stage:
             return Stage(name, reads, detail, work=work, efforts=efforts[effort])
 
-        trained = f"{teachers.count} on shards of {recipe.corpus.source}"
+        written, trained = recipe.pseudo.texts, f"{teachers.count} on shards of {recipe.corpus.source}"
         asked = f"{votes.queries} queries, {votes.candidates} candidates"
         return (
-            stage(
-                "pseudo", PSEUDO, "public text", f"{recipe.pseudo.texts} texts", Work(SENTENCES, recipe.pseudo.texts)
-            ),
+            stage("pseudo", PSEUDO, "public text", f"{written} texts", Work(SENTENCES, written)),
             stage("bases", BASES, "public text", "", Work(WARM_STEPS, student.warm_steps)),
             stage("features", FEATURES, "private text", "", Work(PARTS, teachers.parts)),
             stage("teachers", TRAINING, "private text", trained, Work(TEACHERS, teachers.count)),
@@ -198,9 +128,7 @@ class Votes(Block):
 
 
 def _measuring(recipe: SeqPateRecipe, votes: VoteMechanism) -> Stage:
-    """The base, what it became by pretraining, the student before and after the votes, and where it is wanted a model
-    without privacy.
-    """
+    """Of the base, also pretrained, the student before and after the votes and, if wanted, a model without privacy."""
     without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind == "square"
     models = 3 + bool(without_privacy) + bool(recipe.pretrain)
     efforts = efforts_of(recipe, votes.queries)["measuring"]
@@ -212,3 +140,70 @@ def _as_published(recipe: SeqPateRecipe, votes: VoteMechanism) -> dict[str, floa
         return {}  # the paper has a figure for its own mechanism alone
     figure = published.votes_as_published("SeqPATE (2022)", votes.queries, votes.sigma, recipe.privacy.delta)
     return {figure.label: figure.epsilon}
+
+
+def fitting_votes(recipe: SeqPateRecipe, beside: DpEvent | None = None) -> VoteMechanism:
+    """All queries of a run as one mechanism, with the least noise that fits its budget beside what else is charged."""
+    votes, privacy = recipe.votes, recipe.privacy
+    least = laplace_noise if votes.noise == "laplace" else gaussian_noise
+    sigma = cache(lambda queries: least(queries, privacy.budget, privacy.composition, beside))
+
+    def mechanism(queries: int, clip: float | None) -> VoteMechanism:
+        return VoteMechanism(
+            queries=queries,
+            candidates=votes.top_k,
+            teachers=recipe.teachers.count,
+            sigma=sigma(queries),
+            unit=privacy.unit,
+            shards=recipe.corpus.max_shards_per_phrase or 1,
+            ballot=votes.ballot,
+            clip=clip,
+            noise=votes.noise,
+        )
+
+    def clipped(queries: int) -> VoteMechanism:
+        radius = votes.radius
+        if radius == "auto":
+            radius = widest_clip(lambda wide: noise_on_mean(mechanism(queries, wide)), votes.noise_target)
+        return mechanism(queries, radius)
+
+    if votes.queries != "auto":
+        return clipped(votes.queries)
+    return clipped(most_queries(lambda queries: noise_on_mean(clipped(queries)), votes.noise_target, AUTO_MOST))
+
+
+def noise_on_mean(mechanism: VoteMechanism) -> float:
+    """Standard deviation of the noise on one entry of the mean vote, as a probability."""
+    return mechanism.noise_std_grid / (SCALE * mechanism.teachers)
+
+
+def most_queries(noise_of: Callable[[int], float], target: float, most: int) -> int:
+    """The largest number of queries, from 1 to `most`, whose noise is within the target; it must not fall with them."""
+    if not target > 0:
+        raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")
+    if type(most) is not int or most < 1:
+        raise ConfigError(f"the most queries are {most!r}: give a whole number of at least 1.")
+    if (reached := noise_of(1)) > target:
+        raise ConfigError(
+            f"the target for the noise on the mean vote is {target:g} and one query alone has {reached:.3g}:"
+            " take more teachers, a larger epsilon, a smaller clip or a larger target."
+        )
+    low, high = 1, most + 1  # low is within the target, high is not, or is one too many
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if noise_of(middle) <= target else (low, middle)
+    return low
+
+
+def widest_clip(noise_of: Callable[[float], float], target: float) -> float:
+    """The widest radius for centred votes, of four digits, whose noise is within the target, or else the least one.
+
+    The noise of a mean vote (`noise_on_mean`) must grow in proportion to the radius up to WIDEST_CLIP.
+
+    >>> widest_clip(lambda radius: 0.07 * radius, target=0.014)
+    0.2
+    """
+    if not target > 0:
+        raise ConfigError(f"the target for the noise on the mean vote is {target}: give a positive number, e.g. 0.01.")
+    radius = target / noise_of(0.5) / 2
+    return min(max(math.floor(radius * 1e4 + 1e-6) / 1e4, CLIP_RANGE[0]), WIDEST_CLIP)

@@ -1,8 +1,6 @@
 """Internal evaluation on held-out users: perplexity of trees and of utterances, and how functions agree.
 
 All figures read private text and are outside the certificate: `releasable: false`.
-
-The report's tables and its picture: how trees were drawn, and how words and functions agree with held-out text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +16,9 @@ from rayprivacy.methods.two_stage.public_side import constants_of
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.runs import heldout, method
+from rayprivacy.runs import heldout
 from rayprivacy.runs.directory import Run
+from rayprivacy.runs.method import SYNTHETIC, Chart, Table
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.structures.trees import names
 
@@ -34,9 +33,8 @@ def heldout_metrics(
     rows = heldout.heldout_rows(run)
     if not rows:
         return dict(heldout.NOBODY)
-    documents = [
-        documents_of(rows, backbone, reading) for reading in (parses_of(run.recipe), utterances_of(run.recipe))
-    ]
+    readings = (parses_of(run.recipe), utterances_of(run.recipe))
+    documents = [documents_of(rows, backbone, reading) for reading in readings]
     measured: dict[str, dict[str, float]] = {"trees": {}, "utterances": {}, "perplexity": {}}
     for number, (name, pair) in enumerate(models.items()):
         told(number)
@@ -60,7 +58,7 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
     rows = heldout.heldout_rows(run)
     if not rows:
         return dict(heldout.NOBODY)
-    synthetic = pq.read_table(run.root / method.SYNTHETIC)
+    synthetic = pq.read_table(run.root / SYNTHETIC)
     texts, trees = (synthetic[name].to_pylist() for name in ("text", "parse"))
     column = run.recipe.parses.column
     real = [str(row[column] or "") for row in rows]
@@ -99,21 +97,19 @@ _MEASURED = {
 }
 
 
-def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[method.Chart | method.Table]:
+def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
     """How trees were drawn; and, internal, the distribution of functions and the figures of words and functions."""
-    shares = measured.get("function_shares")
+    shares, columns = measured.get("function_shares"), ("what", "figure")
     return [
         *([_distribution(shares)] if shares else []),
-        method.Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn), internal=False),
-        method.Table(
-            "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
-        ),
+        Table("How parse trees were drawn", columns, _rows(_DRAWN, drawn), internal=False),
+        Table("Words and functions beside held-out text", columns, _rows(_MEASURED, measured), internal=True),
     ]
 
 
-def _distribution(shares: Sequence[tuple[float, float]]) -> method.Chart:
+def _distribution(shares: Sequence[tuple[float, float]]) -> Chart:
     lines = zip(("held-out text", "synthetic text"), zip(*shares, strict=True), strict=True)
-    return method.Chart(
+    return Chart(
         name="functions",
         title="Share of each function, the most frequent one of held-out text first",
         across="rank of the function in held-out text",

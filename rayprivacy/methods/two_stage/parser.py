@@ -1,4 +1,4 @@
-"""Reads utterances into trees with a parser, one record at a time: the tree of a record depends on nothing else.
+"""A semantic parser: a language model that learns from annotated public pairs, and reads private records one at a time.
 
     utterance -> its first tokens -> the most likely tree under the masks of the grammar: complete? -> the tree
                                                                                        otherwise -> UNREAD
@@ -8,12 +8,11 @@ of others. So each utterance is a call of its own, without filling and without c
 and not drawn; both lengths have fixed public bounds. Whatever goes wrong in a record ends in the same public constant
 as a tree that is not complete in time: no exception leaves, and no count.
 
-A semantic parser: a language model that is asked for the tree of an utterance, trained on annotated pairs.
+What it learns from:
 
     start, "parse UTTERANCE\n", TREE, end        (loss on the tree and the end alone)
 
-It learns by AdamW, without privacy: its pairs must be public, or the model must stay where they are. A tree is read
-off it by `generation.parsing`.
+It learns by AdamW, without privacy: its pairs must be public, or the model must stay where they are.
 """
 
 import itertools
@@ -150,11 +149,8 @@ UNREAD = ""  # as in a row without a tree
 class Parser:
     """A parser with its bounds.
 
-    Attributes:
-        backbone: a model that `models.parser` made.
-        text_tokens: of an utterance that are read, at most.
-        tree_tokens: of a tree, at most.
-        grammar: public rules that trees follow; None takes whatever is a tree.
+    Of an utterance at most `text_tokens` are read, and of a tree `tree_tokens` written. Without the public rules of a
+    grammar, whatever is a tree is taken.
     """
 
     backbone: Backbone = field(repr=False)
