@@ -61,7 +61,7 @@ class Heldout:
         self._errors: dict[str, figures.Errors] = {}
 
     @sealed("the evaluation on held-out users")
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Mapping[str, Any]:
         """The rates, for metrics.json."""
         rows, told = heldout.heldout_rows(self._context.run), self._context.counter(plan.MODELS_MEASURED)
         if not rows:

@@ -55,12 +55,14 @@ def run(context: Context) -> Output | None:
         return None
     with context.stage(WRITING):
         written = _write(context, codes, shares, trained)
-    figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
-    if recipe.match:
-        figures["match"] = match.match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
+    matched = (
+        {"match": match.match_texts(context, recipe.match, recipe.generation.texts, codes, shares)}
+        if recipe.match
+        else {}
+    )
     models, counter = {**context.public_models, "generator": model}, context.counter(plan.MODELS_MEASURED)
     return Output(
-        figures=figures,
+        figures={"degenerate": written.degenerate, **context.public_figures, **matched},
         heldout=lambda: heldout.heldout_metrics(context.run, backbone, reading, models, counter),
         codes=codes,
     )

@@ -17,7 +17,7 @@ A language model has pieces of words. The probability of a word is that of its f
 that begin with that piece in proportion to the public prior.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -147,7 +147,7 @@ class _Reader:
 
 
 @sealed("attacking sanitised text")
-def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> dict[str, Any]:
+def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> Mapping[str, Any]:
     """Success of four attacks on about `words` words of documents that a public seed draws."""
     pairs, size = [], 0
     for pair in _pairs(job, parts, key):
@@ -163,7 +163,7 @@ def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, 
     return {"releasable": False, "words": next(iter(results.values())).words, "success": figures}
 
 
-def attack_table(measured: dict[str, Any]) -> Table:
+def attack_table(measured: Mapping[str, Any]) -> Table:
     """The four attacks, for the report."""
     rows = [
         (name, f"{each['rate']:.1%}", "{:.1%} to {:.1%}".format(*each["interval"]))

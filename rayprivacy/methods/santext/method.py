@@ -8,6 +8,7 @@ Sanitization", algorithms 1 and 2).
 Nothing is trained and nothing is learnt from the corpus. Everything that is made of the file is post-processing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,7 +54,7 @@ def run(context: Context) -> Output:
     return Output(figures=figures, internal=measured.blocks, exhibits=measured.exhibits)
 
 
-def _pretrain(context: Context, found: mechanisms.Planned) -> dict[str, Any]:
+def _pretrain(context: Context, found: mechanisms.Planned) -> Mapping[str, Any]:
     """Train the model that reads sanitised text, where it is asked for and not there yet; figures of public text."""
     config, out = context.recipe.pretraining, context.run.root / directory.MODEL
     if config is None:
@@ -90,7 +91,7 @@ class _Measured:
     job: Job
     found: mechanisms.Planned
 
-    def blocks(self) -> dict[str, Any]:
+    def blocks(self) -> Mapping[str, Any]:
         """The block `inference` of metrics.json, where attacks are asked for; pairs of texts stay private."""
         path = self.context.run.private("pairs.txt")
         heldout.write_pairs(self.job, self.context.plan.parts, self.context.key, path)
@@ -106,7 +107,7 @@ class _Measured:
         return self.context.recipe.evaluation.attacked
 
     @cached_property
-    def _attacks(self) -> dict[str, Any]:
+    def _attacks(self) -> Mapping[str, Any]:
         backbone = load_backbone(self.context.recipe.model)
         return heldout.attacks(self.job, self.context.plan.parts, self.found, backbone, self.context.key, self._words)
 

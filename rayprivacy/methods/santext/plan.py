@@ -41,13 +41,10 @@ PUBLISHED = "SanText (2021), as published: epsilon per token and unit of distanc
 
 def plan_run(recipe: SanTextRecipe) -> Plan:
     """The plan of a recipe."""
-    return Plan.of(recipe, Words(), Reader(), measuring=_measuring(recipe))
-
-
-def _measuring(recipe: SanTextRecipe) -> Stage:
     size, attacked = size_of(recipe.model.base), recipe.evaluation.attacked
     efforts = (Effort("encode", size.forward(attacked)),) if attacked else ()
-    return Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)
+    measuring = Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)
+    return Plan.of(recipe, Words(), Reader(), measuring=measuring)
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ def _protected_of(recipe: SanTextRecipe) -> str:
     return ", ".join(parts)
 
 
-def _claimed(recipe: SanTextRecipe, found: Planned, charges: Sequence[MetricLocalDpEvent]) -> dict[str, Any]:
+def _claimed(recipe: SanTextRecipe, found: Planned, charges: Sequence[MetricLocalDpEvent]) -> Mapping[str, Any]:
     """Figures, the paper's own, and at most one warning, of the smallest unit whose guarantee says nothing."""
     labels = Labels(recipe.sanitize.labels, recipe.corpus.labels)
     alone = (found.mechanism.event(recipe.sanitize.max_tokens), labels.event(1))

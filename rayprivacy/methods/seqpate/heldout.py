@@ -7,7 +7,7 @@ figures here read private text and are outside the certificate: `releasable: fal
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
     run: Run[SeqPateRecipe], students: dict[str, Student], spec: GroupSpec, told: Told = nobody
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Perplexity and Bleu of the students and a non-private model; little where no user is held out.
 
     Students are by name, `base_pseudo` among them; all read text as one tokenizer does.
@@ -130,7 +130,7 @@ def _bleu(student: Student, long: list[list[str]], max_tokens: int) -> dict[str,
 
 def phrase_metrics(
     shards: Path, manifest: ShardManifest, phrases: Phrases, mechanism: VoteMechanism, delta: float
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """What secret phrases cost by the shards that they occur in, as in table 2 of SeqPATE: average and worst epsilon.
 
     Internal, because it counts phrases. The noise covers a phrase in n_s shards; one that masking left in fewer shards

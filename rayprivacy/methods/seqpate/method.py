@@ -76,12 +76,10 @@ def run(context: Context) -> Output:
             student, rows = asking.round(number, student, rows)
     with context.stage(plan.WRITING):
         written = _write(context, backbone, student, prompts)
-    figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
-    if recipe.match:
-        figures["match"] = match.match_texts(context, recipe.match, recipe.generation.texts)
+    matched = {"match": match.match_texts(context, recipe.match, recipe.generation.texts)} if recipe.match else {}
     students = {**_public_models(context, untrained, basis), "base_pseudo": warm, "student": student}
     return Output(
-        figures=figures,
+        figures={"degenerate": written.degenerate, **context.public_figures, **matched},
         heldout=lambda: heldout.heldout_metrics(context.run, students, spec, context.counter(MODELS_MEASURED)),
         internal=lambda: _phrase_block(context, phrases),
     )

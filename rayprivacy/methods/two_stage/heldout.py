@@ -28,7 +28,7 @@ SHOWN = 30  # of the most frequent functions, in the picture of their distributi
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
     run: Run[TwoStageRecipe], backbone: Backbone, models: dict[str, tuple[Any, Any]], told: Told = nobody
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Perplexity of held-out trees and utterances together, and of each."""
     rows = heldout.heldout_rows(run)
     if not rows:
@@ -53,7 +53,7 @@ def heldout_metrics(
 
 
 @sealed("the evaluation on held-out users")
-def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
+def tree_metrics(run: Run[TwoStageRecipe]) -> Mapping[str, Any]:
     """Words and functions of synthetic text against those of held-out users' text."""
     rows = heldout.heldout_rows(run)
     if not rows:

@@ -13,7 +13,7 @@ trees included: so with another parser the corpus is another input, with other c
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -45,7 +45,7 @@ CHECKED = 16  # held-out public pairs that the parser reads, at most
 Context = RunContext[TwoStageRecipe]
 
 
-def shard_with_trees(context: Context) -> dict[str, Any]:
+def shard_with_trees(context: Context) -> Mapping[str, Any]:
     """Shard the corpus, with the trees that a parser reads off it where the recipe has one; public figures of that."""
     config = context.recipe.parser
     if config is None:
