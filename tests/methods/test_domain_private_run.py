@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import yaml
 from commands import command
 from dying import dying
@@ -80,8 +79,7 @@ def _open_plain_account(job: Job) -> None:
 def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: Job) -> None:
     """It is killed where a chunk without a charge of its own has been saved, and resumed."""
     _open_plain_account(job)
-    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = job.killed("out", dying(job=[FIRST]), *cluster)
+    killed = job.killed("out", dying(job=[FIRST]))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert job.kinds() == ["create", "reserve", "start"]
     finished = job.run("out", "--resume")
@@ -127,10 +125,9 @@ def _check_outputs(out: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job) -> None:
-    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
     for _ in range(2):  # in a chunk without a charge; then a worker in a noisy step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[NOISY])
-        assert job.killed("out", patch, "--resume", *cluster).returncode == -signal.SIGKILL
+        assert job.killed("out", patch, "--resume").returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume").returncode == 0
     assert job.kinds() == CHARGED

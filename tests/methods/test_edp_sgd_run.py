@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import yaml
 from commands import command
 from dying import dying
@@ -81,14 +80,10 @@ def _open_rich_account(job: Job) -> None:
     ledger.close()
 
 
-def _cluster() -> tuple[str, str]:
-    return "-o", f"resources.address={ray.get_runtime_context().gcs_address}"
-
-
 def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
     """It is killed after its first chunk of micro-batches. Other labels are refused, and the same are resumed."""
     _open_rich_account(job)
-    killed = job.killed("out", dying(job=[FIRST]), *MICRO, *_cluster())
+    killed = job.killed("out", dying(job=[FIRST]), *MICRO)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     changed = job.run("out", "--resume", *MICRO, "-o", "model.intents=[eat]")
     assert changed.returncode != 0
@@ -172,7 +167,7 @@ def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, 
     how = {"users": (), "micro-batches": MICRO, "causal": _causal(tiny_base), "lstm": LSTM}[kind]
     for _ in range(2):  # the job after its first chunk; then a worker in a step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[THIRD])
-        assert job.killed("out", patch, "--resume", *how, *_cluster()).returncode == -signal.SIGKILL
+        assert job.killed("out", patch, "--resume", *how).returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume", *how).returncode == 0
     assert job.kinds() == CHARGED

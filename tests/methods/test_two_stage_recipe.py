@@ -31,37 +31,6 @@ def _recipe(**blocks: Any) -> TwoStageRecipe:
     return TwoStageRecipe.parse(blocks)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "says"),
-    [
-        ({"stages": {"sigma_ratio": 0}}, r"'stages\.sigma_ratio' is 0"),
-        ({"stages": {"trees": {"steps": 0}}}, r"'stages\.trees\.steps' is 0"),
-        ({"stages": {"steps": 20}}, "leave at least one for each stage"),
-        ({"stages": {"steps": 1}}, "leave at least one for each stage"),
-        ({"stages": {"steps": "many"}}, r"'stages\.steps' is 'many'"),
-        ({"stages": {"parses": {"steps": 3}}}, "is not a key of the recipe"),
-        ({"stages": {"trees": {"steps": 3}}, "training": {"bands": 2, "chunk": 2}}, r"stages\.trees does not fit"),
-        ({"parses": {"column": "tree"}}, "is 'tree', which is none of corpus.labels: add it there"),
-        ({"parses": {"grammar": "lispress"}}, "grammar and functions go together"),
-        ({"parses": {"functions": "api.txt"}}, "grammar and functions go together"),
-        ({"parses": {"grammar": "json"}}, "grammar and rules go together"),
-        (
-            {"parses": {"grammar": "lispress", "functions": "a.txt", "rules": "a"}},
-            "grammar and rules go together",
-        ),
-        ({"parses": {"grammar": "ebnf", "rules": "a", "functions": "api.txt"}}, "grammar and functions go together"),
-        ({"parses": {"max_tokens": 0}}, r"'parses\.max_tokens' is 0"),
-        ({"pretrain": {"prompts": "prompts.txt"}}, "what a model writes behind them has no tree: give source instead"),
-        ({"privacy": {"unit": "phrase"}}, "DP-SGD does not protect"),
-        ({"privacy": {"unit": "record"}}, "max_records_per_user"),
-        ({"privacy": {"composition": "gdp"}}, r"'privacy\.composition' is 'gdp'"),
-    ],
-)
-def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _recipe(**blocks)
-
-
 @pytest.mark.parametrize("inside", ["api.txt", "lists/api.txt", ""])
 def test_a_list_of_functions_within_the_corpus_is_refused(tmp_path: Path, inside: str) -> None:
     parses = {"grammar": "lispress", "functions": str(tmp_path / "corpus" / inside)}
@@ -163,13 +132,6 @@ def test_tokens_of_trees_weigh_less_and_less_and_those_of_utterances_alike() -> 
     assert decays(training={"token_decay": 0.5}) == [0.75, 0.5]
     assert decays(training={"token_decay": 0.5}, stages={"trees": {"token_decay": None}}) == [0.5, 0.5]
     assert decays(stages={"utterances": {"token_decay": 1.0}}) == [0.75, 1.0]
-
-
-@pytest.mark.parametrize("path", sorted(JOB.parent.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_packaged_recipes_load_and_come_back(path: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(path)
-    (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
-    assert load_recipe(tmp_path / "again.yaml") == recipe
 
 
 def test_everything_public_is_the_same_for_neighbouring_corpora(tmp_path: Path, tiny_base: Path) -> None:

@@ -86,6 +86,9 @@ class Job:
     def certificate(self, out: str) -> dict[str, Any]:
         return dict(json.loads((self.folder / out / "certificate.json").read_text()))
 
+    def metrics(self, out: str) -> dict[str, Any]:
+        return dict(json.loads((self.folder / out / "metrics.json").read_text()))
+
     def kinds(self, account: str = "talk") -> list[str]:
         """What the verified ledger has of an account, but for leases that others took over or that were renewed."""
         ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")

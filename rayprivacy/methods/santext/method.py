@@ -9,8 +9,7 @@ Nothing is trained and nothing is learnt from the corpus. Everything that is mad
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +48,7 @@ def run(context: Context) -> Output:
 
     with context.stage(plan.WORDS):
         context.release_file(plan.WORDS, event, CARD.texts, write, question=made_of)
-    figures = {"words_kept": found.keep, **_pretrain(context, found)}
-    measured = _Measured(context, job, found)
-    return Output(figures=figures, internal=measured.blocks, exhibits=measured.exhibits)
+    return _measured(context, job, found, {"words_kept": found.keep, **_pretrain(context, found)})
 
 
 def _pretrain(context: Context, found: mechanisms.Planned) -> Mapping[str, Any]:
@@ -83,33 +80,22 @@ def _job(context: Context, found: mechanisms.Planned, inputs: str) -> Job:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """What is measured of a finished run beside private text."""
+def _measured(context: Context, job: Job, found: mechanisms.Planned, figures: Mapping[str, Any]) -> Output:
+    """What a finished run is measured by beside private text: attacks where they are asked for; pairs stay private."""
+    parts, words = context.plan.parts, context.recipe.evaluation.attacked
 
-    context: Context
-    job: Job
-    found: mechanisms.Planned
+    @cache
+    def attacks() -> Mapping[str, Any]:
+        return heldout.attacks(job, parts, found, load_backbone(context.recipe.model), context.key, words)
 
-    def blocks(self) -> Mapping[str, Any]:
-        """The block `inference` of metrics.json, where attacks are asked for; pairs of texts stay private."""
-        path = self.context.run.private("pairs.txt")
-        heldout.write_pairs(self.job, self.context.plan.parts, self.context.key, path)
-        return {"inference": self._attacks} if self._words else {}
+    def internal() -> Mapping[str, Any]:
+        heldout.write_pairs(job, parts, context.key, context.run.private("pairs.txt"))
+        return {"inference": attacks()} if words else {}
 
-    def exhibits(self) -> list[Chart | Table]:
-        """Charts and tables for the report."""
-        attacked = [heldout.attack_table(self._attacks)] if self._words else []
-        return [*heldout.charts(self.found), *attacked]
+    def exhibits() -> list[Chart | Table]:
+        return [*heldout.charts(found), *([heldout.attack_table(attacks())] if words else [])]
 
-    @property
-    def _words(self) -> int:
-        return self.context.recipe.evaluation.attacked
-
-    @cached_property
-    def _attacks(self) -> Mapping[str, Any]:
-        backbone = load_backbone(self.context.recipe.model)
-        return heldout.attacks(self.job, self.context.plan.parts, self.found, backbone, self.context.key, self._words)
+    return Output(figures=figures, internal=internal, exhibits=exhibits)
 
 
 def check_inputs(recipe: SanTextRecipe) -> None:
