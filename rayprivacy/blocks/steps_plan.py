@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from pydantic import Field
 
 from rayprivacy.accounting import accountant, calibrate
@@ -138,10 +132,7 @@ def with_learning_rate(training: DpSgdConfig, adapter: AdapterConfig) -> DpSgdCo
 
 
 def sampled_steps(
-    training: DpSgdConfig,
-    privacy: PrivacyConfig,
-    before: DpEvent | None = None,
-    charged: Sequence[int] | None = None,
+    training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent | None = None, charged: Sequence[int] | None = None
 ) -> NoisySteps:
     """The steps, with the noise multiplier of the training block, or the least that fits the budget beside `before`.
 

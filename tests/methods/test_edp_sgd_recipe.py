@@ -25,10 +25,7 @@ def _parsed(**blocks: Any) -> EdpSgdRecipe:
     ("blocks", "said"),
     [
         ({"audit": {}}, "'audit' is set and method 'edp_sgd' releases a tagger, in whose losses no secret"),
-        (
-            {"evaluation": {"compare": 500}},
-            "evaluation.compare is 500 and method 'edp_sgd' releases no text: set",
-        ),
+        ({"evaluation": {"compare": 500}}, "evaluation.compare is 500 and method 'edp_sgd' releases no text: set"),
     ],
 )
 def test_attacks_and_comparisons_are_refused_before_anything_is_spent(blocks: dict[str, Any], said: str) -> None:

@@ -1,8 +1,9 @@
 """Every method on corpora of a few users: who is there shows in the shape of nothing that is released.
 
 Of two corpora that differ in one user, what is drawn differs, and digests that hold it. How many files, texts, columns,
-tensors and charges there are, what the certificate says, and the recipe as it was resolved, must not. SanText compares documents word for word instead, and
-says that the number of documents is no secret: `test_santext_shape.py` is its test.
+tensors and charges there are, what the certificate says, and the recipe as it was resolved, must not. SanText compares
+documents word for word instead, and says that the number of documents is no secret: `test_santext_shape.py` is its
+test.
 """
 
 import re

@@ -81,11 +81,7 @@ def _same_as_fresh(job: Any, before: list[tuple[str, int]]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "until",
-    [
-        pytest.param(1, id="after one chunk"),
-        pytest.param(2, id="after two chunks"),
-        pytest.param(None, id="finished"),
-    ],
+    [pytest.param(1, id="after one chunk"), pytest.param(2, id="after two chunks"), pytest.param(None, id="finished")],
 )
 def test_a_generator(generator: Any, until: int | None) -> None:
     job = generator

@@ -199,8 +199,7 @@ def test_a_search_may_divide_the_budget_between_the_stages(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("generation", "engine"),
-    [({}, "transformers"), ({"free_draws": 2}, "auto"), ({"constrained": False}, "auto")],
+    ("generation", "engine"), [({}, "transformers"), ({"free_draws": 2}, "auto"), ({"constrained": False}, "auto")]
 )
 def test_no_engine_is_made_ready_for_trees_that_are_all_drawn_under_masks(
     tmp_path: Path, tiny_base: Path, generation: dict[str, Any], engine: str

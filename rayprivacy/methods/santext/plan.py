@@ -170,7 +170,7 @@ def _not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
     said = [
         "Lengths are not protected: how many words a document has, as the public rule of words counts them (up to the"
         " bound), and how many documents there are. Every row with a user is a document, also one that says what"
-        " another one says, or nothing; which of a user's are kept follows from their places in the source.",
+        " another one says, or nothing; which of a user's are kept follows from their places in the source."
     ]
     if isinstance(mechanism, SanText) and mechanism.replaced is not None:
         said.append(

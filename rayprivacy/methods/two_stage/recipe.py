@@ -157,7 +157,7 @@ class TwoStageTraining(PresetTraining):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "quick": {"expected_batch": 30.0, "chunk": 20, "max_records": 1},
+        "quick": {"expected_batch": 30.0, "chunk": 20, "max_records": 1}
     }
     preset: Literal["quick"] | None = Field(default=None, exclude=True)
 
