@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 from commands import command
 from dying import dying
-from small_jobs import Job, known_key, sentence
+from small_jobs import Job, job_of, sentence
 from small_tagger import INTENTS, SLOTS, labelled
 from zygote import fork
 
@@ -32,44 +33,22 @@ SECRET = "zebrafish"  # of the corpus alone: a word, an intent and a slot that a
 def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
     """30 users with 4 requests each; some have an intent and a slot that are on no list, and too few labels."""
     rows = []
-    for user in range(30):
-        for number in range(4):
-            text = sentence(user, number)
-            intent, slots = labelled(text)
-            odd = number == 3
-            rows.append(
-                (
-                    f"person-{user}",
-                    f"{text} {SECRET}",
-                    SECRET if odd else intent,
-                    f"{slots} B-{SECRET}" if odd else slots,
-                )
-            )
+    for user, number in product(range(30), range(4)):
+        text, odd = sentence(user, number), number == 3
+        intent, slots = labelled(text)
+        rows.append((f"person-{user}", f"{text} {SECRET}", SECRET if odd else intent, slots + f" B-{SECRET}" * odd))
     columns = dict(zip(("who", "said", "intent", "slots"), map(list, zip(*rows, strict=True)), strict=True))
     pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
-    recipe = {
-        "method": "edp_sgd",
-        "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-        "privacy": {
-            "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "key": known_key(tmp_path),
-            "account": "talk",
-            "epsilon": 8.0,
-        },
-        "model": {
-            "base": str(tiny_bert),
-            "dtype": "float32",
-            "layers": 1,
-            "crf": True,
-            "intents": INTENTS,
-            "slots": SLOTS,
-        },
-        "training": {"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
-        "evaluation": {"nonprivate_steps": 80},
-        "resources": {"cpus": 1},
-    }
-    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(recipe))))
-    return Job(tmp_path, tmp_path / "talk.yaml")
+    return job_of(
+        tmp_path,
+        tiny_bert,
+        method="edp_sgd",
+        privacy={"epsilon": 8.0},
+        model={"layers": 1, "crf": True, "intents": INTENTS, "slots": SLOTS},
+        training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
+        evaluation={"nonprivate_steps": 80},
+        resources={"cpus": 1},
+    )
 
 
 def _open_rich_account(job: Job) -> None:

@@ -61,16 +61,11 @@ def test_learning_rates_of_presets_are_for_lora() -> None:
     assert rates == [None, 3e-4]
 
 
-def test_quick_is_what_the_packaged_chat_does() -> None:
-    chat = load_recipe(JOBS / "generator" / "chat.yaml")
-    assert isinstance(chat, GeneratorRecipe)
-    assert _given(chat.training.model_dump(), PRESETS["quick"]) == PRESETS["quick"]
-
-
-def test_good_is_what_the_packaged_europarl_does() -> None:
-    europarl = load_recipe(JOBS / "generator" / "europarl.yaml")
-    assert isinstance(europarl, GeneratorRecipe)
-    assert _given(europarl.training.model_dump(), PRESETS["good"]) == PRESETS["good"]
+@pytest.mark.parametrize(("name", "job"), [("quick", "chat"), ("good", "europarl")])
+def test_a_preset_is_what_a_packaged_job_does(name: str, job: str) -> None:
+    recipe = load_recipe(JOBS / "generator" / f"{job}.yaml")
+    assert isinstance(recipe, GeneratorRecipe)
+    assert _given(recipe.training.model_dump(), PRESETS[name]) == PRESETS[name]
 
 
 def test_best_has_the_values_that_the_table_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,21 +94,20 @@ def test_a_wrong_override_is_one_sentence(tmp_path: Path, override: str, says: s
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t- x", '"open'])
-def test_bad_yaml_is_one_sentence_with_its_line(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not valid YAML at line \d+: check quotes, colons and indentation\.$"):
-        _load(tmp_path, "seed: 1\n" + text)
-
-
-@pytest.mark.parametrize("text", ["", "- a\n- b", "just words", "7"])
-def test_a_recipe_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a mapping of keys: start it with"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *(
+            (f"seed: 1\n{text}", r"is not valid YAML at line \d+: check quotes, colons and indentation\.$")
+            for text in ("a: [1", "a: b: c", "\t- x", '"open')
+        ),
+        *((text, "is not a mapping of keys: start it with") for text in ("", "- a\n- b", "just words", "7")),
+        ("seed: !!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_a_text_that_is_no_recipe_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
         _load(tmp_path, text)
-
-
-def test_yaml_makes_no_objects(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not valid YAML"):
-        _load(tmp_path, "seed: !!python/object/apply:os.getcwd []")
 
 
 def test_a_missing_recipe_is_one_sentence(tmp_path: Path) -> None:
