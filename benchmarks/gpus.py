@@ -28,8 +28,7 @@ from europarl import EARLIER
 
 from rayprivacy.corpus.public import load_prompts
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, plan_run
 from rayprivacy.methods.seqpate.public_side import FIRST, select_queries
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.features import PAD

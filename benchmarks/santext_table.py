@@ -288,7 +288,7 @@ def _at(means: dict[tuple[str, str, float | None], float], task: str, kind: str,
 
 def attacks(data: Path, words_wanted: int) -> dict[str, Any]:
     """Four attacks on the same words of queries, at every epsilon."""
-    from rayprivacy.methods.santext.heldout import Pair, attack
+    from rayprivacy.methods.santext.heldout import attack
     from rayprivacy.models.backbone import load_backbone
     from rayprivacy.models.settings import ModelConfig
     from rayprivacy.sanitize.mechanism import log_likelihoods, public_prior
@@ -302,7 +302,7 @@ def attacks(data: Path, words_wanted: int) -> dict[str, Any]:
         made = mechanism("santext", epsilon)
         assert isinstance(made, SanText)
         after, ends = sanitised(ids, lengths, made.draw, 0), np.cumsum(lengths)[:-1]
-        pairs = [Pair(*both) for both in zip(np.split(ids, ends), np.split(after, ends), strict=True) if len(both[0])]
+        pairs = [both for both in zip(np.split(ids, ends), np.split(after, ends), strict=True) if len(both[0])]
         results = attack(pairs, vocabulary().words, partial(log_likelihoods, made), public_prior(SIZE), backbone)
         expected = made.table.keep_rates[ids[known]]
         error = float(np.sqrt((expected * (1 - expected)).sum()) / known.sum())

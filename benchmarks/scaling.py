@@ -52,8 +52,7 @@ from rayprivacy.corpus.public import load_prompts
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.corpus.shards import shard_corpus
 from rayprivacy.methods.registry import load_recipe, method_of
-from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, plan_run
 from rayprivacy.methods.seqpate.public_side import Round, bases, ensemble, pseudo_rows, round_queries, warm_students
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import load_backbone

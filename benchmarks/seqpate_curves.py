@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from rayprivacy.evaluation.language import perplexity
-from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, plan_run
 from rayprivacy.methods.seqpate.public_side import Round, candidate_tokens, save_tensors, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import vote_targets

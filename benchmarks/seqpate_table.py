@@ -43,10 +43,9 @@ from rayprivacy.corpus.public import load_prompts
 from rayprivacy.evaluation.language import perplexity, total_nll
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.blocks import GATE, queries_by_round
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
 from rayprivacy.methods.seqpate.heldout import nonprivate_student, phrase_metrics
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, plan_run, queries_by_round
 from rayprivacy.methods.seqpate.public_side import Round, pseudo_rows, question_of, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import Student, vote_targets

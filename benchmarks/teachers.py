@@ -30,8 +30,7 @@ from safetensors.torch import load_file
 from rayprivacy.corpus.manifest import read_part
 from rayprivacy.corpus.public import load_prompts
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.blocks import GATE
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, plan_run
 from rayprivacy.methods.seqpate.public_side import ensemble, select_queries
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.models.adapters import Basis, HeadAdapter

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from rayprivacy.ledger.certificate import Certificate
     from rayprivacy.ledger.store import Ledger
-    from rayprivacy.methods.edp_sgd.tagger import Tagger
+    from rayprivacy.methods.edp_sgd.reading import Tagger
     from rayprivacy.runs.recipe import Recipe
     from rayprivacy.trainer.trainer import DPTorchTrainer
     from rayprivacy.tuning.budgeted import BudgetedSearcher, trial_release
@@ -46,7 +46,7 @@ share_cores()  # before anything imports torch
 _HOMES = {
     "Certificate": "ledger.certificate",
     "Ledger": "ledger.store",
-    "Tagger": "methods.edp_sgd.tagger",
+    "Tagger": "methods.edp_sgd.reading",
     "Recipe": "runs.recipe",
     "BudgetedSearcher": "tuning.budgeted",
     "trial_release": "tuning.budgeted",

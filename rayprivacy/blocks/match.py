@@ -43,18 +43,15 @@ from safetensors.numpy import load, save
 from sklearn.cluster import KMeans
 
 from rayprivacy.blocks.match_plan import MATCH, PARTS_VOTED, MatchConfig
+from rayprivacy.core import errors, files, private
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.core.errors import ReleaseError
-from rayprivacy.core.files import SHARED, write_atomic
-from rayprivacy.core.private import Private, Seal, digest_array, digest_json
 from rayprivacy.corpus.manifest import owners_of, part_tables
 from rayprivacy.evaluation.fidelity import total_variation
 from rayprivacy.generation.codes import Codes
 from rayprivacy.models.sentences import SentenceModel
 from rayprivacy.release.histogram import Margins, summed
+from rayprivacy.runs import directory, method
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import Run
-from rayprivacy.runs.method import SYNTHETIC
 from rayprivacy.work.pieces import on_parts
 
 NAMES = ("topics", "lengths")
@@ -68,32 +65,24 @@ _OF_BEGINNING = 0.25
 _CUT_TURNS = 50
 _TINY = 1e-300
 _STEP = "voting for topics and lengths"
-_SEAL = Seal(ReleaseError, "nothing was charged for it, run again with --resume")
+_SEAL = private.Seal(errors.ReleaseError, "nothing was charged for it, run again with --resume")
 Shares = npt.NDArray[np.float64]
 Sums = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int64]
 
 
-def text_file(run: Run[Any], match: MatchConfig | None) -> Path:
+def text_file(run: directory.Run[Any], match: MatchConfig | None) -> Path:
     """Where a method writes its texts: the release itself, or the candidates that are to be matched."""
-    return run.root / SYNTHETIC if match is None else run.public("candidates.parquet")
+    return run.root / method.SYNTHETIC if match is None else run.public("candidates.parquet")
 
 
 def match_texts(
     context: RunContext[Any], match: MatchConfig, count: int, codes: Codes | None = None, code_shares: Any = None
 ) -> dict[str, Any]:
-    """Vote, or find the votes released, and write the candidates that are kept as the released text.
+    """Vote, or find the votes released, and write `count` of the candidates in `text_file` as the released text.
 
-    Args:
-        context: of the run; its candidates are in `text_file`.
-        match: the block of the recipe.
-        count: texts that are kept.
-        codes: the control codes of the candidates, if they have any.
-        code_shares: float64 [codes], their shares, which are to stay.
-
-    Returns:
-        Figures for metrics.json: how far the lengths of the candidates, the topics of what they were cut to, and both
-        of the kept texts are from the released shares.
+    The shares of control codes, float64 [codes], stay as they are. Returned are figures for metrics.json: how far the
+    lengths of the candidates, the topics of what they were cut to, and both of the kept texts are from the votes.
 
     Raises:
         BudgetRefusedError: the account has less left than the votes cost.
@@ -110,17 +99,13 @@ def match_texts(
         cells = shape.cells(texts, sentences)
         sides, shares = cells, wanted
         if codes is not None and codes.columns:
-            sides, shares = np.hstack([cells, _code_cells(candidates, codes)]), [*wanted, code_shares]
+            coded = [[codes.index(row)] for row in candidates.select(codes.columns).to_pylist()]
+            sides, shares = np.hstack([cells, np.array(coded, np.int64)]), [*wanted, code_shares]
         places = _kept(texts, sides, shares, count, seed)
-        _write(candidates, texts, places, context.run.root / SYNTHETIC)
+        _write(candidates, texts, places, context.run.root / method.SYNTHETIC)
         before = np.column_stack([cells[:, 0], lengths(whole)])
         found = [shares_of(each, shape.blocks) for each in (before, cells[places])]
     return {"candidates": len(whole), "total_variation_to_votes": _distances(wanted, *found)}
-
-
-def _code_cells(candidates: pa.Table, codes: Codes) -> Cells:
-    """The control code of each candidate, [candidates, 1]."""
-    return np.array([[codes.index(row)] for row in candidates.select(codes.columns).to_pylist()], np.int64)
 
 
 def _kept(texts: list[str], cells: Cells, shares: list[Shares], count: int, seed: int) -> Cells:
@@ -132,21 +117,21 @@ def _kept(texts: list[str], cells: Cells, shares: list[Shares], count: int, seed
 
 def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sentences: SentenceModel) -> "Shape":
     """The topics of the candidates, cut as if all lengths were wanted alike: no votes are known yet."""
-    path = context.run.public(f"shape-{digest_json([whole, match.model_dump()])[:16]}.safetensors")
+    path = context.run.public(f"shape-{private.digest_json([whole, match.model_dump()])[:16]}.safetensors")
     if not path.exists():
         texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed) if match.cut else whole
-        write_atomic(path, Shape.of(texts, sentences, match).state(), SHARED)
-    return Shape.restored(path.read_bytes())
+        files.write_atomic(path, save({"centres": Shape.of(texts, sentences, match).centres}), files.SHARED)
+    return Shape(load(path.read_bytes())["centres"])
 
 
-def _votes_of_corpus(context: RunContext[Any], shape: "Shape", margins: Margins, question: str) -> Private[Any]:
+def _votes_of_corpus(context: RunContext[Any], shape: "Shape", margins: Margins, question: str) -> private.Private[Any]:
     """The private sums, which are kept: a run that is resumed does not embed the corpus again."""
     made_of = [context.corpus.corpus_digest(context.key), question, margins.parameters]
-    path = context.run.private(f"votes-{digest_json(made_of)[:16]}")
+    path = context.run.private(f"votes-{private.digest_json(made_of)[:16]}")
     if path.exists():
-        return Private(np.frombuffer(path.read_bytes(), np.int64))
+        return private.Private(np.frombuffer(path.read_bytes(), np.int64))
     votes = shape_votes(context.shards, context.plan.parts, shape, margins, context.counter(PARTS_VOTED))
-    write_atomic(path, votes.reveal().tobytes())
+    files.write_atomic(path, votes.reveal().tobytes())
     return votes
 
 
@@ -166,11 +151,7 @@ def _distances(wanted: list[Shares], before: list[Shares], after: list[Shares]) 
 
 @dataclass(frozen=True)
 class Shape:
-    """A partition of texts by topic, and another one by length.
-
-    Attributes:
-        centres: of the topics, float32 [topics, width], of length 1.
-    """
+    """A partition of texts by topic, whose centres are float32 [topics, width] of length 1, and one by length."""
 
     centres: npt.NDArray[np.float32]
 
@@ -195,16 +176,7 @@ class Shape:
 
     def question(self, model: SentenceModel) -> str:
         """Digest of what a text is asked: its length, and which topic it is nearest to by what a model sees in it."""
-        return digest_json([digest_array(self.centres), list(LENGTH_EDGES), model.digest])
-
-    def state(self) -> bytes:
-        """The shape as a safetensors file."""
-        return save({"centres": self.centres})
-
-    @staticmethod
-    def restored(state: bytes) -> "Shape":
-        """The shape of such a file."""
-        return Shape(load(state)["centres"])
+        return private.digest_json([private.digest_array(self.centres), list(LENGTH_EDGES), model.digest])
 
 
 def lengths(texts: list[str]) -> Cells:
@@ -217,15 +189,10 @@ def lengths(texts: list[str]) -> Cells:
     return np.searchsorted(LENGTH_EDGES, words, side="right").astype(np.int64)
 
 
-def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: Told = nobody) -> Private[Sums]:
-    """The summed votes [cells] of all users (or records) of the sharded corpus; Ray must be started.
+def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: Told = nobody) -> private.Private[Sums]:
+    """The summed votes [cells] of all users (or records) of the sharded corpus, a Ray task for each part.
 
-    Args:
-        shards: folder of the sharded corpus, which all nodes see.
-        parts: how many part files it has.
-        shape: what is voted for.
-        margins: bounds what one unit adds.
-        told: told how many parts are done.
+    All nodes see the folder of shards; `margins` bounds what one unit adds; `told` hears how many parts are done.
 
     Raises:
         ReleaseError: a task failed; nothing was charged.
@@ -235,7 +202,7 @@ def shape_votes(shards: Path, parts: int, shape: Shape, margins: Margins, told: 
     for done, (_, sums) in enumerate(on_parts(_votes_of_part, common, range(parts), _STEP, _SEAL), start=1):
         total += sums
         told(done)
-    return Private(total)
+    return private.Private(total)
 
 
 @_SEAL.around(_STEP)
@@ -277,13 +244,7 @@ def beginnings(text: str) -> list[str]:
 
 
 def cut(texts: Sequence[str], shares: npt.NDArray[np.float64], seed: int) -> list[str]:
-    """One beginning, or the whole, of each text.
-
-    Args:
-        texts: the texts.
-        shares: the wanted share of each length, as `shape.lengths` numbers them.
-        seed: public.
-    """
+    """One beginning, or the whole, of each text, so that lengths have the wanted shares, by a public seed."""
     choices = [beginnings(text) for text in texts]
     counts = np.array([len(each) for each in choices])
     owners = np.repeat(np.arange(len(texts)), counts)
@@ -306,12 +267,8 @@ def cut(texts: Sequence[str], shares: npt.NDArray[np.float64], seed: int) -> lis
 def raked(cells: Cells, margins: Sequence[Shares], count: int) -> Shares:
     """Weights [candidates] from 0 to 1 that add up to `count`, whose margins are as near to the given ones as they get.
 
-    A cell without candidates, or with fewer than it asks for, leaves its share to the others.
-
-    Args:
-        cells: the cell of each candidate in each margin, [candidates, margins].
-        margins: the wanted shares of each margin.
-        count: how many texts are to be chosen; all weights are 1 where there are not more candidates.
+    The cells, [candidates, margins], are those of each candidate in each margin. One without candidates, or with fewer
+    than it asks for, leaves its share to the others. All weights are 1 where there are no more candidates than `count`.
     """
     if count >= len(cells):
         return np.ones(len(cells))
@@ -320,18 +277,14 @@ def raked(cells: Cells, margins: Sequence[Shares], count: int) -> Shares:
         for column, shares in zip(cells.T, margins, strict=True):
             held = np.bincount(column, weights, minlength=len(shares))
             weights = weights * (count * shares / np.maximum(held, _TINY))[column]
-        weights = _filled(np.minimum(weights, 1), count)
+        weights = np.minimum(weights, 1)
+        room = 1 - weights  # of which all take one share, so that weights add up to the count again
+        weights = np.asarray(weights + room * max(count - weights.sum(), 0.0) / max(room.sum(), _TINY))
     return weights
 
 
 def chosen(weights: Shares, cells: Cells, seed: int) -> Cells:
-    """The places of the candidates that are taken, in their order, as many as the weights add up to.
-
-    Args:
-        weights: of the candidates, from 0 to 1; they add up to a whole number.
-        cells: of each candidate in each margin.
-        seed: public.
-    """
+    """The places of the candidates that are taken, in their order: as many as the weights add up to, a whole number."""
     draw = np.random.default_rng(seed)
     shuffled = draw.permutation(len(weights))
     order = shuffled[np.lexsort(cells[shuffled].T[::-1])]
@@ -344,9 +297,3 @@ def shares_of(cells: Cells, blocks: Sequence[int]) -> list[Shares]:
     """The share of texts in each cell of each margin."""
     counted = zip(cells.T, blocks, strict=True)
     return [np.bincount(column, minlength=size) / max(len(cells), 1) for column, size in counted]
-
-
-def _filled(weights: Shares, count: int) -> Shares:
-    """The weights, all below 1 raised by one factor of what they lack, so that they add up to the count again."""
-    room = 1 - weights
-    return np.asarray(weights + room * max(count - weights.sum(), 0.0) / max(room.sum(), _TINY))

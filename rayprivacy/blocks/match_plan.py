@@ -12,9 +12,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.core.config import Config
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import PrivacyUnit
+from rayprivacy.core import config, errors, units
 from rayprivacy.models.sources import sentence_weights
 from rayprivacy.release.histogram import NOISE, Margins, small_vote_noise
 from rayprivacy.runs.assumptions import DISCRETE_NOISE, Placed, Where, at
@@ -29,7 +27,7 @@ _OF_TEXT = 3 * 20 * 2 * 11e6
 _EMBEDDINGS = 2  # of each candidate: when topics are made, and when it is cut
 
 
-class MatchConfig(Config):
+class MatchConfig(config.Config):
     """How released text is matched with the corpus, for a small charge.
 
     Attributes:
@@ -62,7 +60,7 @@ class MatchedRecipe(Recipe):
 
     @model_validator(mode="after")
     def _users_can_vote(self) -> "MatchedRecipe":
-        if self.match and self.privacy.unit is PrivacyUnit.PHRASE:
+        if self.match and self.privacy.unit is units.PrivacyUnit.PHRASE:
             raise ValueError("privacy.unit is 'phrase', and 'match' counts the texts of users: remove 'match'")
         return self
 
@@ -90,20 +88,12 @@ class MatchedRecipe(Recipe):
 
 @dataclass(frozen=True)
 class Match(Block):
-    """One noisy vote of the users by topic and length; nothing without the `match` block.
-
-    Attributes:
-        parts: of the sharded corpus.
-    """
+    """One noisy vote of the users by topic and length, a part at a time; nothing without the `match` block."""
 
     parts: int
 
     def stages(self, recipe: MatchedRecipe) -> tuple[Stage, ...]:
-        """The charged vote.
-
-        Raises:
-            ConfigError: it costs more than the budget by itself.
-        """
+        """The charged vote; refused where it costs more than the budget by itself."""
         match = recipe.match
         if match is None:
             return ()
@@ -116,17 +106,9 @@ class Match(Block):
             Effort("encode", _EMBEDDINGS * candidates * _OF_TEXT),
             Effort("encode", read, users=True, processes=self.parts, threads=False),
         )
-        return (
-            Stage(
-                MATCH,
-                "private text",
-                f"one Gaussian release of multiplier {match.sigma:g}; {kept}",
-                (margins.event,),
-                work=(Work(PARTS_VOTED, self.parts),),
-                efforts=efforts,
-                mechanism=margins,
-            ),
-        )
+        detail, work = f"one Gaussian release of multiplier {match.sigma:g}; {kept}", (Work(PARTS_VOTED, self.parts),)
+        charges = (margins.event,)
+        return (Stage(MATCH, "private text", detail, charges, work=work, efforts=efforts, mechanism=margins),)
 
     def assumptions(self, recipe: MatchedRecipe) -> tuple[Placed, ...]:
         """What holds of any noise on a grid."""
@@ -137,7 +119,7 @@ class Match(Block):
         if recipe.match is None:
             return
         if find_spec("sklearn") is None:
-            raise ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
+            raise errors.ConfigError("match needs scikit-learn: pip install 'rayprivacy[eval]', or remove the block.")
         sentence_weights()
 
 
@@ -147,7 +129,7 @@ def _margins(match: MatchConfig, recipe: Recipe) -> Margins:
     margins = Margins((1,) * _BLOCKS, match.sigma, privacy.unit)
     alone = epsilon([margins.event], privacy.delta, "pld")
     if alone >= privacy.epsilon:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"match.noise_multiplier is {match.sigma:g}: these votes alone cost epsilon {alone:.2g}, and"
             f" privacy.epsilon is {privacy.epsilon:g}: give them more noise, or remove the block."
         )

@@ -28,17 +28,13 @@ from rayprivacy.blocks.pretrain_plan import (
     pretrained_folder,
     texts_of,
 )
+from rayprivacy.core import files, private
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.core.files import read_json, write_json
-from rayprivacy.core.private import digest_json
 from rayprivacy.corpus.public import first_sentences, load_prompts
-from rayprivacy.generation.decode import cut_prompts
-from rayprivacy.generation.fast import sampler_of
-from rayprivacy.generation.settings import SamplingConfig
+from rayprivacy.generation import decode, fast, settings
+from rayprivacy.models import quiet, save
 from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.pretraining import PublicText, pretrained
-from rayprivacy.models.quiet import trim_memory
-from rayprivacy.models.save import save_model, write_card
 from rayprivacy.models.settings import ModelConfig, PretrainConfig
 from rayprivacy.runs.context import Pretrained, RunContext
 from rayprivacy.runs.directory import FOUND, Run
@@ -47,15 +43,10 @@ HOW = "A public base model, trained further on public text alone. No private tex
 
 
 def load_model(context: RunContext[Any], documents: Sequence[str] | None = None, **public_inputs: str) -> Backbone:
-    """Load the base model, train it first where the recipe has a `pretrain` block, and hold the run to all of this.
+    """Load the model that the run stands on: the base, trained first where the recipe has a `pretrain` block.
 
-    Args:
-        context: of the run.
-        documents: what it is trained on, where that is not the public text as it stands in its source.
-        public_inputs: digests of other public inputs, by name.
-
-    Returns:
-        The model that the run stands on.
+    It is trained on `documents`, where that is not the public text as it stands in its source. The run is held to all
+    of this, and to other public inputs, digests by name.
 
     Raises:
         ConfigError: there is no such model or text, or an input has changed since the run began.
@@ -81,12 +72,10 @@ def pretrained_base(
 
     Documents are by default the texts of the block, or those that the base writes behind its prompts.
     """
-    texts: list[PublicText]
+    texts: Sequence[PublicText] = documents or ()
     if documents is None:
-        texts = [*own_texts(run, base, config, writing)] if config.prompts else [*texts_of(config)]
-    else:
-        texts = [*documents]
-    text = digest_json(texts)
+        texts = own_texts(run, base, config, writing) if config.prompts else texts_of(config)
+    text = private.digest_json(texts)
     run.bind(pretraining_text=text)
     folder = pretrained_folder(run.root, base.digest, config, text)
     kept = folder.with_suffix(".json")
@@ -94,14 +83,14 @@ def pretrained_base(
         run.log(PRETRAINING, FOUND)
     if not folder.is_dir():
         model, figures = pretrained(base, texts, config, HELD_ROWS, progress)
-        write_json(kept, figures)
-        save_model(model, base.tokenizer, folder, run.recipe.release_id, HOW)
+        files.write_json(kept, figures)
+        save.save_model(model, base.tokenizer, folder, run.recipe.release_id, HOW)
         del model
-        trim_memory(collect=True)  # 20 bytes for each weight, which the driver would keep to the end of the run
+        quiet.trim_memory(collect=True)  # 20 bytes for each weight, which the driver would keep to the end of the run
     loaded = ModelConfig(base=str(folder), dtype=run.recipe.model.dtype)
     backbone = load_backbone(loaded)
     run.bind(pretrained_model=backbone.digest)
-    return Pretrained(backbone, loaded, text, read_json(kept))
+    return Pretrained(backbone, loaded, text, files.read_json(kept))
 
 
 def _shared(folder: Path, run: Run[Any], base: Backbone) -> bool:
@@ -112,11 +101,11 @@ def _shared(folder: Path, run: Run[Any], base: Backbone) -> bool:
         try:
             if other.stat().st_uid != os.getuid():
                 continue
-            write_json(folder.with_suffix(".json"), read_json(other.with_suffix(".json")))
+            files.write_json(folder.with_suffix(".json"), files.read_json(other.with_suffix(".json")))
             shutil.copytree(other, scratch, copy_function=os.link)
         except (OSError, ValueError, shutil.Error):
             continue  # it was deleted meanwhile, or lies on another disk
-        write_card(scratch, run.recipe.release_id, HOW, base.model)
+        save.write_card(scratch, run.recipe.release_id, HOW, base.model)
         scratch.rename(folder)
         return True
     return False
@@ -131,10 +120,10 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, progress: T
     prompts = load_prompts(config.prompts)
     # Without the engine: runs beside each other share texts, and so the pretrained model, whatever engines they have.
     origin = [base.digest, prompts, config.texts, config.tokens_written, config.seed, config.sentences]
-    path = run.public(f"own-documents-{digest_json(origin)[:16]}.json")
+    path = run.public(f"own-documents-{private.digest_json(origin)[:16]}.json")
     if not path.exists():
-        write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, progress))
-    return [list(map(int, document)) for document in read_json(path)]
+        files.write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, progress))
+    return [list(map(int, document)) for document in files.read_json(path)]
 
 
 def _beside(run: Run[Any], name: str) -> Any:
@@ -142,7 +131,7 @@ def _beside(run: Run[Any], name: str) -> Any:
     for other in sorted(run.root.parent.glob(f"*/public/{name}")):
         try:
             if other.stat().st_uid == os.getuid():
-                return read_json(other)
+                return files.read_json(other)
         except (OSError, ValueError):
             continue  # it was deleted meanwhile
     return None
@@ -153,7 +142,7 @@ def _written(
 ) -> list[list[int]]:
     engine = run.recipe.generation.decided
     longest = max(len(prompt.split()) for prompt in prompts)
-    sampling = SamplingConfig(
+    sampling = settings.SamplingConfig(
         texts=config.texts,
         max_tokens=config.tokens_written,
         prompt_words=(longest, longest),
@@ -161,8 +150,8 @@ def _written(
         top_p=1.0,
         seed=config.seed,
     )
-    with sampler_of(engine, base.model, base, run.public(""), progress) as sampler:
-        documents = sampler(cut_prompts(prompts, sampling), sampling)
+    with fast.sampler_of(engine, base.model, base, run.public(""), progress) as sampler:
+        documents = sampler(decode.cut_prompts(prompts, sampling), sampling)
     return [_first_sentences(base, document, config.sentences) for document in documents]
 
 

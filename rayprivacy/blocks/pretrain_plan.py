@@ -6,9 +6,7 @@ Imports neither torch nor Ray.
 from pathlib import Path
 from typing import Any, Self
 
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import read_json
-from rayprivacy.core.private import digest_json
+from rayprivacy.core import errors, files, private
 from rayprivacy.corpus.public import load_prompts, public_texts
 from rayprivacy.models.settings import LEAST_TEXTS, OF_OWN_TEXTS, ModelConfig, PretrainConfig
 from rayprivacy.models.size import size_of
@@ -42,7 +40,7 @@ class PretrainedRecipe(Recipe):
         """The recipe of a finished run with the model that it pretrained as its base, and nothing to pretrain."""
         if self.pretrain is None:
             return self
-        inputs = read_json(root / "public" / INPUTS)
+        inputs = files.read_json(root / "public" / INPUTS)
         folder = pretrained_folder(root.absolute(), inputs["base_model"], self.pretrain, inputs["pretraining_text"])
         model = ModelConfig(base=str(folder), dtype=self.model.dtype)
         return self.model_copy(update={"model": model, "pretrain": None})
@@ -87,19 +85,15 @@ def pretrained_folder(root: Path, base: str, config: PretrainConfig, text: str) 
     """Where a run keeps its pretrained model: named by base, settings and text, the last two by their digests."""
     of_text = {"source", "text", "prompts", "texts", *OF_OWN_TEXTS}
     settings = config.model_dump(mode="json", exclude=of_text)
-    return root / "public" / f"pretrained-{digest_json([base, settings, text])[:16]}"
+    return root / "public" / f"pretrained-{private.digest_json([base, settings, text])[:16]}"
 
 
 def texts_of(config: PretrainConfig) -> list[str]:
-    """The public texts of a block with a source.
-
-    Raises:
-        ConfigError: they cannot be read, or are too few.
-    """
+    """The public texts of a block with a source, which are refused if they are too few."""
     assert config.source is not None, "a block with a source"
     texts = public_texts(config.source, config.text, BLOCK)
     if len(texts) < LEAST_TEXTS:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"pretrain.source has {len(texts)} texts that are not empty: give at least {LEAST_TEXTS}, or remove"
             " 'pretrain'."
         )

@@ -16,25 +16,20 @@ from ray.train import RunConfig, ScalingConfig
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.files import read_json, write_atomic, write_json
-from rayprivacy.core.private import Released, digest_file, digest_json
+from rayprivacy.blocks.steps_plan import with_learning_rate
+from rayprivacy.core import errors, files, private
 from rayprivacy.corpus.public import public_texts
-from rayprivacy.dpsgd.batches import Batch, Document, packed
-from rayprivacy.dpsgd.layer_scale import scales_of_gradients, scales_of_weights
+from rayprivacy.dpsgd import batches, layer_scale, worker
 from rayprivacy.dpsgd.losses import RowLoss, own_losses, row_losses
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig, LayerScaleConfig
 from rayprivacy.dpsgd.train import run_training
 from rayprivacy.dpsgd.units import Reading
-from rayprivacy.dpsgd.worker import Job
+from rayprivacy.models import save, trainable
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.release.steps import StepGate, StepRelease
+from rayprivacy.runs import directory, session
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.session import ledger_address
 
 SCALES = "training.layer_scale"
 SCALED_TEXTS = 64  # of public text that gradients are taken of, at most
@@ -42,9 +37,7 @@ SCALED_TEXTS = 64  # of public text that gradients are taken of, at most
 
 @dataclass(frozen=True)
 class Training:
-    """What a stage trains; all of it public.
-
-    Its noisy steps are those of the plan.
+    """What a stage trains; all of it public. Its noisy steps are those of the plan.
 
     Attributes:
         reading: how private rows become documents.
@@ -59,6 +52,12 @@ class Training:
     settings: DpSgdConfig
     engine: EngineConfig
     loss: RowLoss | None = None
+
+    @staticmethod
+    def of(recipe: Any, reading: Reading, loss: RowLoss | None = None) -> "Training":
+        """What a recipe with the blocks `adapter`, `training` and `resources` trains."""
+        settings = with_learning_rate(recipe.training, recipe.adapter)
+        return Training(reading, recipe.adapter, settings, recipe.resources, loss)
 
 
 @dataclass(frozen=True)
@@ -83,20 +82,15 @@ class Trained:
         inputs: keyed digest of everything that it was trained from, for names of what is made of it.
     """
 
-    weights: Released[dict[str, torch.Tensor]]
+    weights: private.Released[dict[str, torch.Tensor]]
     inputs: str
 
 
 def train(context: RunContext[Any], stage: str, training: Training, ray_train: RayTrain | None = None) -> Trained:
-    """Run a stage of DP-SGD to its end, or to the chunk at which the run stops; or find it done.
+    """Run a chunked stage of DP-SGD to its end, or to the chunk at which the run stops; or find it done.
 
-    Every file on the way is named by the inputs that it was computed from.
-
-    Args:
-        context: of the run, with its corpus sharded and its base model loaded.
-        stage: a chunked stage of the plan.
-        training: what is trained.
-        ray_train: Ray Train's own settings; by default those of `training.engine`.
+    The corpus is sharded and the base model loaded. Every file on the way is named by the inputs that it was computed
+    from. Ray Train's own settings are by default those of `training.engine`.
 
     Raises:
         BudgetRefusedError: a chunk was refused; what ran before it stays charged.
@@ -106,7 +100,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
     with context.stage(stage):
         scales = layer_scales(context, stage, training.settings, training.adapter, training.loss)
         release = _named(context, stage, training, scales)
-        job = Job(
+        job = worker.Job(
             model=context.model,
             adapter=training.adapter,
             training=training.settings,
@@ -116,7 +110,7 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
             parts=context.plan.parts,
             key_path=context.key_path,
             folder=run.private("training"),
-            ledger=ledger_address(recipe.privacy, watched=not run.console.quiet),
+            ledger=session.ledger_address(recipe.privacy, watched=not run.console.quiet),
             release=release,
             until=context.chunks_of(stage),
             loss=training.loss,
@@ -133,10 +127,10 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
             progress = context.progress.steps(nominal_tokens, mechanism.steps)
             given = ray_train or RayTrain()
             run_training(job, progress, given.scaling_config, given.run_config)
-            gate.released(None, digest_file(job.weights), job.last)
-            write_atomic(said, job.tried.read_bytes())
-            write_atomic(kept, job.weights.read_bytes())
-        weights = gate.released(load_file(kept), digest_file(kept), job.last)
+            gate.released(None, private.digest_file(job.weights), job.last)
+            files.write_atomic(said, job.tried.read_bytes())
+            files.write_atomic(kept, job.weights.read_bytes())
+        weights = gate.released(load_file(kept), private.digest_file(kept), job.last)
     context.keep_ledger_head()
     if said.exists():  # a model of before this was noted has no such sentence
         context.tried[stage] = said.read_text()
@@ -144,23 +138,18 @@ def train(context: RunContext[Any], stage: str, training: Training, ray_train: R
 
 
 def save_trained(
-    context: RunContext[Any], trained: Trained, adapter: AdapterConfig, how: str, folder: str = MODEL
+    context: RunContext[Any], trained: Trained, adapter: AdapterConfig, how: str, folder: str = directory.MODEL
 ) -> Any:
-    """Save the released model as everybody loads one, in `model/` of the run directory; returns it.
+    """Save the released model as everybody loads one, in a folder of the run directory; returns it.
 
-    Args:
-        context: of the run, with its base model loaded.
-        trained: the released weights.
-        adapter: what of the base model was trained.
-        how: a sentence for the card on how it was trained.
-        folder: in the run directory.
+    `how` is a sentence for its card on how it was trained.
     """
     assert context.backbone is not None, "load_model comes before train"
-    model = trainable(context.backbone, adapter)
+    model = trainable.trainable(context.backbone, adapter)
     model.load_state_dict(trained.weights.value, strict=False)
-    plain = merged(model, context.backbone)
+    plain = trainable.merged(model, context.backbone)
     context.make_way()
-    save_model(plain, context.backbone.tokenizer, context.run.root / folder, context.recipe.release_id, how)
+    save.save_model(plain, context.backbone.tokenizer, context.run.root / folder, context.recipe.release_id, how)
     return plain
 
 
@@ -178,7 +167,7 @@ def _named(
         training.settings.chunk,
         context.corpus.corpus_digest(context.key),
         context.backbone.digest,
-        *([digest_json(dict(scales))] if scales else []),
+        *([private.digest_json(dict(scales))] if scales else []),
         stage=context.plan.stage(stage).name,
         central=context.plan.second.account if context.plan.second else "",
     )
@@ -194,16 +183,18 @@ def layer_scales(
     assert context.backbone is not None, "load_model comes before train"
     texts = [] if config.source is None else public_texts(config.source, config.text, SCALES)[:SCALED_TEXTS]
     if config.source is not None and not texts:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{SCALES}.source has no text in column '{config.text}': name public text, or from 'weights'."
         )
-    inputs = digest_json([context.backbone.digest, adapter.model_dump(), settings.max_tokens, texts, config.origin])
+    inputs = private.digest_json(
+        [context.backbone.digest, adapter.model_dump(), settings.max_tokens, texts, config.origin]
+    )
     kept = context.run.public(f"layer-scales-{inputs[:16]}.json")
     if not kept.exists():
-        write_json(kept, _made_scales(context.backbone, config, settings, adapter, texts, loss))
-    scales = {str(name): float(scale) for name, scale in read_json(kept).items()}
-    text = f" of text with digest {digest_json(texts)}" if texts else ""
-    context.layer_scales[stage] = f"{digest_json(scales)}, from {config.origin}{text}"
+        files.write_json(kept, _made_scales(context.backbone, config, settings, adapter, texts, loss))
+    scales = {str(name): float(scale) for name, scale in files.read_json(kept).items()}
+    text = f" of text with digest {private.digest_json(texts)}" if texts else ""
+    context.layer_scales[stage] = f"{private.digest_json(scales)}, from {config.origin}{text}"
     return scales
 
 
@@ -215,15 +206,12 @@ def _made_scales(
     texts: list[str],
     loss: RowLoss | None,
 ) -> dict[str, float]:
-    model = trainable(backbone, adapter)
+    model = trainable.trainable(backbone, adapter)
     if config.origin == "weights":
-        return scales_of_weights(model)
-    units = [[_document(backbone, text, settings.max_tokens)] for text in texts]
-    losses: Callable[[Any, Batch], Tensor] = partial(own_losses, loss=loss) if loss else row_losses
-    return scales_of_gradients(
-        model, packed(units, settings.max_tokens * 8, backbone.end, settings.token_decay), losses
+        return layer_scale.scales_of_weights(model)
+    tokens = (np.array(backbone.document(text, settings.max_tokens), dtype=np.int32) for text in texts)
+    units = [[batches.Document(ids, 1)] for ids in tokens]
+    losses: Callable[[Any, batches.Batch], Tensor] = partial(own_losses, loss=loss) if loss else row_losses
+    return layer_scale.scales_of_gradients(
+        model, batches.packed(units, settings.max_tokens * 8, backbone.end, settings.token_decay), losses
     )
-
-
-def _document(backbone: Backbone, text: str, max_tokens: int) -> Document:
-    return Document(np.array(backbone.document(text, max_tokens), dtype=np.int32), 1)

@@ -9,20 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
-from dp_accounting.dp_event import (
-    ComposedDpEvent,
-    DpEvent,
-    GaussianDpEvent,
-    PoissonSampledDpEvent,
-    SelfComposedDpEvent,
-)
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent, GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from pydantic import Field
 
-from rayprivacy.accounting.accountant import epsilon
-from rayprivacy.accounting.calibrate import guessed_epsilon
+from rayprivacy.accounting import accountant, calibrate
 from rayprivacy.accounting.events import from_json, to_json
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.units import Budget, PrivacyUnit
+from rayprivacy.core import errors, units
 from rayprivacy.corpus.settings import check_unit
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.ledger.least_noise import least_noise
@@ -89,7 +81,10 @@ class Steps(Block):
 
     def stages(self, recipe: Any) -> tuple[Stage, ...]:
         """The training, charged in chunks of steps."""
-        efforts = _efforts(self.size, self.training, self.tokens or self.training.max_tokens, recipe.resources)
+        training, engine = self.training, recipe.resources
+        tokens = training.expected_batch * training.max_records * (self.tokens or training.max_tokens)  # of a step
+        effort = Effort("train", self.size.trained(training.steps * tokens), processes=engine.workers)
+        efforts = (UNKNOWN if engine.gpu else effort,)  # how fast a GPU is, is not known
         return (training_stage(self.name, self.detail, self.mechanism, self.training.chunk, efforts),)
 
     def assumptions(self, recipe: Any) -> tuple[Placed, ...]:
@@ -117,17 +112,13 @@ def training_stage(
 
 
 def check_sampled(recipe: Any) -> None:
-    """Refuse what no recipe with steps of DP-SGD can have: the unit `phrase`, or scales of layers that say nothing.
-
-    Raises:
-        ValueError: names the key.
-    """
-    if recipe.privacy.unit is PrivacyUnit.PHRASE:
+    """Refuse what no recipe with steps of DP-SGD can have: the unit `phrase`, or scales of layers that say nothing."""
+    if recipe.privacy.unit is units.PrivacyUnit.PHRASE:
         raise ValueError("privacy.unit is 'phrase', which DP-SGD does not protect: choose user or record")
     check_unit(recipe.corpus, recipe.privacy.unit, PART_FILES)
     config = recipe.training.layer_scale
     if config is not None and config.source is None and recipe.adapter.kind == "lora":
-        raise ConfigError(
+        raise errors.ConfigError(
             "training.layer_scale.from is 'weights' with adapter.kind 'lora', whose second matrices begin at 0: take"
             " scales from 'public' text, or train 'full'."
         )
@@ -141,18 +132,11 @@ def with_learning_rate(training: DpSgdConfig, adapter: AdapterConfig) -> DpSgdCo
 
 
 def sampled_steps(
-    training: DpSgdConfig,
-    privacy: PrivacyConfig,
-    before: DpEvent | None = None,
-    charged: Sequence[int] | None = None,
+    training: DpSgdConfig, privacy: PrivacyConfig, before: DpEvent | None = None, charged: Sequence[int] | None = None
 ) -> NoisySteps:
-    """The steps: with the noise multiplier of the training block, or the least that fits the budget.
+    """The steps, with the noise multiplier of the training block, or the least that fits the budget beside `before`.
 
-    Args:
-        training: the steps.
-        privacy: the budget, and the rule of composition.
-        before: what the run charges besides.
-        charged: the steps that are; all when left out.
+    `charged` are the numbers of the steps that are noisy; all when left out.
 
     Raises:
         ConfigError: no noise is enough.
@@ -165,13 +149,9 @@ def sampled_steps(
 def sampled_trainings(
     trainings: Sequence[DpSgdConfig], ratios: Sequence[float], privacy: PrivacyConfig, before: DpEvent | None = None
 ) -> list[NoisySteps]:
-    """The steps of several trainings on the same users, calibrated together: the budget is for all of them.
+    """The steps of several trainings on the same users, calibrated together: the budget is for all, and for `before`.
 
-    Args:
-        trainings: the steps of each.
-        ratios: what the noise multipliers are in proportion to.
-        privacy: the budget, and the rule of composition.
-        before: what the run charges besides.
+    Their noise multipliers are in proportion to `ratios`.
 
     Raises:
         ConfigError: no noise is enough.
@@ -181,14 +161,8 @@ def sampled_trainings(
     return [_mechanism(each, common * ratio, privacy) for each, ratio in zip(trainings, ratios, strict=True)]
 
 
-def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: Budget, composition: str) -> float:
-    """The least noise multiplier with which some steps fit a budget.
-
-    Args:
-        lines: of the steps.
-        before: what is charged besides.
-        budget: what all of it has to fit.
-        composition: the rule.
+def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: units.Budget, composition: str) -> float:
+    """The least noise multiplier with which some steps fit a budget, together with what is charged before them.
 
     Raises:
         ConfigError: no noise is enough.
@@ -196,11 +170,11 @@ def fitting_noise(lines: tuple[Line, ...], before: DpEvent | None, budget: Budge
     beside = json.dumps(to_json(before)) if before else None  # an event of several parts has no hash
     try:
         return _least_noise(lines, beside, budget, composition)
-    except ConfigError:
-        alone = epsilon([before], budget.delta, "pld") if before else 0.0
+    except errors.ConfigError:
+        alone = accountant.epsilon([before], budget.delta, "pld") if before else 0.0
         if alone < budget.epsilon:
             raise
-    raise ConfigError(
+    raise errors.ConfigError(
         f"privacy.epsilon is {budget.epsilon:g}, and what is released besides the steps (shares of codes, votes of"
         f" match) costs {alone:.2g} by itself: give these blocks a larger noise_multiplier, or leave match out."
     )
@@ -221,7 +195,7 @@ def _lines(training: DpSgdConfig, ratio: float, charged: Sequence[int] | None = 
 def _mechanism(training: DpSgdConfig, noise: float, privacy: PrivacyConfig) -> NoisySteps:
     micro = training.microbatches
     if micro is not None and micro % PART_FILES:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"training.microbatches is {micro}: give a multiple of {PART_FILES}, the number of part files."
         )
     return NoisySteps(
@@ -257,11 +231,7 @@ def noise_line(mechanism: NoisySteps, training: DpSgdConfig) -> str:
 
 
 def noise_figures(**mechanisms: NoisySteps) -> dict[str, str]:
-    """For the certificate: the noise multiplier of every level of noise that falls; none where it is constant.
-
-    Args:
-        mechanisms: the steps, by the name of their training.
-    """
+    """For the certificate, by the name of a training: its noise multipliers by level, unless its noise is constant."""
     return {
         f"noise multipliers of {name}": ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in each.levels)
         for name, each in mechanisms.items()
@@ -274,16 +244,8 @@ def guessed_users(training: DpSgdConfig) -> float:
     return training.expected_batch / training.sampling_rate
 
 
-def _efforts(size: ModelSize, training: DpSgdConfig, tokens: int, engine: EngineConfig) -> tuple[Effort, ...]:
-    """How much all steps compute, padding included; of a GPU it is not known how fast it is."""
-    if engine.gpu:
-        return (UNKNOWN,)
-    of_step = training.expected_batch * training.max_records * tokens
-    return (Effort("train", size.trained(training.steps * of_step), processes=engine.workers),)
-
-
 @lru_cache(maxsize=64)
-def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, composition: str) -> float:
+def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: units.Budget, composition: str) -> float:
     before = json.loads(beside) if beside else None
 
     def event(sigma: float) -> DpEvent:
@@ -295,7 +257,7 @@ def _least_noise(lines: tuple[Line, ...], beside: str | None, budget: Budget, co
         return ComposedDpEvent(events) if len(events) > 1 else events[0]
 
     def guess(sigma: float) -> float:
-        return guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
+        return calibrate.guessed_epsilon([(rate, sigma * ratio, count) for rate, count, ratio in lines], budget.delta)
 
     inputs = [lines, before, budget.epsilon, budget.delta, composition]
     costly = len({ratio for _, _, ratio in lines}) > MANY_LEVELS

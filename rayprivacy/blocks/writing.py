@@ -5,8 +5,7 @@ from typing import Any
 
 import ray
 
-from rayprivacy.generation.settings import WritingConfig
-from rayprivacy.generation.text_writers import Structure
+from rayprivacy.generation import settings, text_writers
 from rayprivacy.generation.writing import Labels, Prompts, Written, read_written, write_samples
 from rayprivacy.runs.context import RunContext
 
@@ -15,12 +14,12 @@ def written_once(
     context: RunContext[Any],
     model_dir: Path,
     prompts: Prompts,
-    config: WritingConfig,
+    config: settings.WritingConfig,
     labels: Labels,
     path: Path,
     source: str,
     what: str,
-    structure: Structure | None = None,
+    structure: text_writers.Structure | None = None,
     names: frozenset[str] = frozenset(),
     begun: bool = False,
 ) -> Written:

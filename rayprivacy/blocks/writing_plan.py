@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import Field
+
 from rayprivacy.generation.settings import BATCH, WritingConfig
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.plan import (
@@ -17,6 +19,12 @@ from rayprivacy.runs.plan import (
     sampling_kernel,
 )
 from rayprivacy.runs.recipe import Recipe
+
+
+class CodedWritingConfig(WritingConfig):
+    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
+
+    max_tokens: int = Field(default=64, ge=1)
 
 
 @dataclass(frozen=True)

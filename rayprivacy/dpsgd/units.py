@@ -47,6 +47,11 @@ def _own_text(row: Row, version: int) -> str:
     return str(row["text"])
 
 
+def no_context(row: Row) -> str:
+    """What stands in front of a text where nothing does."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Reading:
     """How rows become documents; picklable, public, and holds nothing private.

@@ -8,7 +8,7 @@ Ours stand in `METHODS`, one line each. Other packages register theirs by the en
 A name that is registered twice is refused: which of the two made a release would depend on what is installed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -40,12 +40,9 @@ def method_names() -> list[str]:
 
 @lru_cache
 def method_named(name: str) -> Method:
-    """A method by its name.
-
-    Raises:
-        ConfigError: it is unknown, registered twice, or what is registered is no `Method` of that name.
-    """
-    places = [*([METHODS[name]] if name in METHODS else []), *_registered_elsewhere(name)]
+    """A method by its name."""
+    elsewhere = (point.value for point in entry_points(group=GROUP) if point.name == name)
+    places = [*([METHODS[name]] if name in METHODS else []), *elsewhere]
     if not places:
         raise ConfigError(f"'method' is {name!r}: use one of {', '.join(method_names())}.")
     if len(set(places)) > 1:
@@ -63,20 +60,12 @@ def method_of(recipe: Recipe) -> Method:
 
 
 def parse_recipe(data: Mapping[str, Any]) -> Recipe:
-    """The recipe of the method that `method` names.
-
-    Raises:
-        ConfigError: the method is missing or unknown, or a key or value is wrong.
-    """
+    """The recipe of the method that `method` names."""
     return recipe_type(data).parse(data)
 
 
 def recipe_type(data: Mapping[str, Any]) -> type[Recipe]:
-    """The class of the recipes of the method that a mapping names.
-
-    Raises:
-        ConfigError: the method is missing or unknown.
-    """
+    """The class of the recipes of the method that a mapping names."""
     name = data.get("method")
     if name is None:
         raise ConfigError(f"'method' is missing from the recipe: add it, one of {', '.join(method_names())}.")
@@ -101,7 +90,3 @@ def recipe_schema() -> dict[str, Any]:
     kinds = tuple(method_named(name).recipe for name in method_names())
     either: Any = Annotated[Union[kinds], Field(discriminator="method")]  # noqa: UP007 - a tuple made at run time
     return TypeAdapter(either).json_schema()
-
-
-def _registered_elsewhere(name: str) -> Iterator[str]:
-    return (point.value for point in entry_points(group=GROUP) if point.name == name)

@@ -53,11 +53,6 @@ def test_texts_of_one_meaning_have_one_topic(shape: Shape, model: SentenceModel)
     assert food != pets
 
 
-def test_a_shape_comes_back_from_its_file(shape: Shape, model: SentenceModel) -> None:
-    again = Shape.restored(shape.state())
-    assert np.array_equal(again.cells(FOOD + PETS, model), shape.cells(FOOD + PETS, model))
-
-
 def test_fewer_texts_than_topics_make_fewer_topics(model: SentenceModel) -> None:
     assert Shape.of(["a", "a", "b"], model, MatchConfig(topics=9)).blocks == (2, LENGTHS)
 

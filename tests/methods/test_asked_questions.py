@@ -145,7 +145,7 @@ def teachers_votes(desk: Desk, changed: str, bit: int) -> str:
     sums = np.zeros((4, 3), dtype=np.int64)
     sums[0, 0] += bit
     pool = SimpleNamespace(vote=lambda *_: (Private(sums), VoteManifest(tuple(range(5)))))
-    desk.patch.setattr(seqpate, "round_queries", lambda *_: queries)
+    desk.patch.setattr(seqpate.public_side, "round_queries", lambda *_: queries)
     desk.patch.setattr(seqpate, "_distilled", lambda *_: None)
     backbone: Any = SimpleNamespace(tokenizer=tokenizer)
     seqpate._Asking(context, backbone, [], spec, pool).round(0, None, None)  # type: ignore[arg-type]
@@ -180,11 +180,11 @@ def sanitised_file(desk: Desk, changed: str, bit: int) -> str:
     recipe = desk.recipe(method="santext", privacy=privacy)
     vocabulary = SimpleNamespace(digest=digest_json(["vocabulary", changed]), words=("a", "b"))
     found = SimpleNamespace(vocabulary=vocabulary, mechanism=None, keep=0.5)
-    desk.patch.setattr(santext, "confirmed", lambda each: each)
+    desk.patch.setattr(santext.mechanisms, "confirmed", lambda each: each)
     desk.patch.setattr(santext, "sanitise_parts", lambda *_: iter(()))
     desk.patch.setattr(santext, "write_release", lambda _job, _parts, path: path.write_bytes(b"equal words"))
     protection = Protection(PrivacyUnit.USER, NeighbouringRelation.REPLACE, AccountKind.METRIC_LOCAL)
-    stage = Stage(santext.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),), mechanism=found)
+    stage = Stage(santext.plan.WORDS, "private text", charges=(MetricLocalDpEvent(1.0, 1.0, 1),), mechanism=found)
     context = desk.context(recipe, Plan((stage,), protection, "", (), protects="words"))
     santext.run(context)
     return str(context.recipe.release_id)

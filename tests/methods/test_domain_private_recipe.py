@@ -49,35 +49,6 @@ def _recipe(**blocks: Any) -> DomainPrivateRecipe:
     return DomainPrivateRecipe.parse({"training": SIZES, "privacy": PRIVACY} | blocks)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "says"),
-    [
-        ({"privacy": {"unit": "record"}}, r"'privacy\.unit' is 'record'"),
-        ({"privacy": {"composition": "gdp"}}, r"'privacy\.composition' is 'gdp'"),
-        ({"privacy": {"corpus": ""}}, r"'privacy\.corpus' is ''"),
-        ({"training": {"bands": 5, "steps": 100}}, "training.bands is 5, and noise that is shared"),
-        ({"training": {"layer_scale": {"from": "weights"}}}, "whose second matrices begin at 0"),
-        ({"training": {"steps": 4}}, r"redacted.schedule 'expconcave' with redacted.seed 0 has no noisy step among 4"),
-        ({"redacted": {"schedule": "linear", "scale": 2}}, "redacted.scale means nothing"),
-        ({"redacted": {"noise_multiplier": 0.5}}, "is 0.5 without redacted.central: name the plain account"),
-        (
-            {"redacted": {"schedule": "none", "central": {"account": "all", "epsilon": 9}}},
-            "all steps are noisy already",
-        ),
-        ({"redacted": {"central": {"account": "default", "epsilon": 9}}}, "the selective account of the run"),
-        ({"pretrain": {"source": "talk.csv"}, "corpus": {"source": "talk.csv"}}, "which is corpus.source"),
-        ({"redacted": {"schedule": "jft"}}, r"'redacted\.schedule' is 'jft'"),
-        ({"policy": {"kind": "slots", "column": "slots"}}, "is 'slots', which is none of corpus.join.words"),
-        ({"codes": {"histogram": True}}, "is not a key of the recipe"),
-        ({"codes": {"values": {"topic": ["a"]}}}, "none of corpus.labels"),
-        ({"corpus": {"max_records_per_user": None}}, "max_records_per_user is null"),
-    ],
-)
-def test_what_has_no_guarantee_is_refused_in_one_sentence(blocks: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _recipe(**blocks)
-
-
 @pytest.mark.parametrize("key", ["file", "train"])
 @pytest.mark.parametrize("inside", ["", "public.yaml", "deeper/public.yaml"])
 def test_a_policy_made_from_the_private_corpus_is_refused(tmp_path: Path, key: str, inside: str) -> None:

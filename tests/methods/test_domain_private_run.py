@@ -8,13 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import yaml
 from commands import command
 from dying import dying
-from small_jobs import Job, known_key, sentence
+from small_jobs import Job, job_of, sentence
 
-from rayprivacy.core.units import AccountKind, NeighbouringRelation, PrivacyUnit
+from rayprivacy.core.units import AccountKind, Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.policies.settings import PolicyConfig, make_policy
 
@@ -39,40 +38,28 @@ def job(tmp_path: Path, tiny_base: Path, local_ray: Path) -> Job:
     names = ("conversation", "turn", "said", "domain")
     columns = dict(zip(names, map(list, zip(*_rows(), strict=True)), strict=True))
     pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
-    recipe = {
-        "method": "domain_private",
-        "corpus": {
-            "source": str(tmp_path / "talk.parquet"),
-            "text": "said",
+    return job_of(
+        tmp_path,
+        tiny_base,
+        method="domain_private",
+        corpus={
             "user": "conversation",
             "labels": ["domain"],
             "join": {"by": "conversation", "order": "turn", "prefix": "USR: "},
             "max_records_per_user": 1,
-            "holdout": 0.2,
         },
-        "privacy": {
-            "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "key": known_key(tmp_path),
-            "account": "talk",
-            "corpus": "talks",
-            "epsilon": 8.0,
-        },
-        "model": {"base": str(tiny_base), "dtype": "float32"},
-        "codes": {"values": {"domain": ["air", "media"]}},
-        "redacted": {"schedule": "step"},
-        "training": {"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24},
-        "generation": {"texts": 12, "max_tokens": 10},
-        "resources": {"cpus": 1, "actors": 1},
-    }
-    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
-    return Job(tmp_path, tmp_path / "talk.yaml")
+        privacy={"corpus": "talks", "epsilon": 8.0},
+        codes={"values": {"domain": ["air", "media"]}},
+        redacted={"schedule": "step"},
+        training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 8, "chunk": 2, "max_tokens": 24},
+        generation={"texts": 12, "max_tokens": 10},
+        resources={"cpus": 1, "actors": 1},
+    )
 
 
 def _open_plain_account(job: Job) -> None:
     ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
     protection = (PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE)
-    from rayprivacy.core.units import Budget
-
     ledger.ensure_account("plain", *protection, Budget(3.0, 1e-6), "gdp", corpus="talks", kind=AccountKind.CENTRAL)
     ledger.close()
 
@@ -80,8 +67,7 @@ def _open_plain_account(job: Job) -> None:
 def test_a_run_leaves_a_selective_claim_its_exposure_and_what_it_promises(job: Job) -> None:
     """It is killed where a chunk without a charge of its own has been saved, and resumed."""
     _open_plain_account(job)
-    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = job.killed("out", dying(job=[FIRST]), *cluster)
+    killed = job.killed("out", dying(job=[FIRST]))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert job.kinds() == ["create", "reserve", "start"]
     finished = job.run("out", "--resume")
@@ -127,10 +113,9 @@ def _check_outputs(out: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job) -> None:
-    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
     for _ in range(2):  # in a chunk without a charge; then a worker in a noisy step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[NOISY])
-        assert job.killed("out", patch, "--resume", *cluster).returncode == -signal.SIGKILL
+        assert job.killed("out", patch, "--resume").returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume").returncode == 0
     assert job.kinds() == CHARGED

@@ -3,17 +3,17 @@
 import json
 import os
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 import yaml
 from commands import command
 from dying import dying
-from small_jobs import Job, known_key, sentence
+from small_jobs import Job, job_of, sentence
 from small_tagger import INTENTS, SLOTS, labelled
 from zygote import fork
 
@@ -33,44 +33,22 @@ SECRET = "zebrafish"  # of the corpus alone: a word, an intent and a slot that a
 def job(tmp_path: Path, tiny_bert: Path, local_ray: Path) -> Job:
     """30 users with 4 requests each; some have an intent and a slot that are on no list, and too few labels."""
     rows = []
-    for user in range(30):
-        for number in range(4):
-            text = sentence(user, number)
-            intent, slots = labelled(text)
-            odd = number == 3
-            rows.append(
-                (
-                    f"person-{user}",
-                    f"{text} {SECRET}",
-                    SECRET if odd else intent,
-                    f"{slots} B-{SECRET}" if odd else slots,
-                )
-            )
+    for user, number in product(range(30), range(4)):
+        text, odd = sentence(user, number), number == 3
+        intent, slots = labelled(text)
+        rows.append((f"person-{user}", f"{text} {SECRET}", SECRET if odd else intent, slots + f" B-{SECRET}" * odd))
     columns = dict(zip(("who", "said", "intent", "slots"), map(list, zip(*rows, strict=True)), strict=True))
     pq.write_table(pa.table(columns), tmp_path / "talk.parquet")
-    recipe = {
-        "method": "edp_sgd",
-        "corpus": {"source": str(tmp_path / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-        "privacy": {
-            "ledger": f"sqlite:///{tmp_path}/ledger.db",
-            "key": known_key(tmp_path),
-            "account": "talk",
-            "epsilon": 8.0,
-        },
-        "model": {
-            "base": str(tiny_bert),
-            "dtype": "float32",
-            "layers": 1,
-            "crf": True,
-            "intents": INTENTS,
-            "slots": SLOTS,
-        },
-        "training": {"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
-        "evaluation": {"nonprivate_steps": 80},
-        "resources": {"cpus": 1},
-    }
-    (tmp_path / "talk.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(recipe))))
-    return Job(tmp_path, tmp_path / "talk.yaml")
+    return job_of(
+        tmp_path,
+        tiny_bert,
+        method="edp_sgd",
+        privacy={"epsilon": 8.0},
+        model={"layers": 1, "crf": True, "intents": INTENTS, "slots": SLOTS},
+        training={"sampling_rate": 0.4, "expected_batch": 10, "steps": 6, "chunk": 2, "max_tokens": 14},
+        evaluation={"nonprivate_steps": 80},
+        resources={"cpus": 1},
+    )
 
 
 def _open_rich_account(job: Job) -> None:
@@ -81,14 +59,10 @@ def _open_rich_account(job: Job) -> None:
     ledger.close()
 
 
-def _cluster() -> tuple[str, str]:
-    return "-o", f"resources.address={ray.get_runtime_context().gcs_address}"
-
-
 def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
     """It is killed after its first chunk of micro-batches. Other labels are refused, and the same are resumed."""
     _open_rich_account(job)
-    killed = job.killed("out", dying(job=[FIRST]), *MICRO, *_cluster())
+    killed = job.killed("out", dying(job=[FIRST]), *MICRO)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     changed = job.run("out", "--resume", *MICRO, "-o", "model.intents=[eat]")
     assert changed.returncode != 0
@@ -172,7 +146,7 @@ def test_killed_at_three_points_it_ends_in_the_same_bytes_and_charges(job: Job, 
     how = {"users": (), "micro-batches": MICRO, "causal": _causal(tiny_base), "lstm": LSTM}[kind]
     for _ in range(2):  # the job after its first chunk; then a worker in a step, and the job at the last save
         patch = dying(job=[FIRST, LAST], worker=[THIRD])
-        assert job.killed("out", patch, "--resume", *how, *_cluster()).returncode == -signal.SIGKILL
+        assert job.killed("out", patch, "--resume", *how).returncode == -signal.SIGKILL
     assert len(list(job.folder.glob("died at *"))) == 3
     assert job.run("out", "--resume", *how).returncode == 0
     assert job.kinds() == CHARGED

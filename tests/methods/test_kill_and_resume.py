@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from rayprivacy.ledger.store import Ledger
-
 pytestmark = pytest.mark.slow
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -55,15 +53,6 @@ method._distilled = distilled
 FIRST, TRAINED, _, DRAWN, _ = POINTS
 
 
-def charges(job: Any) -> list[str]:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    ledger.verify()
-    kinds = [entry.kind for entry in ledger.entries("talk")]
-    ledger.close()
-    assert kinds.count("takeover") <= 2  # of leases that processes held which were killed between start and commit
-    return [kind for kind in kinds if kind != "takeover"]
-
-
 @pytest.mark.timeout(900)  # seven runs
 @pytest.mark.parametrize("points", [[DRAWN], pytest.param([*POINTS], marks=pytest.mark.exhaustive)], ids=len)
 def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Any, points: list[str]) -> None:
@@ -81,12 +70,12 @@ def test_a_run_killed_at_some_points_resumes_with_one_charge(job: Any, points: l
     resumed = job.run("run", "--resume")
     assert resumed.returncode == 0, resumed.stderr
     _trained_no_teacher_again(job, before)
-    assert charges(job) == ["create", "reserve", "start", "commit"]
+    assert job.kinds() == ["create", "reserve", "start", "commit"]
     # The same release undisturbed: served from the ledger, for nothing.
     undisturbed = job.run("undisturbed")
     assert undisturbed.returncode == 0, undisturbed.stderr
     assert job.certificate("run") == job.certificate("undisturbed")
-    assert charges(job) == ["create", "reserve", "start", "commit"]
+    assert job.kinds() == ["create", "reserve", "start", "commit"]
 
 
 def _trained_no_teacher_again(job: Any, before: dict[str, int]) -> dict[str, int]:

@@ -15,8 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from s3_server import Bucket, serving
 
-from rayprivacy.ledger.store import Ledger
-
 pytestmark = pytest.mark.slow
 
 DIE = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -35,25 +33,17 @@ def machine(job: Any, number: int) -> list[str]:
     return ["--work", str(job.folder / f"machine-{number}")]
 
 
-def entries(job: Any) -> list[str]:
-    ledger = Ledger.open(f"sqlite:///{job.folder}/ledger.db")
-    ledger.verify()
-    kinds = [entry.kind for entry in ledger.entries("talk") if entry.kind != "takeover"]
-    ledger.close()
-    return kinds
-
-
 def finished_elsewhere(job: Any, uri: str, patch: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Killed on the first machine when the charge is committed, finished on the second from what the store has."""
     assert job.killed(uri, patch, *machine(job, 1), alone=True).returncode == -signal.SIGKILL
-    before = entries(job)
+    before = job.kinds()
     assert "commit" in before
     refused = job.call("run", str(job.recipe), "--out", uri, *machine(job, 2))
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"rayprivacy: {uri.partition('?')[0]} holds a run already")
     resumed = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 2), *options)
     assert resumed.returncode == 0, resumed.stderr
-    assert entries(job) == before, "the second machine was charged, or drew, again"
+    assert job.kinds() == before, "the second machine was charged, or drew, again"
     assert "endpoint" not in resumed.stdout + resumed.stderr
     return resumed
 
@@ -68,7 +58,7 @@ def teachers(job: Any, number: int) -> dict[str, bytes]:
 def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: Any, bucket: Bucket) -> None:
     uri = bucket.uri("seqpate")
     finished_elsewhere(job, uri, SEQPATE, "--mirror-private")
-    assert entries(job) == ["create", "reserve", "start", "commit"]
+    assert job.kinds() == ["create", "reserve", "start", "commit"]
     assert teachers(job, 1) == teachers(job, 2), "the second machine trained them anew, from nothing of the first"
     certificate = bucket.read("seqpate/certificate.json")
     # The second run mirrored its private files, so a third machine has no teacher to train.
@@ -76,7 +66,7 @@ def test_seqpate_goes_on_elsewhere_without_its_private_files_and_with_them(job: 
     third = job.call("run", str(job.recipe), "--out", uri, "--resume", *machine(job, 3), "--mirror-private")
     assert third.returncode == 0, third.stderr
     assert bucket.read("seqpate/certificate.json") == certificate
-    assert entries(job) == ["create", "reserve", "start", "commit"]
+    assert job.kinds() == ["create", "reserve", "start", "commit"]
     assert teachers(job, 3) == teachers(job, 2)
     log = [json.loads(line) for line in (job.folder / "machine-3" / "run.log").read_text().splitlines()]
     training = next(line["time"] for line in log if line["time"] > began and line["stage"] == "teachers")

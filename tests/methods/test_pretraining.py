@@ -221,40 +221,6 @@ def test_public_text_that_cannot_be_used_is_refused_before_there_is_an_account(n
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("public", "private"),
-    [
-        ("chats.parquet", "chats.parquet"),
-        ("./talk/../chats.parquet", "chats.parquet"),
-        ("talk/one.parquet", "talk"),
-        ("talk", "talk/one.parquet"),
-        ("chitchat", "chitchat"),
-        ("s3://bucket/talk/", "s3://bucket/talk"),
-    ],
-)
-def test_the_private_corpus_is_no_public_text(public: str, private: str) -> None:
-    with pytest.raises(
-        rp.ConfigError, match=r"pretrain\.source is .*, which \w+( in)? corpus\.source, and is declared"
-    ):
-        parse_recipe({"method": "seqpate", "corpus": {"source": private}, "pretrain": {"source": public}})
-
-
-@pytest.mark.parametrize(
-    ("block", "said"),
-    [
-        ({}, "neither source nor prompts is given: name public text"),
-        ({"source": "one.csv", "prompts": "prompts.txt"}, "source and prompts are both given: name public text"),
-        ({"source": "one.csv", "text_tokens": 8}, "text_tokens is of texts that the base model writes"),
-        ({"source": "one.csv", "sentences": 1}, "sentences is of texts that the base model writes"),
-        ({"prompts": "talk/prompts.txt"}, r"pretrain\.prompts is .*, which lies in corpus\.source"),
-        ({"prompts": "prompts.txt", "texts": 9}, r"pretrain\.texts"),
-    ],
-)
-def test_a_block_has_public_text_or_prompts(block: dict[str, Any], said: str) -> None:
-    with pytest.raises(rp.ConfigError, match=said):
-        parse_recipe({"method": "seqpate", "corpus": {"source": "talk"}, "pretrain": block})
-
-
 def test_prompts_that_cannot_be_read_are_refused_before_there_is_an_account(tmp_path: Path) -> None:
     values = {"privacy": {"ledger": f"sqlite:///{tmp_path}/ledger.db", "key": str(tmp_path / "key")}}
     block = {"prompts": str(tmp_path / "none.txt")}

@@ -8,13 +8,12 @@ from planned import mechanism as mechanism_of
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.seqpate.blocks import GATE, noise_on_mean
-from rayprivacy.methods.seqpate.plan import plan_run
+from rayprivacy.methods.seqpate.plan import GATE, noise_on_mean, plan_run
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = sorted((Path(__file__).parents[2] / "jobs").rglob("*.yaml"))
 
 
 def _load(tmp_path: Path, text: str, *overrides: str) -> SeqPateRecipe:
@@ -95,21 +94,20 @@ def test_a_wrong_override_is_one_sentence(tmp_path: Path, override: str, says: s
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t- x", '"open'])
-def test_bad_yaml_is_one_sentence_with_its_line(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not valid YAML at line \d+: check quotes, colons and indentation\.$"):
-        _load(tmp_path, "seed: 1\n" + text)
-
-
-@pytest.mark.parametrize("text", ["", "- a\n- b", "just words", "7"])
-def test_a_recipe_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a mapping of keys: start it with"):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        *(
+            (f"seed: 1\n{text}", r"is not valid YAML at line \d+: check quotes, colons and indentation\.$")
+            for text in ("a: [1", "a: b: c", "\t- x", '"open')
+        ),
+        *((text, "is not a mapping of keys: start it with") for text in ("", "- a\n- b", "just words", "7")),
+        ("seed: !!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_a_text_that_is_no_recipe_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
         _load(tmp_path, text)
-
-
-def test_yaml_makes_no_objects(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not valid YAML"):
-        _load(tmp_path, "seed: !!python/object/apply:os.getcwd []")
 
 
 def test_a_missing_recipe_is_one_sentence(tmp_path: Path) -> None:
@@ -124,7 +122,14 @@ def test_a_recipe_survives_being_written_and_read(tmp_path: Path) -> None:
     assert again.release_id == recipe.release_id
 
 
-@pytest.mark.parametrize("path", sorted((JOBS / "seqpate").rglob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_packaged_recipe_survives_being_written_and_read(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize("path", [path for path in JOBS if "seqpate" in path.parts], ids=lambda path: path.stem)
 def test_the_recipes_in_the_repository_are_valid_and_can_be_priced(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe.release_id.startswith("seqpate-")
@@ -147,10 +152,6 @@ def test_as_many_queries_as_the_noise_allows(tmp_path: Path) -> None:
         assert noise_on_mean(mechanism_of(recipe, GATE)) <= 0.03
         more = _load(tmp_path, f"votes: {{queries: {mechanism_of(recipe, GATE).queries + 1}, clip: {clip}}}")
         assert noise_on_mean(mechanism_of(more, GATE)) > 0.03
-    with pytest.raises(ConfigError, match="more teachers"):
-        mechanism_of(_load(tmp_path, "votes: {queries: auto, clip: null, noise_target: 1e-6}"), GATE)
-    with pytest.raises(ConfigError, match=r"both 'auto', and noise_target fixes one of them: set clip, e\.g\. 0\.2"):
-        _load(tmp_path, "votes: {queries: auto}")
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3, 8])
@@ -173,12 +174,6 @@ def test_the_clip_stays_within_its_range(tmp_path: Path, teachers: int, clip: fl
 def test_an_automatic_clip_leaves_plain_what_cannot_be_clipped(tmp_path: Path, votes: str) -> None:
     recipe = _load(tmp_path, f"privacy: {{composition: zcdp}}\nvotes: {votes}")
     assert mechanism_of(recipe, GATE).clip is None
-
-
-@pytest.mark.parametrize("clip", ["3", "0.0001", "-1"])
-def test_a_clip_out_of_range_is_one_sentence(tmp_path: Path, clip: str) -> None:
-    with pytest.raises(ConfigError, match=r"'votes\.clip' is .*: give a number between 0\.001 and 2, 'auto' or null"):
-        _load(tmp_path, f"votes: {{clip: {clip}}}")
 
 
 @pytest.mark.parametrize(
@@ -255,23 +250,6 @@ def test_an_audit_is_another_release_and_its_size_is_not(tmp_path: Path) -> None
         assert _load(tmp_path, f"audit: {{{size}}}").release_id == audited
 
 
-@pytest.mark.parametrize(
-    ("blocks", "says"),
-    [
-        ("corpus: {holdout: 0.0}", "corpus.holdout is 0, and 'audit' compares.*set e.g. 0.1"),
-        ("privacy: {unit: phrase}\ncorpus: {phrases: names.txt}", "privacy.unit is 'phrase'.*remove 'audit'"),
-    ],
-)
-def test_an_audit_needs_people_inside_and_outside(tmp_path: Path, blocks: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _load(tmp_path, f"audit: {{}}\n{blocks}")
-
-
-def test_clipping_and_laplace_noise_do_not_go_together(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="choose noise 'gaussian', or clip null"):
-        _load(tmp_path, "votes: {clip: 0.2, noise: laplace}")
-
-
 def test_equal_recipes_written_differently_are_the_same_release(tmp_path: Path) -> None:
     one = _load(tmp_path, "seed: 0\nprivacy: {epsilon: 3, delta: 0.000001}")
     assert one.release_id == SeqPateRecipe().release_id
@@ -306,12 +284,6 @@ def test_credentials_in_the_place_of_the_corpus_are_refused_and_not_repeated(tmp
     with pytest.raises(ConfigError, match=r"corpus\.source is a URI with credentials") as refused:
         _load(tmp_path, "method: seqpate", f"corpus.source={uri}")
     assert "hunter2" not in str(refused.value)
-
-
-@pytest.mark.parametrize("unit", ["users", 3])
-def test_an_unknown_unit_lists_the_known_ones(unit: object) -> None:
-    with pytest.raises(ConfigError, match=r"'privacy\.unit' is .*'user', 'record' or 'phrase'"):
-        SeqPateRecipe.parse({"privacy": {"unit": unit}})
 
 
 def test_a_recipe_cannot_be_changed() -> None:

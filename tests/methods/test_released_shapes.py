@@ -1,21 +1,27 @@
-"""Two corpora that differ in one user: all that is released has one shape, for every method.
+"""Every method on corpora of a few users: who is there shows in the shape of nothing that is released.
 
-What is drawn differs, and digests that hold it. How many files, texts, columns, tensors and charges there are, what the
-certificate says, and the recipe as it was resolved, must not. SanText compares documents word for word instead, and
-says that the number of documents is no secret: `test_santext_shape.py` is its test.
+Of two corpora that differ in one user, what is drawn differs, and digests that hold it. How many files, texts, columns,
+tensors and charges there are, what the certificate says, and the recipe as it was resolved, must not. SanText compares
+documents word for word instead, and says that the number of documents is no secret: `test_santext_shape.py` is its
+test.
 """
 
 import re
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from every_method import small_corpus, smallest_recipe
+from every_method import DEAR, SENTENCES, USERS, small_corpus, smallest_recipe
 from safetensors import safe_open
 from toy_bench import QUIET
 
 import rayprivacy as rp
+from rayprivacy.core.keys import load_key
+from rayprivacy.corpus.layout import Layout
+from rayprivacy.corpus.manifest import read_manifest
+from rayprivacy.runs.plan import Plan
 
 pytestmark = [pytest.mark.usefixtures("local_ray"), pytest.mark.timeout(600)]
 
@@ -76,3 +82,30 @@ def test_one_user_more_changes_the_shape_of_nothing(
     assert len(found[0]["files"]) > 2
     assert found[0]["files"] == found[1]["files"]
     assert found[0]["ledger"] == found[1]["ledger"]
+
+
+def _of_one_part(recipe: rp.Recipe, plan: Plan) -> list[str]:
+    """Names of users whom the key puts into the first part."""
+    layout = Layout(recipe.sharded_corpus, plan.shards, plan.shards_per_part, recipe.privacy.unit)
+    key = load_key(Path(recipe.privacy.key))
+    names = (f"user-{number}" for number in count())
+    return list(islice((name for name in names if layout.part_of(layout.shard_of(key, name)) == 0), USERS))
+
+
+def _dear_apart() -> list[Any]:
+    dear = (pytest.mark.exhaustive, pytest.mark.slow)
+    return [pytest.param(name, marks=dear if name in DEAR else ()) for name in rp.method_names()]
+
+
+@pytest.mark.parametrize("name", _dear_apart())
+def test_a_method_runs_where_parts_of_the_corpus_hold_nobody(
+    name: str, tmp_path: Path, tiny_base: Path, tiny_bert: Path
+) -> None:
+    recipe = smallest_recipe(name, tmp_path, tiny_base, tiny_bert)
+    plan = rp.plan(recipe).plan
+    small_corpus(tmp_path, _of_one_part(recipe, plan))
+    result = rp.run(recipe, tmp_path / "out", console=QUIET)
+    manifest = read_manifest(result.path / "private" / "shards")
+    assert [entry.rows for entry in manifest.parts] == [USERS * SENTENCES, *[0] * (plan.parts - 1)]
+    assert manifest.holdout.rows == 0
+    assert result.certificate.release_id == recipe.release_id

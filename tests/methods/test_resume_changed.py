@@ -81,11 +81,7 @@ def _same_as_fresh(job: Any, before: list[tuple[str, int]]) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "until",
-    [
-        pytest.param(1, id="after one chunk"),
-        pytest.param(2, id="after two chunks"),
-        pytest.param(None, id="finished"),
-    ],
+    [pytest.param(1, id="after one chunk"), pytest.param(2, id="after two chunks"), pytest.param(None, id="finished")],
 )
 def test_a_generator(generator: Any, until: int | None) -> None:
     job = generator
@@ -101,7 +97,7 @@ def test_a_generator(generator: Any, until: int | None) -> None:
 
 STAGES = {
     "features": (seqpate, "teacher_pool"),
-    "teachers": (seqpate, "round_queries"),
+    "teachers": (seqpate.public_side, "round_queries"),
     "votes": (seqpate, "_distilled"),
     "student": (seqpate, "_write"),
     "synthetic text": (driver, "write_certificate"),
@@ -129,7 +125,7 @@ def test_a_corpus_that_comes_back_finds_its_own_release(job: Any, monkeypatch: p
     first, charged = _files(job.folder / "out"), _inputs(job)
     shutil.copy2(job.folder / "talk.parquet", job.folder / "kept.parquet")
     _delete_users(job)
-    _stopped_after(lambda: _run(job, "out"), seqpate, "write_samples", monkeypatch)
+    _stopped_after(lambda: _run(job, "out"), seqpate.writing, "write_samples", monkeypatch)
     assert not (job.folder / "out" / "certificate.json").exists()
     assert (job.folder / "out" / "model" / "model.safetensors").read_bytes() != first["model/model.safetensors"]
     with pytest.raises(ConfigError):

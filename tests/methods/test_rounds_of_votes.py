@@ -66,8 +66,8 @@ def test_rounds_with_equal_answers_are_charged_and_drawn_one_by_one(
     spec = SimpleNamespace(workspace=SimpleNamespace(recipe="these teachers"))
     student: Any = SimpleNamespace(model=lambda: None)
     drawn: list[bytes] = []
-    monkeypatch.setattr(method, "pseudo_rows", lambda *_: None)
-    monkeypatch.setattr(method, "round_queries", lambda *_: queries)
+    monkeypatch.setattr(method.public_side, "pseudo_rows", lambda *_: None)
+    monkeypatch.setattr(method.public_side, "round_queries", lambda *_: queries)
     monkeypatch.setattr(method, "_distilled", lambda *given: drawn.append(given[4].value.tobytes()))
     monkeypatch.setattr(Round, "of", staticmethod(lambda number, student: Round(number, f"{number}-student")))
     for number in range(ROUNDS):

@@ -1,5 +1,6 @@
 """A run directory belongs to one recipe, and to the public inputs with which it began."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from rich.console import Console
 
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.runs.directory import Run, log_entries
+from rayprivacy.runs.directory import MEASURED, Run, forget_another_corpus, log_entries
 
 
 @pytest.fixture
@@ -49,3 +50,32 @@ def test_a_log_that_a_full_disk_has_torn_is_read_and_goes_on(run: Run) -> None: 
     assert log.read_bytes().startswith(whole + b'{"time": 1, "stage": "second", "e\n{')
     assert set(run.timings()) == {"first", "second"}
     assert [entry["event"] for entry in log_entries(run.root)] == ["start", "done"] * 2
+
+
+SAID = ("README.md", "certificate.md", "certificate.json")
+KEPT = ("model.safetensors", "recipe.yaml")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in (*MEASURED, *SAID, *KEPT):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "certificate.json").write_text(json.dumps({"corpus_digest": "a"}))
+    return tmp_path
+
+
+def test_figures_of_another_corpus_are_deleted(root: Path) -> None:
+    """Its certificate and cards too, so that no report and no audit takes them for those of what is written now."""
+    forget_another_corpus(root, "b")
+    assert sorted(path.name for path in root.iterdir()) == sorted(KEPT)
+
+
+def test_figures_of_the_same_corpus_stay(root: Path) -> None:
+    forget_another_corpus(root, "a")
+    assert {path.name for path in root.iterdir()} == {*MEASURED, *SAID, *KEPT, "plots"}
+
+
+def test_a_first_certificate_has_nothing_to_forget(tmp_path: Path) -> None:
+    forget_another_corpus(tmp_path, "a")
+    assert list(tmp_path.iterdir()) == []

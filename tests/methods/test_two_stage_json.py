@@ -50,7 +50,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
 
 def test_every_structure_that_is_released_follows_the_schema(done: Job) -> None:
     rows = pq.read_table(done.folder / "out" / "synthetic.parquet").to_pylist()
-    figures = _metrics(done)["synthetic"]["trees"]
+    figures = done.metrics("out")["synthetic"]["trees"]
     assert len(rows) == figures["written"] > 6
     assert figures["masked_draws"] >= len(rows)
     assert "free_draws" not in figures
@@ -68,7 +68,7 @@ def test_private_trees_are_what_the_parser_reads_and_stay_inside(done: Job) -> N
     assert len(rows) > 15
     right = sum(row["structure"] == gold[row["text"]] for row in rows) / len(rows)
     assert right > 0.6
-    figures, public = _metrics(done), _metrics(done)["synthetic"]["parser"]
+    figures, public = done.metrics("out"), done.metrics("out")["synthetic"]["parser"]
     assert public["exact"] > 0.5
     assert public["loss_after"] < public["loss_before"]
     heldout = [row["structure"] for row in rows if row["shard"] == -1]
@@ -88,7 +88,7 @@ def test_called_again_it_reads_no_private_text_with_the_parser_again(done: Job) 
 
 
 def test_figures_count_keys_and_intents_of_json(done: Job) -> None:
-    trees = _metrics(done)["trees"]
+    trees = done.metrics("out")["trees"]
     assert not trees["releasable"]
     written = {
         name
@@ -136,7 +136,3 @@ def test_the_corpus_of_the_packaged_job_follows_its_schema(
     matcher = matcher_of(read_rules(str(snips.SCHEMA), "json", "rules"), tiny_backbone, tiny_backbone.head.shape[0])
     assert all(matcher.accepts(row["structure"]) for table in tables.values() for row in table)
     assert tables["dev"][-1]["structure"] == '{"intent": "PlayMusic", "slots": {"track": "film now"}}'
-
-
-def _metrics(job: Job) -> dict[str, Any]:
-    return dict(json.loads((job.folder / "out" / "metrics.json").read_text()))

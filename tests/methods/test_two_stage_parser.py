@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from small_trees import SCHEMA
 
-from rayprivacy.core.errors import ConfigError, ReleaseError
+from rayprivacy.core.errors import ReleaseError
 from rayprivacy.core.keys import create_key, load_key
 from rayprivacy.core.units import PrivacyUnit
 from rayprivacy.corpus.layout import HOLDOUT
@@ -17,8 +17,7 @@ from rayprivacy.corpus.manifest import ShardManifest, part_path, read_part, writ
 from rayprivacy.corpus.users import Dropped
 from rayprivacy.methods.registry import parse_recipe
 from rayprivacy.methods.two_stage import private_trees
-from rayprivacy.methods.two_stage.blocks import PARSER, PARSING
-from rayprivacy.methods.two_stage.plan import plan_run
+from rayprivacy.methods.two_stage.plan import PARSER, PARSING, plan_run
 from rayprivacy.methods.two_stage.private_trees import ParsingJob, begin, finish
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import ModelConfig
@@ -178,25 +177,6 @@ def _recipe(**blocks: Any) -> TwoStageRecipe:
     recipe = parse_recipe(given)
     assert isinstance(recipe, TwoStageRecipe)
     return recipe
-
-
-@pytest.mark.parametrize(
-    ("blocks", "says"),
-    [
-        ({"corpus": {"labels": ["lispress"]}}, r"parses\.column is 'lispress', a column of the corpus"),
-        ({"parses": {"column": "text"}}, r"parses\.column is 'text', a column of the corpus"),
-        (
-            {"corpus": {"source": "a", "labels": []}, "parser": {"source": "a"}},
-            r"parser\.source is 'a', which is corpus\.source",
-        ),
-        ({"parser": {"source": "s3://me:pw@store/a"}}, r"parser\.source is a URI with credentials"),
-        ({"parser": {"source": "a", "steps": 0}}, r"'parser\.steps' is 0"),
-        ({"parser": {}}, r"'parser\.source' is missing"),
-    ],
-)
-def test_a_parser_that_is_not_public_or_not_alone_is_refused(blocks: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _recipe(**blocks)
 
 
 def test_the_plan_shows_the_parser_and_charges_nothing_for_it() -> None:

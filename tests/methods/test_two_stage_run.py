@@ -3,12 +3,10 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
 from commands import command
 from dying import dying
 from small_jobs import Job
@@ -30,8 +28,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
     pytest.importorskip("xgrammar")
     folder = tmp_path_factory.mktemp("two_stage")
     job = small_job(folder, tiny_base, **warm(folder), generation={"free_draws": 1})
-    cluster = ("-o", f"resources.address={ray.get_runtime_context().gcs_address}")
-    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]), *cluster)
+    killed = job.killed("out", dying(job=[SECOND_STAGE], worker=[FIRST_STAGE]))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert (folder / f"died at {FIRST_STAGE}").exists()
     assert job.kinds() == ["create", *["reserve", "start", "commit"] * 4, "reserve", "start"]
@@ -76,7 +73,7 @@ def test_a_run_that_nobody_killed_ends_in_the_same_bytes_and_charges_nothing(don
 
 
 def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
-    table, figures = pq.read_table(done.folder / "out" / "synthetic.parquet"), _metrics(done)["synthetic"]["trees"]
+    table, figures = pq.read_table(done.folder / "out" / "synthetic.parquet"), done.metrics("out")["synthetic"]["trees"]
     assert table.column_names == ["text", "parse", "functions"]
     assert 0 < len(table) <= figures["written"] <= 12
     allowed = set((done.folder / "api.txt").read_text().split())
@@ -92,7 +89,7 @@ def test_every_tree_that_is_released_follows_the_grammar(done: Job) -> None:
 
 
 def test_both_models_are_there_and_measured(done: Job) -> None:
-    out, metrics = done.folder / "out", _metrics(done)
+    out, metrics = done.folder / "out", done.metrics("out")
     for folder in ("model", "model/parses"):
         model, tokenizer = (kind.from_pretrained(out / folder) for kind in (AutoModelForCausalLM, AutoTokenizer))
         assert model.generate(**tokenizer("(Yield", return_tensors="pt"), max_new_tokens=2).shape[1] > 2
@@ -145,7 +142,7 @@ def test_without_public_trees_and_grammar_it_is_the_published_method(
     job = small_job(tmp_path, tiny_base)
     finished = job.run("out")
     assert finished.returncode == 0, finished.stderr
-    figures = _metrics(job)["synthetic"]["trees"]
+    figures = job.metrics("out")["synthetic"]["trees"]
     assert (figures["free_draws"], figures.get("masked_draws", 0), figures["written"]) == (12, 0, 12)
 
 
@@ -174,7 +171,3 @@ def test_a_secret_in_trees_comes_out_without_privacy_and_not_with_it(
 
 def _planted(row: dict[str, str]) -> dict[str, str]:
     return row | {"said": f"add {SECRET} today", "lispress": f'(Yield (Create (Event.name_? (?= "{SECRET}"))))'}
-
-
-def _metrics(job: Job) -> dict[str, Any]:
-    return dict(json.loads((job.folder / "out" / "metrics.json").read_text()))

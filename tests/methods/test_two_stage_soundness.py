@@ -30,7 +30,7 @@ from rayprivacy.dpsgd.sampler import PoissonSampler, Unit, unit_tag
 from rayprivacy.dpsgd.settings import EngineConfig, OptimizerConfig
 from rayprivacy.dpsgd.units import Reading, read_units
 from rayprivacy.methods.registry import method_of, parse_recipe
-from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.settings import AdapterConfig
@@ -185,10 +185,7 @@ def test_the_noise_of_a_stage_has_the_scale_that_its_mechanism_declares(
 def _noise(recipe: TwoStageRecipe, mechanism: Any, stream: str, backbone: Any, stage: str) -> Any:
     """What a step without users adds to a mean gradient, on all coordinates."""
     settings = recipe.training_of(stage).model_copy(
-        update={
-            "clipping_norm": NORM,
-            "optimizer": OptimizerConfig(kind="sgd", learning_rate=1e3, schedule="constant"),
-        }
+        update={"clipping_norm": NORM, "optimizer": OptimizerConfig(kind="sgd", learning_rate=1e3, schedule="constant")}
     )
     model = trainable(backbone, AdapterConfig(rank=8))
     before = {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}

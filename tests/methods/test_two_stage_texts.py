@@ -18,6 +18,6 @@ def test_no_text_may_hold_a_name_of_the_trees(tmp_path: Path, monkeypatch: pytes
     pq.write_table(pa.table({"text": ["(Yield (Today))", "(Find (Recipient))", "(no tree"]}), path)
     run = SimpleNamespace(root=tmp_path, public=lambda name: path)
     context: Any = SimpleNamespace(run=run, recipe=TwoStageRecipe.parse({}))
-    monkeypatch.setattr(method, "written_once", lambda *_, **named: asked.update(named))
+    monkeypatch.setattr(method.writing, "written_once", lambda *_, **named: asked.update(named))
     method._write_texts(context, SimpleNamespace(inputs="digest"))  # type: ignore[arg-type]
     assert asked["names"] == {"Yield", "Today", "Find", "Recipient"}

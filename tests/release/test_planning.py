@@ -7,7 +7,7 @@ import pytest
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import Budget
 from rayprivacy.ledger.least_noise import gaussian_noise, laplace_noise
-from rayprivacy.methods.seqpate.blocks import most_queries, noise_on_mean
+from rayprivacy.methods.seqpate.plan import most_queries, noise_on_mean
 from rayprivacy.release.votes import SCALE, VoteMechanism
 
 BUDGET = Budget(3.0, 1e-6)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from commands import command
 from zygote import fork_command
 
@@ -86,6 +87,9 @@ class Job:
     def certificate(self, out: str) -> dict[str, Any]:
         return dict(json.loads((self.folder / out / "certificate.json").read_text()))
 
+    def metrics(self, out: str) -> dict[str, Any]:
+        return dict(json.loads((self.folder / out / "metrics.json").read_text()))
+
     def kinds(self, account: str = "talk") -> list[str]:
         """What the verified ledger has of an account, but for leases that others took over or that were renewed."""
         ledger = Ledger.open(f"sqlite:///{self.folder}/ledger.db")
@@ -93,3 +97,15 @@ class Job:
         kinds = [entry.kind for entry in ledger.entries(account) if entry.kind not in ("takeover", "renew")]
         ledger.close()
         return kinds
+
+
+def job_of(folder: Path, base: Path, **blocks: Any) -> Job:
+    """A job on the corpus `talk.parquet` of a folder, with ledger and key there; blocks add keys to the usual ones."""
+    usual: dict[str, dict[str, Any]] = {
+        "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
+        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "key": known_key(folder), "account": "talk"},
+        "model": {"base": str(base), "dtype": "float32"},
+    }
+    more = {name: usual.get(name, {}) | block if isinstance(block, dict) else block for name, block in blocks.items()}
+    (folder / "talk.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(usual | more))))
+    return Job(folder, folder / "talk.yaml")

@@ -13,7 +13,7 @@ from small_trees import small_recipe, write_corpus
 
 from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
-from rayprivacy.methods.two_stage.blocks import PARSES, UTTERANCES
+from rayprivacy.methods.two_stage.plan import PARSES, UTTERANCES
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.tuning.search import start_search
 

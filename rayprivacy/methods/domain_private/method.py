@@ -19,27 +19,23 @@ a central account pays. See docs/domain_private.md.
 
 from typing import Any
 
-from rayprivacy.blocks.pretrain import load_model
-from rayprivacy.blocks.steps import Trained, Training, save_trained, train
-from rayprivacy.blocks.writing import written_once
+from rayprivacy.blocks import pretrain, steps, writing
 from rayprivacy.core.private import digest_json
 from rayprivacy.dpsgd.units import Reading
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.domain_private.plan import STEPS, WRITING
+from rayprivacy.methods.domain_private import plan
 from rayprivacy.methods.domain_private.reading import Redacting, redacting
 from rayprivacy.methods.domain_private.recipe import DomainPrivateRecipe
-from rayprivacy.policies.policy import MARK
-from rayprivacy.policies.settings import make_policy
+from rayprivacy.policies import policy, settings
+from rayprivacy.runs import directory, heldout
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.heldout import heldout_metrics
 from rayprivacy.runs.method import SYNTHETIC, Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 
 HOW = (
     "A language model fine-tuned on redacted private text, and on full private text with the noise of DP-SGD. It is "
     "selectively private, by a policy, and differentially private only where its certificate names an account for all "
-    f"steps; it writes {MARK} where its texts had that mark."
+    f"steps; it writes {policy.MARK} where its texts had that mark."
 )
 Context = RunContext[DomainPrivateRecipe]
 
@@ -48,25 +44,22 @@ def run(context: Context) -> Output | None:
     """Run, or finish, a recipe; None when it was stopped after some chunks, with its model saved."""
     recipe = context.recipe
     codes, text = recipe.control_codes, _text_of(recipe)
-    redacted = context.plan.stage(STEPS).mechanism.redacted
+    redacted = context.plan.stage(plan.STEPS).mechanism.redacted
     context.shard()
-    backbone = load_model(context, policy=text.policy.digest)
-    reading = redacting(
-        recipe.privacy.unit, recipe.corpus.labels, codes.prefix, recipe.training.max_tokens, text, redacted
-    )
-    training = Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
-    trained = train(context, STEPS, training)
-    model = save_trained(context, trained, recipe.adapter, HOW)
+    backbone = pretrain.load_model(context, policy=text.policy.digest)
+    labels, tokens = recipe.corpus.labels, recipe.training.max_tokens
+    reading = redacting(recipe.privacy.unit, labels, codes.prefix, tokens, text, redacted)
+    training = steps.Training.of(recipe, reading)
+    trained = steps.train(context, plan.STEPS, training)
+    model = steps.save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:
         return None
-    with context.stage(WRITING):
+    with context.stage(plan.WRITING):
         written = _write(context, trained)
-    models = {**context.public_models, "domain_private": model}
+    models, counter = {**context.public_models, "domain_private": model}, context.counter(MODELS_MEASURED)
     return Output(
         figures={"degenerate": written.degenerate, **context.public_figures},
-        heldout=lambda: heldout_metrics(
-            context.run, backbone, reading_of(recipe), models, context.counter(MODELS_MEASURED)
-        ),
+        heldout=lambda: heldout.heldout_metrics(context.run, backbone, reading_of(recipe), models, counter),
         codes=codes,
     )
 
@@ -78,12 +71,13 @@ def reading_of(recipe: DomainPrivateRecipe) -> Reading:
 
 
 def _text_of(recipe: DomainPrivateRecipe) -> Redacting:
-    return Redacting(make_policy(recipe.policy, recipe.kept), recipe.corpus.max_chars)
+    return Redacting(settings.make_policy(recipe.policy, recipe.kept), recipe.corpus.max_chars)
 
 
-def _write(context: Context, trained: Trained) -> Written:
+def _write(context: Context, trained: steps.Trained) -> Written:
     """The synthetic text of this model, equally much of each control code; it may be there already."""
     root, config, codes = context.run.root, context.recipe.generation, context.recipe.control_codes
     prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.uniform, config.texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])
-    return written_once(context, root / MODEL, prompts, config, codes, root / SYNTHETIC, mark, TEXTS_WRITTEN)
+    model, out = root / directory.MODEL, root / SYNTHETIC
+    return writing.written_once(context, model, prompts, config, codes, out, mark, TEXTS_WRITTEN)

@@ -47,7 +47,7 @@ class Scheduled:
     redacted: tuple[bool, ...]
 
     def __call__(self, step: int) -> int:
-        """See `Scheduled`."""
+        """The version of a step."""
         return REDACTED if self.redacted[step] else FULL
 
 
@@ -59,16 +59,7 @@ def redacting(
     text: Redacting,
     redacted: tuple[bool, ...],
 ) -> Reading:
-    """A reading that follows a schedule.
-
-    Args:
-        unit: whose rows are clipped together.
-        labels: columns that are read beside the text.
-        context: what stands in front of a text; it is not redacted.
-        max_tokens: of one row.
-        text: of a row in either version.
-        redacted: for each step whether it reads these.
-    """
+    """A reading that follows a schedule."""
     return Reading(
         unit,
         labels,

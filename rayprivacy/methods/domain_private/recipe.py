@@ -4,26 +4,19 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
-from rayprivacy.blocks.steps_plan import (
-    SampledPrivacyConfig,
-    SampledResources,
-    check_sampled,
-    with_learning_rate,
-)
+from rayprivacy.blocks import pretrain_plan, steps_plan, writing_plan
 from rayprivacy.core.config import Config
 from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.methods.domain_private.schedules import SCALES, Form, Name, draw
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 
-class SelectivePrivacyConfig(SampledPrivacyConfig):
+class SelectivePrivacyConfig(steps_plan.SampledPrivacyConfig):
     """The `privacy` block: users, on a selective account, which shares its corpus label with the plain accounts.
 
     Attributes:
@@ -98,13 +91,7 @@ class RedactedConfig(Config):
         return draw(self.schedule, self.form, steps, self.seed, self.scale)
 
 
-class GenerationConfig(WritingConfig):
-    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
-
-    max_tokens: int = Field(default=64, ge=1)
-
-
-class DomainPrivateRecipe(PretrainedRecipe):
+class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
     """A resolved recipe of domain-private training (Domain Private Transformers, 2023)."""
 
     method: Literal["domain_private"] = "domain_private"
@@ -114,8 +101,8 @@ class DomainPrivateRecipe(PretrainedRecipe):
     policy: PolicyConfig = PolicyConfig()
     redacted: RedactedConfig = RedactedConfig()
     training: DpSgdConfig = DpSgdConfig()
-    generation: GenerationConfig = GenerationConfig()
-    resources: SampledResources = SampledResources()
+    generation: writing_plan.CodedWritingConfig = writing_plan.CodedWritingConfig()
+    resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @property
     def sharded_corpus(self) -> CorpusConfig:
@@ -124,7 +111,7 @@ class DomainPrivateRecipe(PretrainedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "DomainPrivateRecipe":
-        check_sampled(self)
+        steps_plan.check_sampled(self)
         self.control_codes  # noqa: B018 - refuses lists that do not fit the labels
         if self.training.bands > 1:
             raise ValueError(
@@ -177,22 +164,12 @@ class DomainPrivateRecipe(PretrainedRecipe):
         central = self.redacted.central
         return None if central is None else Budget(central.epsilon, central.delta or self.privacy.delta)
 
-    @property
-    def resolved_training(self) -> DpSgdConfig:
-        """The training block with a learning rate: by default one that suits what is trained."""
-        return with_learning_rate(self.training, self.adapter)
-
 
 CARD = Card(
     citation="domain-private training (Domain Private Transformers for Multi-Domain Dialog Systems, 2023)",
     sentence="a language model was fine-tuned on copies of private text that a public policy had redacted, with light"
     " noise or none, and on the full text in noisy steps of DP-SGD. What the policy does not find is not protected.",
-    private=(
-        ("corpus", "the raw text"),
-        ("users", "one id each"),
-        ("copies", "redacted"),
-        ("gradients", "clipped"),
-    ),
+    private=(("corpus", "the raw text"), ("users", "one id each"), ("copies", "redacted"), ("gradients", "clipped")),
     released=(("model", "noisy steps"), ("synthetic text", "new writing"), ("report", "this page")),
     models=BASE | PRETRAINED | {"domain_private": "Domain-private model (this run)"},
     ours="domain_private",

@@ -31,9 +31,7 @@ from typing import Literal, TypeAlias
 Name: TypeAlias = Literal["step", "linear", "expconvex", "expconcave", "none"]
 Form: TypeAlias = Literal["paper", "code"]
 SCALES: dict[str, float] = {"expconvex": 1.0, "expconcave": 15.0}  # eta, where there is one, as in the paper
-_Chance: TypeAlias = Callable[[int, int, float], float]
-
-_CHANCES: dict[tuple[str, str], _Chance] = {
+_CHANCES: dict[tuple[str, str], Callable[[int, int, float], float]] = {
     ("step", "paper"): lambda t, steps, _: float(2 * t < steps),
     ("step", "code"): lambda t, steps, _: 10 * (steps - t) // steps / 10,
     ("linear", "paper"): lambda t, steps, _: 1 - t / steps,
@@ -48,14 +46,7 @@ _CHANCES: dict[tuple[str, str], _Chance] = {
 
 
 def chances(name: Name, form: Form, steps: int, scale: float | None = None) -> list[float]:
-    """p(t) for t = 0, ..., T - 1: how likely a step reads redacted text.
-
-    Args:
-        name: of the schedule.
-        form: as printed in the paper, or as the authors' code has it.
-        steps: T.
-        scale: eta; None is the paper's.
-    """
+    """p(t) for t = 0, ..., T - 1: how likely a step reads redacted text."""
     eta = SCALES.get(name, 1.0) if scale is None else scale
     return [_CHANCES[name, form](t, steps, eta) for t in range(steps)]
 
@@ -68,12 +59,7 @@ def expected_noisy(name: Name, form: Form, steps: int, scale: float | None = Non
 def draw(name: Name, form: Form, steps: int, seed: int, scale: float | None = None) -> tuple[bool, ...]:
     """For each step whether it reads redacted text; the same on every machine and in every version.
 
-    Args:
-        name: of the schedule.
-        form: as of `chances`.
-        steps: T.
-        seed: public; the coin of step t is SHA-256 of seed and t.
-        scale: eta; None is the paper's.
+    The coin of step t is SHA-256 of the public seed and t; eta, the scale, is by default the paper's.
     """
     return tuple(_uniform(seed, t) < chance for t, chance in enumerate(chances(name, form, steps, scale)))
 

@@ -9,9 +9,8 @@ of a step by C, and by 2C with micro-batches (`release.step_mechanism`). See doc
 """
 
 from rayprivacy.blocks.steps import Training, save_trained, train
+from rayprivacy.methods.edp_sgd import plan, reading
 from rayprivacy.methods.edp_sgd.heldout import Heldout
-from rayprivacy.methods.edp_sgd.plan import STEPS
-from rayprivacy.methods.edp_sgd.reading import reading_of
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Output
@@ -28,8 +27,8 @@ def run(context: RunContext[EdpSgdRecipe]) -> Output | None:
     backbone = context.load_model()
     check_length(backbone.model, recipe.training.max_tokens)
     loss = TaggerLoss(len(tags.all_intents), len(tags.names))
-    training = Training(reading_of(recipe), recipe.adapter, recipe.resolved_training, recipe.resources, loss)
-    model = save_trained(context, train(context, STEPS, training), recipe.adapter, HOW)
+    training = Training.of(recipe, reading.reading_of(recipe), loss)
+    model = save_trained(context, train(context, plan.STEPS, training), recipe.adapter, HOW)
     if context.stops_early:
         return None
     heldout = Heldout(context, backbone, model, loss)

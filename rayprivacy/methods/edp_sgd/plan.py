@@ -10,13 +10,11 @@ from typing import Any
 
 from rayprivacy.accounting import published
 from rayprivacy.accounting.schedule import DecayingNoise
-from rayprivacy.blocks.steps_plan import Steps
-from rayprivacy.blocks.writing_plan import measuring_stage
+from rayprivacy.blocks import steps_plan, writing_plan
 from rayprivacy.methods.edp_sgd.recipe import EdpSgdRecipe
-from rayprivacy.models.size import ModelSize
 from rayprivacy.release.step_mechanism import NoisySteps
 from rayprivacy.runs.assumptions import Where, at
-from rayprivacy.runs.plan import Effort, Plan, Stage
+from rayprivacy.runs.plan import Effort, Plan
 from rayprivacy.tagging.settings import tagger_size
 
 STEPS = "DP-SGD"
@@ -35,7 +33,7 @@ _SAYS = (
 )
 
 
-class _TaggerSteps(Steps):
+class _TaggerSteps(steps_plan.Steps):
     """The training, and what the paper says of its noise."""
 
     def facts(self, recipe: EdpSgdRecipe) -> Mapping[str, Any]:
@@ -44,19 +42,15 @@ class _TaggerSteps(Steps):
 
 
 def plan_run(recipe: EdpSgdRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
-    tags, size = recipe.model.tags, _size(recipe)
+    """The plan of a recipe."""
+    tags, heads_alone = recipe.model.tags, recipe.adapter.kind == "full" and recipe.model.trained == "heads"
+    size, tokens = tagger_size(recipe.model, heads_alone=heads_alone), recipe.training.max_tokens
+    reference = recipe.evaluation.nonprivate_steps  # of a tagger that is trained without noise, to be measured
+    training = (Effort("train", size.trained(REFERENCE_BATCH * reference * tokens)),)
+    measuring = writing_plan.measuring_stage(recipe, size, tokens, 2 + bool(reference), training)
     detail = f"{recipe.training.steps} steps, {len(tags.all_intents)} intents, {len(tags.slots)} slots"
     steps = _TaggerSteps(STEPS, recipe.training, detail, size)
-    return Plan.of(recipe, steps, says=_SAYS, measuring=_measuring(recipe, size))
-
-
-def _size(recipe: EdpSgdRecipe) -> ModelSize:
-    return tagger_size(recipe.model, heads_alone=recipe.adapter.kind == "full" and recipe.model.trained == "heads")
+    return Plan.of(recipe, steps, says=_SAYS, measuring=measuring)
 
 
 def as_published(mechanism: NoisySteps, delta: float) -> dict[str, float]:
@@ -67,10 +61,3 @@ def as_published(mechanism: NoisySteps, delta: float) -> dict[str, float]:
     noise = DecayingNoise(mechanism.schedule, mechanism.steps, workers, q=mechanism.sampling_rate)
     stated = published.edpsgd(noise.as_printed(2 * math.sqrt(workers) * mechanism.noise_multiplier), delta)
     return {stated.label: stated.epsilon}
-
-
-def _measuring(recipe: EdpSgdRecipe, size: ModelSize) -> Stage:
-    """The untrained tagger, the released one, and the non-private reference, which is trained first."""
-    tokens, steps = recipe.training.max_tokens, recipe.evaluation.nonprivate_steps
-    training = (Effort("train", size.trained(REFERENCE_BATCH * steps * tokens)),)
-    return measuring_stage(recipe, size, tokens, 2 + bool(steps), training)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, check_sampled, with_learning_rate
+from rayprivacy.blocks.steps_plan import SampledPrivacyConfig, check_sampled
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, EngineConfig
 from rayprivacy.models.settings import AdapterConfig
@@ -85,11 +85,6 @@ class EdpSgdRecipe(Recipe):
                 " heads: leave one of the two out"
             )
         return self
-
-    @property
-    def resolved_training(self) -> DpSgdConfig:
-        """The training block with a learning rate: by default one that suits what is trained."""
-        return with_learning_rate(self.training, self.adapter)
 
 
 CARD = Card(

@@ -11,10 +11,6 @@ With `match`, more texts are written than are released, and a noisy vote of the 
 One user (or record) adds a vector of norm C at most to the sum of a step, and takes part by a coin of its own.
 Everything right of the gate is post-processing: any number of texts may be written. The held-out evaluation reads
 private text and is marked so in metrics.json.
-
-The private sums behind the label histogram: each user's (or record's) shares of the control codes, added up.
-
-Ray tasks count file by file; the driver adds one array for each file. See `work.pieces` for what Ray learns of it.
 """
 
 from functools import partial
@@ -26,10 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rayprivacy.blocks.match import match_texts, text_file
-from rayprivacy.blocks.pretrain import load_model
-from rayprivacy.blocks.steps import Trained, Training, save_trained, train
-from rayprivacy.blocks.writing import written_once
+from rayprivacy.blocks import match, pretrain, steps, writing
 from rayprivacy.core.private import Private, digest_json_list
 from rayprivacy.corpus.manifest import owners_of, part_paths
 from rayprivacy.dpsgd.units import Reading
@@ -38,46 +31,12 @@ from rayprivacy.generation.writing import Written
 from rayprivacy.methods.generator.plan import CODES, STEPS, WRITING
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.release.histogram import HistogramMechanism, summed
+from rayprivacy.runs import directory, heldout, plan, sealing
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
-from rayprivacy.runs.heldout import heldout_metrics
 from rayprivacy.runs.method import Output
-from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
-from rayprivacy.runs.sealing import SEAL, sealed
 from rayprivacy.work.pieces import Bench, work_off
 
 _STEP = "counting labels"
-
-
-@sealed(_STEP)
-def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
-    """Sums [cells] over all users (or records) of the sharded corpus. Ray must be started."""
-    bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
-    bench.remove()
-    bench.offer(len(files))
-    try:
-        count = partial(_count, shards=shards.absolute(), parts=parts, codes=codes, mechanism=mechanism)
-        work_off(bench, count, _STEP, SEAL)
-        return Private(np.sum([report["sums"] for report in bench.reports()], axis=0, dtype=np.int64))
-    finally:
-        bench.remove()
-
-
-def sums_of(rows: pa.Table, codes: Codes, mechanism: HistogramMechanism) -> npt.NDArray[np.int64]:
-    """Sums [cells] over the users (or records) of some rows, all rows of a user among them."""
-    cells = np.array([codes.index(row) for row in rows.select(codes.columns).to_pylist()], dtype=np.int64)
-    return summed(mechanism, owners_of(rows, mechanism.unit), cells[:, None])
-
-
-def _files(shards: Path, parts: int) -> list[Path]:
-    return [path for part in range(parts) for path in part_paths(shards, part)]
-
-
-def _count(number: int, shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> dict[str, Any]:
-    rows = pq.read_table(_files(shards, parts)[number], partitioning=None)
-    return {"sums": sums_of(rows, codes, mechanism).tolist()}
-
-
 HOW = "A language model fine-tuned with DP-SGD on private text; texts begin with a control code, if it has any."
 Context = RunContext[GeneratorRecipe]
 
@@ -87,27 +46,24 @@ def run(context: Context) -> Output | None:
     recipe = context.recipe
     codes, reading = Codes(recipe.codes, recipe.corpus.labels), reading_of(recipe)
     context.shard()
-    backbone = load_model(context)
+    backbone = pretrain.load_model(context)
     shares = _shares(context, codes)
-    training = Training(reading, recipe.adapter, recipe.resolved_training, recipe.resources)
-    trained = train(context, STEPS, training)
-    model = save_trained(context, trained, recipe.adapter, HOW)
+    training = steps.Training.of(recipe, reading)
+    trained = steps.train(context, STEPS, training)
+    model = steps.save_trained(context, trained, recipe.adapter, HOW)
     if context.stops_early:
         return None
     with context.stage(WRITING):
         written = _write(context, codes, shares, trained)
-    figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
-    if recipe.match:
-        figures["match"] = match_texts(context, recipe.match, recipe.generation.texts, codes, shares)
+    matched = (
+        {"match": match.match_texts(context, recipe.match, recipe.generation.texts, codes, shares)}
+        if recipe.match
+        else {}
+    )
+    models, counter = {**context.public_models, "generator": model}, context.counter(plan.MODELS_MEASURED)
     return Output(
-        figures=figures,
-        heldout=lambda: heldout_metrics(
-            context.run,
-            backbone,
-            reading,
-            {**context.public_models, "generator": model},
-            context.counter(MODELS_MEASURED),
-        ),
+        figures={"degenerate": written.degenerate, **context.public_figures, **matched},
+        heldout=lambda: heldout.heldout_metrics(context.run, backbone, reading, models, counter),
         codes=codes,
     )
 
@@ -128,10 +84,42 @@ def _shares(context: Context, codes: Codes) -> Any:
         return context.release_histogram(CODES, mechanism, sums, question=codes.digest).value
 
 
-def _write(context: Context, codes: Codes, shares: Any, trained: Trained) -> Written:
+def _write(context: Context, codes: Codes, shares: Any, trained: steps.Trained) -> Written:
     """The synthetic text of this model and these shares, which may be there already; a release has one model."""
     root, config = context.run.root, context.recipe.generation
-    path, texts = text_file(context.run, context.recipe.match), context.recipe.candidates(config.texts)
+    path, texts = match.text_file(context.run, context.recipe.match), context.recipe.candidates(config.texts)
     prompts = CodedPrompts(codes.draw(shares, texts, config.seed), codes)
     mark = digest_json_list(trained.inputs, prompts)
-    return written_once(context, root / MODEL, prompts, config, codes, path, mark, TEXTS_WRITTEN)
+    return writing.written_once(context, root / directory.MODEL, prompts, config, codes, path, mark, plan.TEXTS_WRITTEN)
+
+
+@sealing.sealed(_STEP)
+def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
+    """The private sums [cells] of all users' (or records') shares of the control codes. Ray must be started.
+
+    Ray tasks count file by file; the driver adds one array for each file. See `work.pieces` for what Ray learns of it.
+    """
+    bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
+    bench.remove()
+    bench.offer(len(files))
+    try:
+        count = partial(_count, shards=shards.absolute(), parts=parts, codes=codes, mechanism=mechanism)
+        work_off(bench, count, _STEP, sealing.SEAL)
+        return Private(np.sum([report["sums"] for report in bench.reports()], axis=0, dtype=np.int64))
+    finally:
+        bench.remove()
+
+
+def sums_of(rows: pa.Table, codes: Codes, mechanism: HistogramMechanism) -> npt.NDArray[np.int64]:
+    """Sums [cells] over the users (or records) of some rows, all rows of a user among them."""
+    cells = np.array([codes.index(row) for row in rows.select(codes.columns).to_pylist()], dtype=np.int64)
+    return summed(mechanism, owners_of(rows, mechanism.unit), cells[:, None])
+
+
+def _files(shards: Path, parts: int) -> list[Path]:
+    return [path for part in range(parts) for path in part_paths(shards, part)]
+
+
+def _count(number: int, shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> dict[str, Any]:
+    rows = pq.read_table(_files(shards, parts)[number], partitioning=None)
+    return {"sums": sums_of(rows, codes, mechanism).tolist()}

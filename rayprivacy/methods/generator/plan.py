@@ -1,9 +1,6 @@
 """The plan of the generator: the label histogram, and the steps of DP-SGD with the least noise that fits the budget."""
 
-from rayprivacy.blocks.match_plan import Match
-from rayprivacy.blocks.pretrain_plan import Pretrain
-from rayprivacy.blocks.steps_plan import PART_FILES, Steps
-from rayprivacy.blocks.writing_plan import Writing, measuring_stage
+from rayprivacy.blocks import match_plan, pretrain_plan, steps_plan, writing_plan
 from rayprivacy.generation.codes import Codes
 from rayprivacy.methods.generator.recipe import GeneratorRecipe
 from rayprivacy.models.size import size_of
@@ -44,20 +41,16 @@ class Shares(Block):
 
 
 def plan_run(recipe: GeneratorRecipe) -> Plan:
-    """The plan of a recipe.
-
-    Raises:
-        ConfigError: no noise is enough for the budget.
-    """
+    """The plan of a recipe."""
     detail = f"{recipe.training.steps} steps on {recipe.corpus.source}, {recipe.adapter.kind}"
     size, texts = size_of(recipe.model.base), recipe.candidates(recipe.generation.texts)
     return Plan.of(
         recipe,
-        Pretrain(),
+        pretrain_plan.Pretrain(),
         Shares(),
-        Steps(STEPS, recipe.training, detail, size),
-        Writing(WRITING, recipe.generation.model_copy(update={"texts": texts})),
-        Match(PART_FILES),
+        steps_plan.Steps(STEPS, recipe.training, detail, size),
+        writing_plan.Writing(WRITING, recipe.generation.model_copy(update={"texts": texts})),
+        match_plan.Match(steps_plan.PART_FILES),
         says=_SAYS,
-        measuring=measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
+        measuring=writing_plan.measuring_stage(recipe, size, recipe.training.max_tokens, 2 + bool(recipe.pretrain)),
     )

@@ -15,17 +15,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks.match_plan import MatchedRecipe
-from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
-from rayprivacy.blocks.steps_plan import (
-    SampledPrivacyConfig,
-    SampledResources,
-    check_sampled,
-    with_learning_rate,
-)
-from rayprivacy.dpsgd.settings import DpSgdConfig, PresetTraining
+from rayprivacy.blocks import match_plan, pretrain_plan, steps_plan, writing_plan
+from rayprivacy.dpsgd.settings import PresetTraining
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.generation.settings import WritingConfig
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.release.histogram import small_vote_noise
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
@@ -53,22 +45,16 @@ class GeneratorTraining(PresetTraining):
     preset: Literal["quick", "good", "best"] | None = Field(default=None, exclude=True)
 
 
-class GenerationConfig(WritingConfig):
-    """The `generation` block: `prompt_words` has no meaning here, where a text begins with its control code."""
-
-    max_tokens: int = Field(default=64, ge=1)
-
-
-class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
+class GeneratorRecipe(pretrain_plan.PretrainedRecipe, match_plan.MatchedRecipe):
     """A resolved recipe of the generator (Yue et al., ACL 2023)."""
 
     method: Literal["generator"] = "generator"
-    privacy: SampledPrivacyConfig = SampledPrivacyConfig()
+    privacy: steps_plan.SampledPrivacyConfig = steps_plan.SampledPrivacyConfig()
     adapter: AdapterConfig = AdapterConfig()
     codes: CodesConfig = CodesConfig()
     training: GeneratorTraining = GeneratorTraining()
-    generation: GenerationConfig = GenerationConfig()
-    resources: SampledResources = SampledResources()
+    generation: writing_plan.CodedWritingConfig = writing_plan.CodedWritingConfig()
+    resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +66,7 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
 
     @model_validator(mode="after")
     def _can_run(self) -> "GeneratorRecipe":
-        check_sampled(self)
+        steps_plan.check_sampled(self)
         Codes(self.codes, self.corpus.labels)
         return self
 
@@ -90,11 +76,6 @@ class GeneratorRecipe(PretrainedRecipe, MatchedRecipe):
             sigma = small_vote_noise(self.privacy.epsilon)
             object.__setattr__(self, "codes", self.codes.model_copy(update={"noise_multiplier": sigma}))  # it is frozen
         return self
-
-    @property
-    def resolved_training(self) -> DpSgdConfig:
-        """The training block with a learning rate: by default one that suits what is trained."""
-        return with_learning_rate(self.training, self.adapter)
 
     @property
     def has_histogram(self) -> bool:

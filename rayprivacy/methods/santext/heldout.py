@@ -1,6 +1,6 @@
-"""What is measured of a sanitised corpus beside its private text: attacks, and pairs of texts; all of it internal.
+"""What is measured of a sanitised corpus beside its private text, all of it internal: pairs of texts, and attacks.
 
-Guessing the original words of a sanitised text: four attacks, the strongest last.
+Four attacks guess the original words of a sanitised text, the strongest last:
 
 - `mask` knows the sanitised words before; the word itself is masked (Yue et al., 2021, with a causal model for BERT).
 - `identity` guesses that the sanitised word is the original: N_x of the paper.
@@ -17,7 +17,7 @@ A language model has pieces of words. The probability of a word is that of its f
 that begin with that piece in proportion to the public prior.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,24 +36,25 @@ from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.method import Chart, Table
 from rayprivacy.runs.sealing import sealed
-from rayprivacy.sanitize.documents import Words, places_in, tidy
+from rayprivacy.sanitize import documents, mechanism
 from rayprivacy.sanitize.job import Job, tags_of
-from rayprivacy.sanitize.mechanism import Coins, SanText, log_likelihoods, public_prior
 
 Ids = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
+Pair = tuple[Ids, Ids]  # a document before and after: ids of its words, and of their outcomes, one for one
 Likelihoods = Callable[[Ids], Matrix]
 ATTACKS = ("mask", "identity", "bayes", "context")
 TRUST = 0.3
 _AT_ONCE = 64  # positions whose words are compared at once, [positions, vocabulary]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A document before and after: ids of its words, and of their outcomes, one for one."""
-
-    before: Ids
-    after: Ids
+SHOWN = 12  # pairs of texts
+_SEED = 0
+_SAMPLE, _POINTS, _GROUPS = 400, 50, 20  # words with scores, points of a line, groups by rank, at most
+ATTACKED = {
+    "mask": "Masked word, from the sanitised words before (the paper's attack)",
+    "identity": "The sanitised word itself",
+    "bayes": "Bayes, with the public table and frequencies",
+    "context": "Bayes, with the table and a language model",
+}
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,15 @@ def attack(
     """
     reader = _Reader(backbone, spelled, prior)
     guessed, words = dict.fromkeys(ATTACKS, 0), 0
-    for pair in pairs:
-        known = np.flatnonzero((pair.before < len(spelled)) & (pair.after < len(spelled)))
+    for words_before, words_after in pairs:
+        known = np.flatnonzero((words_before < len(spelled)) & (words_after < len(spelled)))
         words += len(known)
         if not len(known):
             continue
-        context = reader.log_probabilities(pair.after)
+        context = reader.log_probabilities(words_after)
         for start in range(0, len(known), _AT_ONCE):
             places = known[start : start + _AT_ONCE]
-            before, after = pair.before[places], pair.after[places]
+            before, after = words_before[places], words_after[places]
             expected, table = context[places], likelihoods(after)
             mixed = np.logaddexp(expected + np.log(TRUST), prior + np.log(1 - TRUST))
             for name, guess in (
@@ -145,39 +146,24 @@ class _Reader:
         return np.asarray(self.prior - np.log(totals[self._first]))
 
 
-SHOWN = 12  # pairs of texts
-_SEED = 0
-_SAMPLE, _POINTS, _GROUPS = (
-    400,
-    50,
-    20,
-)  # words of which scores are drawn, points of a line, and groups by rank, at most
-ATTACKED = {
-    "mask": "Masked word, from the sanitised words before (the paper's attack)",
-    "identity": "The sanitised word itself",
-    "bayes": "Bayes, with the public table and frequencies",
-    "context": "Bayes, with the table and a language model",
-}
-
-
 @sealed("attacking sanitised text")
-def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> dict[str, Any]:
+def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> Mapping[str, Any]:
     """Success of four attacks on about `words` words of documents that a public seed draws."""
     pairs, size = [], 0
     for pair in _pairs(job, parts, key):
         pairs.append(pair)
-        size += int((pair.before < len(found.vocabulary)).sum())
+        size += int((pair[0] < len(found.vocabulary)).sum())
         if size >= words:
             break
-    prior = public_prior(len(found.vocabulary))
+    prior = mechanism.public_prior(len(found.vocabulary))
     results = attack(
-        pairs, found.vocabulary.words, lambda after: log_likelihoods(found.mechanism, after), prior, backbone
+        pairs, found.vocabulary.words, lambda after: mechanism.log_likelihoods(found.mechanism, after), prior, backbone
     )
     figures = {name: {"rate": each.rate, "interval": each.interval} for name, each in results.items()}
     return {"releasable": False, "words": next(iter(results.values())).words, "success": figures}
 
 
-def attack_table(measured: dict[str, Any]) -> Table:
+def attack_table(measured: Mapping[str, Any]) -> Table:
     """The four attacks, for the report."""
     rows = [
         (name, f"{each['rate']:.1%}", "{:.1%} to {:.1%}".format(*each["interval"]))
@@ -198,7 +184,7 @@ def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
     while len(rows) < SHOWN and part < parts:  # a part of a small corpus has few users, or none
         rows, part = pa.concat_tables([rows, read_part(job.shards, part)]), part + 1
     places = np.sort(np.random.default_rng(_SEED).permutation(len(rows))[:SHOWN])
-    drawn, coins = rows.take(places), Coins(key, *job.release)
+    drawn, coins = rows.take(places), mechanism.Coins(key, *job.release)
     texts = drawn["text"].to_pylist()
     after = job.sanitizer(key, coins).sanitise(texts, tags_of(drawn, coins))
     lines = [f"before: {one}\nafter:  {other}\n" for one, other in zip(texts, after, strict=True)]
@@ -207,7 +193,7 @@ def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
 
 def charts(found: Planned) -> list[Chart]:
     """Of the public table: how often words stay, by rank, and how many outcomes and inputs they have."""
-    if not isinstance(found.mechanism, SanText):
+    if not isinstance(found.mechanism, mechanism.SanText):
         return []
     table = found.mechanism.table
     words = np.unique(np.linspace(table.first, len(found.vocabulary) - 1, _SAMPLE).astype(np.int64))
@@ -251,14 +237,14 @@ def _line(across: np.ndarray, up: np.ndarray) -> list[tuple[float, float]]:
 
 def _pairs(job: Job, parts: int, key: Key) -> Iterator[Pair]:
     """Documents before and after, in an order that a public seed draws; a part is read at a time."""
-    words, coins, dice = Words(job.words), Coins(key, *job.release), np.random.default_rng(_SEED)
+    words, coins, dice = documents.Words(job.words), mechanism.Coins(key, *job.release), np.random.default_rng(_SEED)
     for part in range(parts):
         rows = read_part(job.shards, part)
         drawn = rows.take(dice.permutation(len(rows))[:2000])
-        ids, lengths = words.ids([tidy(text) for text in drawn["text"].to_pylist()], job.config.max_tokens)
+        ids, lengths = words.ids([documents.tidy(text) for text in drawn["text"].to_pylist()], job.config.max_tokens)
         tags = np.repeat(tags_of(drawn, coins), lengths)
-        after = job.mechanism.draw(np.minimum(ids, words.unknown), tags, places_in(lengths), coins)
+        after = job.mechanism.draw(np.minimum(ids, words.unknown), tags, documents.places_in(lengths), coins)
         ends = np.cumsum(lengths)[:-1]
         for one, other in zip(np.split(ids, ends), np.split(after, ends), strict=True):
             if len(one):
-                yield Pair(one, other)
+                yield one, other

@@ -23,13 +23,10 @@ _SLACK = 1e-12  # of the budget: words and labels together are not above it by a
 
 @dataclass(frozen=True)
 class Planned:
-    """A mechanism and what the public table says of it.
+    """A mechanism that replaces the words of a vocabulary, and what the public table says of it.
 
-    Attributes:
-        vocabulary: the words.
-        mechanism: what replaces them.
-        keep: the chance that a word which is drawn for comes out as itself, median over the words.
-        worst: the two words between which the bound of a token is reached; None for randomised response.
+    A word which is drawn for comes out as itself with the chance `keep`, in the median over the words. The bound of a
+    token is reached between the two `worst` words; randomised response has none.
     """
 
     vocabulary: Vocabulary
@@ -44,11 +41,7 @@ class Planned:
 
 
 def vocabulary_of(recipe: SanTextRecipe) -> Vocabulary:
-    """The public vocabulary of a recipe.
-
-    Raises:
-        ConfigError: it is not installed, or has too few words.
-    """
+    """The public vocabulary of a recipe."""
     config = recipe.sanitize
     if config.vectors_file is not None:
         return load_file(Path(config.vectors_file), config.words, config.length == "unit")
@@ -58,11 +51,7 @@ def vocabulary_of(recipe: SanTextRecipe) -> Vocabulary:
 
 
 def planned(recipe: SanTextRecipe) -> Planned:
-    """The mechanism of a recipe, from public values alone; what takes long to compute is kept for the next time.
-
-    Raises:
-        ConfigError: nothing fits the budget.
-    """
+    """The mechanism of a recipe, from public values alone; what takes long to compute is kept for the next time."""
     vocabulary, config = vocabulary_of(recipe), recipe.sanitize
     size = len(vocabulary)
     first = size - max(2, round(config.plus.sensitive * size)) if config.plus else 0
@@ -95,11 +84,7 @@ def planned(recipe: SanTextRecipe) -> Planned:
 
 
 def confirmed(plan: Planned) -> Planned:
-    """The same with the bound computed anew: what was kept on disk is not trusted with a claim.
-
-    Raises:
-        ConfigError: another bound was kept.
-    """
+    """The same with the bound computed anew: what was kept on disk is not trusted with a claim."""
     mechanism = plan.mechanism
     if not isinstance(mechanism, SanText):
         return plan

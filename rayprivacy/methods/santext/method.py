@@ -8,29 +8,23 @@ Sanitization", algorithms 1 and 2).
 Nothing is trained and nothing is learnt from the corpus. Everything that is made of the file is post-processing.
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
-from rayprivacy.core.files import read_json, write_json
-from rayprivacy.core.private import digest_file, digest_json
-from rayprivacy.dpsgd.units import Reading
-from rayprivacy.methods.santext.blocks import PARTS_SANITISED, WORDS
-from rayprivacy.methods.santext.heldout import attack_table, attacks, charts, write_pairs
-from rayprivacy.methods.santext.mechanisms import Planned, confirmed
-from rayprivacy.methods.santext.pretraining import pretrained, public_texts
+from rayprivacy.core import files, private
+from rayprivacy.dpsgd.units import Reading, no_context
+from rayprivacy.methods.santext import heldout, mechanisms, plan, pretraining
 from rayprivacy.methods.santext.recipe import CARD, SanTextRecipe
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.models.save import save_model
-from rayprivacy.runs.account import whole
+from rayprivacy.runs import account, directory
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import Chart, Output, Table
-from rayprivacy.sanitize.entities import detector_of
+from rayprivacy.sanitize import entities, labels
 from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
-from rayprivacy.sanitize.labels import Labels
 
 HOW = "A public language model that learnt from public text alone to read text sanitised as this corpus is."
 Context = RunContext[SanTextRecipe]
@@ -38,53 +32,47 @@ Context = RunContext[SanTextRecipe]
 
 def run(context: Context) -> Output:
     """Run, or finish, a recipe."""
-    found = confirmed(context.plan.stage(WORDS).mechanism)
+    found = mechanisms.confirmed(context.plan.stage(plan.WORDS).mechanism)
     context.run.bind(vocabulary=found.vocabulary.digest)
     context.shard()
-    event = whole(context.plan.stage(WORDS).charges)
-    made_of = _made_of(context.recipe, found)
-    job = _job(context, found, context.file_inputs(WORDS, event, question=made_of))
+    event = account.whole(context.plan.stage(plan.WORDS).charges)
+    detector = entities.detector_of(context.recipe.sanitize.detector, context.recipe.sanitize.entities)
+    made_of = private.digest_json([found.vocabulary.digest, detector.name])  # beside corpus and recipe
+    job = _job(context, found, context.file_inputs(plan.WORDS, event, question=made_of))
     parts = context.plan.parts
 
     def write(path: Path) -> None:
-        for _ in context.track(sanitise_parts(job, parts), PARTS_SANITISED):
+        for _ in context.track(sanitise_parts(job, parts), plan.PARTS_SANITISED):
             pass
         write_release(job, parts, path)
 
-    with context.stage(WORDS):
-        context.release_file(WORDS, event, CARD.texts, write, question=made_of)
-    figures = {"words_kept": found.keep, **_pretrain(context, found)}
-    measured = _Measured(context, job, found)
-    return Output(figures=figures, internal=measured.blocks, exhibits=measured.exhibits)
+    with context.stage(plan.WORDS):
+        context.release_file(plan.WORDS, event, CARD.texts, write, question=made_of)
+    return _measured(context, job, found, {"words_kept": found.keep, **_pretrain(context, found)})
 
 
-def _pretrain(context: Context, found: Planned) -> dict[str, Any]:
+def _pretrain(context: Context, found: mechanisms.Planned) -> Mapping[str, Any]:
     """Train the model that reads sanitised text, where it is asked for and not there yet; figures of public text."""
-    config, out = context.recipe.pretraining, context.run.root / MODEL
+    config, out = context.recipe.pretraining, context.run.root / directory.MODEL
     if config is None:
         return {}
     kept = context.run.public("pretraining.json")
     if not (kept.exists() and out.is_dir()):
-        backbone = context.load_model(pretraining_text=digest_file(Path(config.text)))
+        backbone = context.load_model(pretraining_text=private.digest_file(Path(config.text)))
         with context.stage(PRETRAINING):
-            model, figures = pretrained(backbone, found, config, context.counter(PRETRAINING_STEPS))
+            model, figures = pretraining.pretrained(backbone, found, config, context.counter(PRETRAINING_STEPS))
             save_model(model, backbone.tokenizer, out, context.recipe.release_id, HOW)
-            write_json(kept, figures)
-    return {"pretraining": read_json(kept)}
+            files.write_json(kept, figures)
+    return {"pretraining": files.read_json(kept)}
 
 
-def _made_of(recipe: SanTextRecipe, found: Planned) -> str:
-    """Digest of what the file is made of beside corpus and recipe."""
-    return digest_json([found.vocabulary.digest, detector_of(recipe.sanitize.detector, recipe.sanitize.entities).name])
-
-
-def _job(context: Context, found: Planned, inputs: str) -> Job:
+def _job(context: Context, found: mechanisms.Planned, inputs: str) -> Job:
     recipe = context.recipe
     return Job(
         config=recipe.sanitize,
         words=found.vocabulary.words,
         mechanism=found.mechanism,
-        labels=Labels(recipe.sanitize.labels, recipe.corpus.labels),
+        labels=labels.Labels(recipe.sanitize.labels, recipe.corpus.labels),
         shards=context.shards,
         key_path=context.key_path,
         release=(recipe.privacy.account, recipe.release_id, inputs),
@@ -92,46 +80,31 @@ def _job(context: Context, found: Planned, inputs: str) -> Job:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """What is measured of a finished run beside private text."""
+def _measured(context: Context, job: Job, found: mechanisms.Planned, figures: Mapping[str, Any]) -> Output:
+    """What a finished run is measured by beside private text: attacks where they are asked for; pairs stay private."""
+    parts, words = context.plan.parts, context.recipe.evaluation.attacked
 
-    context: Context
-    job: Job
-    found: Planned
+    @cache
+    def attacks() -> Mapping[str, Any]:
+        return heldout.attacks(job, parts, found, load_backbone(context.recipe.model), context.key, words)
 
-    def blocks(self) -> dict[str, Any]:
-        """The block `inference` of metrics.json, where attacks are asked for; pairs of texts stay private."""
-        path = self.context.run.private("pairs.txt")
-        write_pairs(self.job, self.context.plan.parts, self.context.key, path)
-        return {"inference": self._attacks} if self._words else {}
+    def internal() -> Mapping[str, Any]:
+        heldout.write_pairs(job, parts, context.key, context.run.private("pairs.txt"))
+        return {"inference": attacks()} if words else {}
 
-    def exhibits(self) -> list[Chart | Table]:
-        """Charts and tables for the report."""
-        attacked = [attack_table(self._attacks)] if self._words else []
-        return [*charts(self.found), *attacked]
+    def exhibits() -> list[Chart | Table]:
+        return [*heldout.charts(found), *([heldout.attack_table(attacks())] if words else [])]
 
-    @property
-    def _words(self) -> int:
-        return self.context.recipe.evaluation.attacked
-
-    @cached_property
-    def _attacks(self) -> dict[str, Any]:
-        backbone = load_backbone(self.context.recipe.model)
-        return attacks(self.job, self.context.plan.parts, self.found, backbone, self.context.key, self._words)
+    return Output(figures=figures, internal=internal, exhibits=exhibits)
 
 
 def check_inputs(recipe: SanTextRecipe) -> None:
     """Refuse a public text that cannot be read, or a detector that is not installed, before anything is charged."""
-    detector_of(recipe.sanitize.detector, recipe.sanitize.entities)
+    entities.detector_of(recipe.sanitize.detector, recipe.sanitize.entities)
     if recipe.pretraining:
-        public_texts(Path(recipe.pretraining.text))
+        pretraining.public_texts(Path(recipe.pretraining.text))
 
 
 def reading_of(recipe: SanTextRecipe) -> Reading:
     """How a run reads a row: its text, with nothing in front."""
-    return Reading(recipe.privacy.unit, (), _nothing, recipe.sanitize.max_tokens)
-
-
-def _nothing(row: Any) -> str:
-    return ""
+    return Reading(recipe.privacy.unit, (), no_context, recipe.sanitize.max_tokens)

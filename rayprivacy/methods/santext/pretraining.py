@@ -23,23 +23,18 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.methods.santext.mechanisms import Planned
 from rayprivacy.methods.santext.recipe import PretrainingConfig
+from rayprivacy.models import pretraining, settings, trainable
 from rayprivacy.models.backbone import Backbone
-from rayprivacy.models.pretraining import HELD_OUT, Objective, endlessly, fit
-from rayprivacy.models.settings import AdapterConfig
-from rayprivacy.models.trainable import merged, trainable
-from rayprivacy.sanitize.documents import Words, places_in, tidy
-from rayprivacy.sanitize.mechanism import Coins
+from rayprivacy.sanitize import documents, mechanism
 
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Example:
-    """A sanitised text with what is to be predicted.
+    """Pieces of sanitised words behind the start of a document, and what is to be predicted.
 
-    Attributes:
-        ids: pieces of the sanitised words, behind the start of a document.
-        targets: the first piece of the original next word behind the last piece of each word; `IGNORED` elsewhere.
+    That is the first piece of the original next word behind the last piece of each word, and `IGNORED` elsewhere.
     """
 
     ids: list[int]
@@ -51,14 +46,14 @@ def pretrained(
 ) -> tuple[Any, dict[str, float]]:
     """The model, and its loss on held-out public text before and after, in nats for each word."""
     every = examples(backbone, found, public_texts(Path(config.text)), config)
-    held = max(1, int(HELD_OUT * len(every)))
+    held = max(1, int(pretraining.HELD_OUT * len(every)))
     if len(every) - held < config.batch:
         raise ConfigError(f"pretraining.text is {config.text!r}, which has {len(every)} texts: give more of them.")
-    model = trainable(backbone, AdapterConfig(kind="lora", rank=config.rank, layers=config.layers))
+    model = trainable.trainable(backbone, settings.AdapterConfig(kind="lora", rank=config.rank, layers=config.layers))
     batches = itertools.islice(_batches(every[held:], config.batch), config.steps)
-    objective = Objective(_loss, _predicted, config.batch)
-    figures = fit(model, objective, batches, every[:held], config.learning_rate, told, "pretraining")
-    return merged(model, backbone), figures
+    objective = pretraining.Objective(_loss, _predicted, config.batch)
+    figures = pretraining.fit(model, objective, batches, every[:held], config.learning_rate, told, "pretraining")
+    return trainable.merged(model, backbone), figures
 
 
 def public_texts(path: Path) -> list[str]:
@@ -76,12 +71,12 @@ def public_texts(path: Path) -> list[str]:
 
 def examples(backbone: Backbone, found: Planned, texts: Sequence[str], config: PretrainingConfig) -> list[Example]:
     """Public texts, sanitised by the table of the release with public coins, beside their original words."""
-    words = Words(found.vocabulary.words)
-    ids, lengths = words.ids([tidy(text) for text in texts], config.max_words)
+    words = documents.Words(found.vocabulary.words)
+    ids, lengths = words.ids([documents.tidy(text) for text in texts], config.max_words)
     ids = np.minimum(ids, words.unknown)
-    coins = Coins(Key.for_tests(), "public text", str(config.seed))
+    coins = mechanism.Coins(Key.for_tests(), "public text", str(config.seed))
     tags = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
-    after, ends = found.mechanism.draw(ids, tags, places_in(lengths), coins), np.cumsum(lengths)[:-1]
+    after, ends = found.mechanism.draw(ids, tags, documents.places_in(lengths), coins), np.cumsum(lengths)[:-1]
     pieces = [backbone.tokenizer.encode(f" {word}", add_special_tokens=False) for word in found.vocabulary.words]
     pairs = zip(np.split(ids, ends), np.split(after, ends), strict=True)
     return [_example(backbone.start, pieces, *pair) for pair in pairs if len(pair[0]) > 1]
@@ -112,5 +107,5 @@ def _batches(every: Sequence[Example], size: int) -> Iterator[list[Example]]:
     """Batches of texts of about one length, endlessly, in an order that a public seed draws."""
     order = sorted(range(len(every)), key=lambda place: len(every[place].ids))
     batches = [order[start : start + size] for start in range(0, len(order) - size + 1, size)]
-    for places in endlessly(batches, np.random.default_rng(0)):
+    for places in pretraining.endlessly(batches, np.random.default_rng(0)):
         yield [every[place] for place in places]

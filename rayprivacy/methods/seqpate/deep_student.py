@@ -25,12 +25,9 @@ from rayprivacy.models.pretraining import descend
 
 @dataclass(frozen=True)
 class DeepStudent:
-    """A tuned upper part of the trunk; the embedding and the output head are the base's.
+    """A tuned upper part of the trunk, in which all students that come from one put their tensors to work.
 
-    Attributes:
-        backbone: the public base.
-        upper: where the tensors are put to work; all students that come from one share it.
-        tensors: what was trained, by name.
+    The embedding and the output head are the base's.
     """
 
     backbone: Backbone
@@ -64,10 +61,7 @@ class DeepStudent:
     def fitted(
         self, rows: Encoded, steps: int, batch: int, learning_rate: float, seed: int, told: Told = nobody
     ) -> "DeepStudent":
-        """Fit to next tokens.
-
-        The states in `rows` are not looked at; a batch is rounded up to whole rows.
-        """
+        """Fit to next tokens; the states in `rows` are not looked at, and a batch is rounded up to whole rows."""
         examples = rows.predicts.sum(1)
         batches = list(islice(_batches(examples, batch, seed), steps))
         drawn = torch.cat([rows.ids.new_zeros(0), *batches]).unique()  # the trunk is run over no other row

@@ -3,17 +3,12 @@
 These are compared: the public base, what pretraining made of it, base + pseudo-sentences (the student before any
 vote), the student, and a non-private fine-tune on all private features (an upper bound that is never released). All
 figures here read private text and are outside the certificate: `releasable: false`.
-
-What each secret phrase costs by the shards it occurs in, as in table 2 of SeqPATE. Internal: it counts phrases.
-
-The noise covers a phrase in n_s shards; one that masking left in fewer shards changes fewer teachers, and is protected
-better. Only the figure at the bound is public.
 """
 
 import random
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +32,16 @@ from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.spec import GroupSpec
 
 WHY = "measured on private held-out text, or on a model that read private text without noise"
-PREFIX_WORDS, LEAST_WORDS = 4, 8
+WHY_PHRASES = "counted in private text: how many phrases occur in how many shards, after masking"
+LEAST_WORDS = 8  # of a text that is continued
+_FIRST, _REST = slice(4), slice(4, None)  # words that a model is given, and those that it continues with
 NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
 
 
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
-    run: Run[SeqPateRecipe],
-    students: dict[str, Student],
-    spec: GroupSpec,
-    told: Told = nobody,
-) -> dict[str, Any]:
+    run: Run[SeqPateRecipe], students: dict[str, Student], spec: GroupSpec, told: Told = nobody
+) -> Mapping[str, Any]:
     """Perplexity and Bleu of the students and a non-private model; little where no user is held out.
 
     Students are by name, `base_pseudo` among them; all read text as one tokenizer does.
@@ -59,7 +53,7 @@ def heldout_metrics(
     if run.recipe.evaluation.nonprivate_steps and spec.teachers.kind == "square":
         models["nonprivate"] = nonprivate_student(run, students["base_pseudo"], spec)
     flat = [text for user in texts for text in user]
-    completions = _Completions.of(run, flat)
+    long = [words for words in map(str.split, flat) if len(words) >= LEAST_WORDS][: run.recipe.evaluation.completions]
     nll: dict[int, Any] = {}
     scores: dict[int, dict[str, float]] = {}
     read_by: Backbone | None = None
@@ -73,8 +67,8 @@ def heldout_metrics(
             read_by = student.backbone
             rows = encode_rows(read_by, [row for _, row in packed], width, threads=driver_threads())
         nll[id(student)] = row_nll(student.hidden(rows), rows, read_by.head, driver_threads()).numpy()
-        if completions:
-            scores[id(student)] = completions.scores(student)
+        if long:
+            scores[id(student)] = _bleu(student, long, run.recipe.generation.max_tokens)
     ids = {name: id(student) for name, student in models.items()}
     users = np.array([user for user, _ in packed])
     tokens = rows.predicts.sum(1).double().numpy()
@@ -99,13 +93,10 @@ def _heldout_texts(run: Run[SeqPateRecipe]) -> list[list[str]]:
 def _packed(run: Run[SeqPateRecipe], backbone: Backbone, texts: list[list[str]]) -> list[tuple[int, Row]]:
     """The rows of all users, with the number of the user: rows of like length are neighbours, and share a call."""
     config = run.recipe.teachers
-    packed = [
-        (number, row)
-        for number, user in enumerate(texts)
-        for row in pack(
-            [backbone.document(text, config.max_tokens) for text in user], config.row_tokens, config.max_rows
-        )
-    ]
+    packed = []
+    for number, user in enumerate(texts):
+        documents = [backbone.document(text, config.max_tokens) for text in user]
+        packed += [(number, row) for row in pack(documents, config.row_tokens, config.max_rows)]
     return sorted(packed, key=lambda each: each[1].filled)
 
 
@@ -129,48 +120,22 @@ def _shuffled(spec: GroupSpec, draw: random.Random) -> Iterator[str]:
         yield from draw.sample(names, len(names))
 
 
-@dataclass(frozen=True)
-class _Completions:
-    """Held-out texts whose first words a model continues, and what their users wrote.
-
-    Attributes:
-        prefixes: the first words.
-        references: the rest of each text.
-        max_tokens: of a continuation.
-    """
-
-    prefixes: list[str]
-    references: list[str]
-    max_tokens: int
-
-    @staticmethod
-    def of(run: Run[SeqPateRecipe], texts: list[str]) -> "_Completions | None":
-        """Some of the texts that are long enough; None where there is none, or none is wanted."""
-        words = [text.split() for text in texts]
-        long = [entry for entry in words if len(entry) >= LEAST_WORDS][: run.recipe.evaluation.completions]
-        if not long:
-            return None
-        prefixes = [" ".join(entry[:PREFIX_WORDS]) for entry in long]
-        references = [" ".join(entry[PREFIX_WORDS:]) for entry in long]
-        return _Completions(prefixes, references, run.recipe.generation.max_tokens)
-
-    def scores(self, student: Student) -> dict[str, float]:
-        """Bleu of a student's most likely continuations."""
-        backbone = student.backbone
-        documents = greedy(student.model(), backbone, self.prefixes, self.max_tokens)
-        written = [
-            backbone.text_after(prefix, document) for prefix, document in zip(self.prefixes, documents, strict=True)
-        ]
-        return {f"bleu{order}": bleu(written, self.references, order) for order in (3, 4)}
-
-
-WHY_PHRASES = "counted in private text: how many phrases occur in how many shards, after masking"
+def _bleu(student: Student, long: list[list[str]], max_tokens: int) -> dict[str, float]:
+    """Bleu of a student's most likely continuations of the first words of held-out texts, beside what users wrote."""
+    prefixes, references = ([" ".join(words[part]) for words in long] for part in (_FIRST, _REST))
+    documents, backbone = greedy(student.model(), student.backbone, prefixes, max_tokens), student.backbone
+    written = [backbone.text_after(prefix, document) for prefix, document in zip(prefixes, documents, strict=True)]
+    return {f"bleu{order}": bleu(written, references, order) for order in (3, 4)}
 
 
 def phrase_metrics(
     shards: Path, manifest: ShardManifest, phrases: Phrases, mechanism: VoteMechanism, delta: float
-) -> dict[str, Any]:
-    """Average and worst epsilon over the phrases, and how many phrases occur in how many shards."""
+) -> Mapping[str, Any]:
+    """What secret phrases cost by the shards that they occur in, as in table 2 of SeqPATE: average and worst epsilon.
+
+    Internal, because it counts phrases. The noise covers a phrase in n_s shards; one that masking left in fewer shards
+    changes fewer teachers, and is protected better. Only the figure at the bound is public.
+    """
     counts = shards_per_phrase(shards, manifest, phrases)
     report = asdict(phrase_report(counts, mechanism.shards, mechanism.queries, mechanism.sigma, delta))
     figures = {name: report[name] for name in ("at_bound", "worst", "average", "histogram")}

@@ -22,54 +22,23 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save
 
-from rayprivacy.blocks.match import match_texts, text_file
-from rayprivacy.blocks.pretrain import load_model
-from rayprivacy.blocks.writing import written_once
+from rayprivacy.blocks import match, pretrain, writing
 from rayprivacy.core.private import Released, digest_array, digest_bytes, digest_json
 from rayprivacy.corpus.phrases import Phrases, load_phrases
 from rayprivacy.corpus.public import load_prompts
-from rayprivacy.dpsgd.units import Reading
+from rayprivacy.dpsgd.units import Reading, no_context
 from rayprivacy.generation.codes import Codes, CodesConfig
 from rayprivacy.generation.decode import cut_prompts
 from rayprivacy.generation.writing import Written
-from rayprivacy.methods.seqpate.blocks import (
-    BASES,
-    FEATURES,
-    GATE,
-    PARTS,
-    PSEUDO,
-    SELECTION,
-    SENTENCES,
-    STUDENT,
-    STUDENT_STEPS,
-    TEACHERS,
-    TRAINING,
-    VOTED,
-    VOTES,
-    WARM_STEPS,
-    WRITING,
-    queries_by_round,
-)
-from rayprivacy.methods.seqpate.heldout import heldout_metrics, phrase_metrics
-from rayprivacy.methods.seqpate.public_side import (
-    FIRST,
-    Round,
-    bases,
-    ensemble,
-    pseudo_rows,
-    question_of,
-    round_queries,
-    save_tensors,
-    warm_students,
-)
+from rayprivacy.methods.seqpate import heldout, plan, public_side
 from rayprivacy.methods.seqpate.recipe import SeqPateRecipe
 from rayprivacy.methods.seqpate.students import HeadStudent, Student, vote_targets
 from rayprivacy.models.adapters import Basis
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.models.features import Encoded, Queries
 from rayprivacy.models.save import save_model
+from rayprivacy.runs import directory
 from rayprivacy.runs.context import RunContext
-from rayprivacy.runs.directory import MODEL
 from rayprivacy.runs.method import Output
 from rayprivacy.runs.plan import MODELS_MEASURED, TEXTS_WRITTEN
 from rayprivacy.teachers.pool import TeacherPool, cache_features, teacher_pool
@@ -86,32 +55,32 @@ def run(context: Context) -> Output:
     prompts = load_prompts(recipe.prompts)
     # The corpus comes first: a wrong column costs seconds there, and minutes after the pseudo-sentences.
     context.shard()
-    backbone = load_model(context, prompts=digest_json(prompts))
-    with context.stage(PSEUDO):
-        rows = pseudo_rows(context.run, backbone, prompts, backbone.model, FIRST, context.counter(SENTENCES))
-    with context.stage(BASES):
-        basis = bases(context.run, backbone, rows)
-        untrained, warm = warm_students(context.run, backbone, basis, rows, context.counter(WARM_STEPS))
-    spec = ensemble(context.run, backbone, context.model)
-    with context.stage(FEATURES):
+    backbone = pretrain.load_model(context, prompts=digest_json(prompts))
+    with context.stage(plan.PSEUDO):
+        counter = context.counter(plan.SENTENCES)
+        rows = public_side.pseudo_rows(context.run, backbone, prompts, backbone.model, public_side.FIRST, counter)
+    with context.stage(plan.BASES):
+        basis = public_side.bases(context.run, backbone, rows)
+        counter = context.counter(plan.WARM_STEPS)
+        untrained, warm = public_side.warm_students(context.run, backbone, basis, rows, counter)
+    spec = public_side.ensemble(context.run, backbone, context.model)
+    with context.stage(plan.FEATURES):
         # Every part passes through an actor, also one without users (see `encoding_job`).
-        deque(context.track(cache_features(spec, recipe.resources), PARTS), maxlen=0)
+        deque(context.track(cache_features(spec, recipe.resources), plan.PARTS), maxlen=0)
     with teacher_pool(spec, recipe.resources) as pool:
-        with context.stage(TRAINING):
+        with context.stage(plan.TRAINING):
             _train(context, pool)
         asking = _Asking(context, backbone, prompts, spec, pool)
         student: Student = warm
         for number in range(recipe.votes.rounds):
             student, rows = asking.round(number, student, rows)
-    with context.stage(WRITING):
+    with context.stage(plan.WRITING):
         written = _write(context, backbone, student, prompts)
-    figures: dict[str, Any] = {"degenerate": written.degenerate, **context.public_figures}
-    if recipe.match:
-        figures["match"] = match_texts(context, recipe.match, recipe.generation.texts)
+    matched = {"match": match.match_texts(context, recipe.match, recipe.generation.texts)} if recipe.match else {}
     students = {**_public_models(context, untrained, basis), "base_pseudo": warm, "student": student}
     return Output(
-        figures=figures,
-        heldout=lambda: heldout_metrics(context.run, students, spec, context.counter(MODELS_MEASURED)),
+        figures={"degenerate": written.degenerate, **context.public_figures, **matched},
+        heldout=lambda: heldout.heldout_metrics(context.run, students, spec, context.counter(MODELS_MEASURED)),
         internal=lambda: _phrase_block(context, phrases),
     )
 
@@ -125,15 +94,11 @@ def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[s
 
 def reading_of(recipe: SeqPateRecipe) -> Reading:
     """How a run reads a row: its text with nothing in front."""
-    return Reading(recipe.privacy.unit, (), _nothing, recipe.teachers.max_tokens)
-
-
-def _nothing(labels: Any) -> str:
-    return ""
+    return Reading(recipe.privacy.unit, (), no_context, recipe.teachers.max_tokens)
 
 
 def _train(context: Context, pool: TeacherPool) -> None:
-    show, trained = context.counter(TEACHERS), 0
+    show, trained = context.counter(plan.TEACHERS), 0
     show(trained)
     for piece in pool.train():
         trained += len(piece)
@@ -142,16 +107,7 @@ def _train(context: Context, pool: TeacherPool) -> None:
 
 @dataclass
 class _Asking:
-    """The rounds of questions of one run.
-
-    Attributes:
-        context: of the run.
-        backbone: the base model.
-        prompts: public prompts.
-        spec: what the teachers are.
-        pool: the trained teachers.
-        voted: queries that were answered so far.
-    """
+    """The rounds of questions of one run, of which `voted` queries were answered so far."""
 
     context: Context
     backbone: Backbone
@@ -161,34 +117,31 @@ class _Asking:
     voted: int = 0
 
     def round(self, number: int, student: Student, rows: Encoded) -> tuple[Student, Encoded]:
-        """Ask the teachers about text of a student, and let it learn from the noisy votes.
-
-        Returns the student after the round, and the pseudo-sentences that it learnt with.
-        """
-        context, asked = self.context, Round.of(number, student)
-        votes = context.plan.stage(GATE).mechanism
+        """Ask the teachers about text of a student; returns what it learnt from the votes, and its pseudo-sentences."""
+        context, asked = self.context, public_side.Round.of(number, student)
+        votes = context.plan.stage(plan.GATE).mechanism
         if number:
-            with context.stage(PSEUDO):
-                counter = context.counter(SENTENCES)
-                rows = pseudo_rows(context.run, self.backbone, self.prompts, student.model(), asked, counter)
-        with context.stage(SELECTION):
-            count = queries_by_round(votes.queries, context.recipe.votes.rounds)[number]
-            queries = round_queries(context.run, self.backbone, rows, student, asked, count)
+            with context.stage(plan.PSEUDO):
+                counter, model = context.counter(plan.SENTENCES), student.model()
+                rows = public_side.pseudo_rows(context.run, self.backbone, self.prompts, model, asked, counter)
+        with context.stage(plan.SELECTION):
+            count = plan.queries_by_round(votes.queries, context.recipe.votes.rounds)[number]
+            queries = public_side.round_queries(context.run, self.backbone, rows, student, asked, count)
         mechanism = replace(votes, queries=len(queries))
-        with context.stage(VOTES):
-            before, show = self.voted, context.counter(VOTED)
+        with context.stage(plan.VOTES):
+            before, show = self.voted, context.counter(plan.VOTED)
             rows_file = asked.rows(context.run)
             sums, manifest = self.pool.vote(queries, mechanism, rows_file, lambda done: show(before + done))
             self.voted += len(queries)
-        with context.stage(GATE):
-            question = question_of(self.spec, self.backbone.tokenizer, asked, queries, rows_file)
-            released = context.release_votes(GATE, mechanism, sums, manifest, question=question)
-        with context.stage(STUDENT):
+        with context.stage(plan.GATE):
+            question = public_side.question_of(self.spec, self.backbone.tokenizer, asked, queries, rows_file)
+            released = context.release_votes(plan.GATE, mechanism, sums, manifest, question=question)
+        with context.stage(plan.STUDENT):
             return _distilled(context, student, rows, queries, released, asked), rows
 
 
 def _distilled(
-    context: Context, student: Student, rows: Encoded, queries: Queries, votes: Released[Any], asked: Round
+    context: Context, student: Student, rows: Encoded, queries: Queries, votes: Released[Any], asked: public_side.Round
 ) -> Student:
     # Named by votes and questions: other votes (a changed corpus, a new charge) are another student.
     name = digest_array(votes.value)[:16] + (f"-{asked.name}" if asked.number else "")
@@ -196,27 +149,27 @@ def _distilled(
     if not path.exists():
         noisy = torch.from_numpy(votes.value.astype(np.float32))
         targets = vote_targets(noisy, queries, recipe.votes.radius is not None, recipe.student)
-        told = context.counter(STUDENT_STEPS)
-        save_tensors(path, student.distilled(queries, targets, rows, recipe.student, told).state())
+        told = context.counter(plan.STUDENT_STEPS)
+        public_side.save_tensors(path, student.distilled(queries, targets, rows, recipe.student, told).state())
     return student.restored(load_file(path))
 
 
 def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> Written:
     """Save a student as everybody loads a model, and write its text unless that is there."""
-    root, recipe = context.run.root, context.recipe
+    folder, recipe = context.run.root / directory.MODEL, context.recipe
     config = recipe.generation.model_copy(update={"texts": recipe.candidates(recipe.generation.texts)})
-    path, mark = text_file(context.run, recipe.match), digest_bytes(save(student.state()))
+    path, mark = match.text_file(context.run, recipe.match), digest_bytes(save(student.state()))
     context.make_way()
     # Always: the model that lies there may be that of another corpus, whose run died before it wrote its text.
-    save_model(student.model(), backbone.tokenizer, root / MODEL, recipe.release_id, HOW)
+    save_model(student.model(), backbone.tokenizer, folder, recipe.release_id, HOW)
     openers = [(0, prompt) for prompt in cut_prompts(prompts, config)]
     labels = Codes(CodesConfig(), ())
-    return written_once(context, root / MODEL, openers, config, labels, path, mark, TEXTS_WRITTEN, begun=True)
+    return writing.written_once(context, folder, openers, config, labels, path, mark, TEXTS_WRITTEN, begun=True)
 
 
 def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:
     """What each secret phrase costs, for metrics.json; nothing where another unit is protected."""
     if phrases is None:
         return {}
-    asked, delta = context.plan.stage(GATE).mechanism, context.recipe.privacy.delta
-    return {"phrases": phrase_metrics(context.shards, context.corpus, phrases, asked, delta)}
+    asked, delta = context.plan.stage(plan.GATE).mechanism, context.recipe.privacy.delta
+    return {"phrases": heldout.phrase_metrics(context.shards, context.corpus, phrases, asked, delta)}

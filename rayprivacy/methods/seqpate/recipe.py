@@ -1,8 +1,6 @@
 """The recipe of SeqPATE: what is asked of the teachers, and how the student learns from their votes.
 
 How the student learns is post-processing of the votes, and left out of the release id.
-
-The `student` block of a recipe of SeqPATE: what the student is, and how it learns.
 """
 
 from typing import Annotated, Any, Literal

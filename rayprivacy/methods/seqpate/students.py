@@ -1,6 +1,4 @@
-"""The student behind one interface: a small matrix on the head (default), or LoRA.
-
-The student: a head adapter that learns from public text and from released, noisy votes.
+"""The student, which learns from public text and released, noisy votes: here a small matrix on the head, the default.
 
     loss = (L_pseudo + lambda * L_votes) / (1 + lambda)          SeqPATE (Tian et al. 2022), section 3
 
@@ -8,10 +6,9 @@ L_votes is the cross-entropy between the noisy mean vote and the student over th
 vote, and the noise has mean zero, so the raw vote (not clipped to zero, not renormalised) gives an unbiased gradient;
 with KL the two differ by a constant in the student.
 
-From released votes to what the student learns from them. All of it is post-processing of the release.
-
 Mixing a vote with the student, (1 - lambda) p + lambda s, scales signal and noise alike, whether a teacher does it
-before the noise or the student after it; so it is done here, where lambda can be changed without a new release.
+before the noise or the student after it; so it is done here, where lambda can be changed without a new release. All of
+it is post-processing of the votes.
 """
 
 import copy
@@ -30,6 +27,83 @@ from rayprivacy.models.features import Encoded, Features, Queries, driver_thread
 from rayprivacy.models.pretraining import descend
 
 PSEUDO_BATCH = 32
+
+
+class Student(Protocol):
+    """A language model that learns from public text and released votes. Learning returns another student."""
+
+    @property
+    def backbone(self) -> Backbone:
+        """The public model that it stands on."""
+
+    def hidden(self, rows: Encoded) -> torch.Tensor:
+        """States whose product with the public head are the logits, float32 [rows, row_tokens, width]."""
+
+    def fitted(
+        self, rows: Encoded, steps: int, batch: int, learning_rate: float, seed: int, told: Told = nobody
+    ) -> "Student":
+        """Fit to next tokens: `batch` examples a step; `told` how many steps are done."""
+
+    def distilled(
+        self, queries: Queries, targets: torch.Tensor, rows: Encoded, config: StudentConfig, told: Told = nobody
+    ) -> "Student":
+        """Learn from targets [queries, k] (see `targets`) and from pseudo-sentences; `told` how many steps are done."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What was trained."""
+
+    def restored(self, state: dict[str, torch.Tensor]) -> "Student":
+        """The student with a stored state."""
+
+    def model(self) -> Any:
+        """An ordinary Hugging Face model."""
+
+
+@dataclass(frozen=True)
+class HeadStudent:
+    """A matrix between the public bases, on top of the frozen trunk."""
+
+    backbone: Backbone
+    adapter: HeadAdapter
+
+    @staticmethod
+    def untrained(backbone: Backbone, basis: Basis, config: StudentConfig) -> "HeadStudent":
+        """The public base itself."""
+        most = len(basis.outward)
+        return HeadStudent(backbone, HeadAdapter.zeros(basis, min(config.rank_in, most), min(config.rank_out, most)))
+
+    def hidden(self, rows: Encoded) -> torch.Tensor:
+        """Adapted states."""
+        return self.adapter(rows.hidden)
+
+    def fitted(
+        self, rows: Encoded, steps: int, batch: int, learning_rate: float, seed: int, told: Told = nobody
+    ) -> "HeadStudent":
+        """Fit the matrix."""
+        head, options = self.backbone.head, (steps, batch, learning_rate, seed, told)
+        return self._with(fit_next_token(self.adapter, rows.examples, head, *options).matrix)
+
+    def distilled(
+        self, queries: Queries, targets: torch.Tensor, rows: Encoded, config: StudentConfig, told: Told = nobody
+    ) -> "HeadStudent":
+        """Fit the matrix to votes."""
+        head = self.backbone.head
+        return self._with(distill(self.adapter, queries, targets, rows.examples, head, config, told).matrix)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The matrix."""
+        return {"matrix": self.adapter.matrix}
+
+    def restored(self, state: dict[str, torch.Tensor]) -> "HeadStudent":
+        """With this matrix."""
+        return self._with(state["matrix"])
+
+    def model(self) -> Any:
+        """The adapter folded into an output head of its own."""
+        return adapted_model(self.backbone, self.adapter)
+
+    def _with(self, matrix: torch.Tensor) -> "HeadStudent":
+        return HeadStudent(self.backbone, HeadAdapter(self.adapter.basis, matrix))
 
 
 def fit_next_token(
@@ -125,97 +199,6 @@ def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
     return model
 
 
-class Student(Protocol):
-    """A language model that learns from public text and released votes. Learning returns another student."""
-
-    @property
-    def backbone(self) -> Backbone:
-        """The public model that it stands on."""
-        ...
-
-    def hidden(self, rows: Encoded) -> torch.Tensor:
-        """States whose product with the public head are the logits, float32 [rows, row_tokens, width]."""
-        ...
-
-    def fitted(
-        self, rows: Encoded, steps: int, batch: int, learning_rate: float, seed: int, told: Told = nobody
-    ) -> "Student":
-        """Fit to next tokens: `batch` examples a step; `told` how many steps are done."""
-        ...
-
-    def distilled(
-        self, queries: Queries, targets: torch.Tensor, rows: Encoded, config: StudentConfig, told: Told = nobody
-    ) -> "Student":
-        """Learn from targets [queries, k] (see `targets`) and from pseudo-sentences; `told` how many steps are done."""
-        ...
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """What was trained."""
-        ...
-
-    def restored(self, state: dict[str, torch.Tensor]) -> "Student":
-        """The student with a stored state."""
-        ...
-
-    def model(self) -> Any:
-        """An ordinary Hugging Face model."""
-        ...
-
-
-@dataclass(frozen=True)
-class HeadStudent:
-    """A matrix between the public bases, on top of the frozen trunk.
-
-    Attributes:
-        backbone: the public base.
-        adapter: its head adapter.
-    """
-
-    backbone: Backbone
-    adapter: HeadAdapter
-
-    @staticmethod
-    def untrained(backbone: Backbone, basis: Basis, config: StudentConfig) -> "HeadStudent":
-        """The public base itself."""
-        most = len(basis.outward)
-        return HeadStudent(backbone, HeadAdapter.zeros(basis, min(config.rank_in, most), min(config.rank_out, most)))
-
-    def hidden(self, rows: Encoded) -> torch.Tensor:
-        """Adapted states."""
-        return self.adapter(rows.hidden)
-
-    def fitted(
-        self, rows: Encoded, steps: int, batch: int, learning_rate: float, seed: int, told: Told = nobody
-    ) -> "HeadStudent":
-        """Fit the matrix."""
-        examples = rows.examples
-        return self._with(
-            fit_next_token(self.adapter, examples, self.backbone.head, steps, batch, learning_rate, seed, told).matrix
-        )
-
-    def distilled(
-        self, queries: Queries, targets: torch.Tensor, rows: Encoded, config: StudentConfig, told: Told = nobody
-    ) -> "HeadStudent":
-        """Fit the matrix to votes."""
-        head = self.backbone.head
-        return self._with(distill(self.adapter, queries, targets, rows.examples, head, config, told).matrix)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """The matrix."""
-        return {"matrix": self.adapter.matrix}
-
-    def restored(self, state: dict[str, torch.Tensor]) -> "HeadStudent":
-        """With this matrix."""
-        return self._with(state["matrix"])
-
-    def model(self) -> Any:
-        """The adapter folded into an output head of its own."""
-        return adapted_model(self.backbone, self.adapter)
-
-    def _with(self, matrix: torch.Tensor) -> "HeadStudent":
-        return HeadStudent(self.backbone, HeadAdapter(self.adapter.basis, matrix))
-
-
 def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: StudentConfig) -> torch.Tensor:
     """What the student is fitted to, float32 [queries, k]; entries may be negative, as the noise is.
 
@@ -223,10 +206,8 @@ def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: S
     """
     mean = votes + queries.centre if centred else votes
     mixed = (1 - config.mix) * mean + config.mix * queries.centre
-    return top1(mixed, queries.allowed) if config.label == "top1" else mixed
-
-
-def top1(votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """All of the mass on the candidate with the largest noisy vote: SeqPATE's ablation -KL (table 3)."""
-    best = votes.masked_fill(~allowed, -torch.inf).argmax(1)
-    return torch.nn.functional.one_hot(best, votes.shape[1]).float()
+    if config.label == "vote":
+        return mixed
+    # All of the mass on the candidate with the largest noisy vote: SeqPATE's ablation -KL (table 3).
+    best = mixed.masked_fill(~queries.allowed, -torch.inf).argmax(1)
+    return torch.nn.functional.one_hot(best, mixed.shape[1]).float()

@@ -1,8 +1,6 @@
 """Internal evaluation on held-out users: perplexity of trees and of utterances, and how functions agree.
 
 All figures read private text and are outside the certificate: `releasable: false`.
-
-The report's tables and its picture: how trees were drawn, and how words and functions agree with held-out text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +16,8 @@ from rayprivacy.methods.two_stage.public_side import constants_of
 from rayprivacy.methods.two_stage.readings import parses_of, utterances_of
 from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
 from rayprivacy.models.backbone import Backbone
+from rayprivacy.runs import heldout
 from rayprivacy.runs.directory import Run
-from rayprivacy.runs.heldout import NOBODY, WHY, heldout_rows, total_loss
 from rayprivacy.runs.method import SYNTHETIC, Chart, Table
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.structures.trees import names
@@ -30,24 +28,23 @@ SHOWN = 30  # of the most frequent functions, in the picture of their distributi
 @sealed("the evaluation on held-out users")
 def heldout_metrics(
     run: Run[TwoStageRecipe], backbone: Backbone, models: dict[str, tuple[Any, Any]], told: Told = nobody
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     """Perplexity of held-out trees and utterances together, and of each."""
-    rows = heldout_rows(run)
+    rows = heldout.heldout_rows(run)
     if not rows:
-        return dict(NOBODY)
-    documents = [
-        documents_of(rows, backbone, reading) for reading in (parses_of(run.recipe), utterances_of(run.recipe))
-    ]
+        return dict(heldout.NOBODY)
+    readings = (parses_of(run.recipe), utterances_of(run.recipe))
+    documents = [documents_of(rows, backbone, reading) for reading in readings]
     measured: dict[str, dict[str, float]] = {"trees": {}, "utterances": {}, "perplexity": {}}
     for number, (name, pair) in enumerate(models.items()):
         told(number)
-        parts = [total_loss(run, model, backbone.end, own) for model, own in zip(pair, documents, strict=True)]
+        parts = [heldout.total_loss(run, model, backbone.end, own) for model, own in zip(pair, documents, strict=True)]
         together = tuple(map(sum, zip(*parts, strict=True)))
         for kind, (loss, tokens) in zip(measured, [*parts, together], strict=True):
             measured[kind][name] = perplexity(loss, int(tokens))
     return {
         "releasable": False,
-        "why": WHY,
+        "why": heldout.WHY,
         "perplexity": measured["perplexity"],
         "perplexity_of_trees": measured["trees"],
         "perplexity_of_utterances": measured["utterances"],
@@ -56,11 +53,11 @@ def heldout_metrics(
 
 
 @sealed("the evaluation on held-out users")
-def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
+def tree_metrics(run: Run[TwoStageRecipe]) -> Mapping[str, Any]:
     """Words and functions of synthetic text against those of held-out users' text."""
-    rows = heldout_rows(run)
+    rows = heldout.heldout_rows(run)
     if not rows:
-        return dict(NOBODY)
+        return dict(heldout.NOBODY)
     synthetic = pq.read_table(run.root / SYNTHETIC)
     texts, trees = (synthetic[name].to_pylist() for name in ("text", "parse"))
     column = run.recipe.parses.column
@@ -72,7 +69,7 @@ def tree_metrics(run: Run[TwoStageRecipe]) -> dict[str, Any]:
     }
     return {
         "releasable": False,
-        "why": WHY,
+        "why": heldout.WHY,
         "real": len(rows),
         "synthetic": len(texts),
         **{name: round(value, 4) for name, value in figures.items()},
@@ -102,13 +99,11 @@ _MEASURED = {
 
 def tree_exhibits(drawn: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Chart | Table]:
     """How trees were drawn; and, internal, the distribution of functions and the figures of words and functions."""
-    shares = measured.get("function_shares")
+    shares, columns = measured.get("function_shares"), ("what", "figure")
     return [
         *([_distribution(shares)] if shares else []),
-        Table("How parse trees were drawn", ("what", "figure"), _rows(_DRAWN, drawn), internal=False),
-        Table(
-            "Words and functions beside held-out text", ("what", "figure"), _rows(_MEASURED, measured), internal=True
-        ),
+        Table("How parse trees were drawn", columns, _rows(_DRAWN, drawn), internal=False),
+        Table("Words and functions beside held-out text", columns, _rows(_MEASURED, measured), internal=True),
     ]
 
 

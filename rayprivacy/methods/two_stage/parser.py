@@ -1,4 +1,4 @@
-"""Reads utterances into trees with a parser, one record at a time: the tree of a record depends on nothing else.
+"""A semantic parser: a language model that learns from annotated public pairs, and reads private records one at a time.
 
     utterance -> its first tokens -> the most likely tree under the masks of the grammar: complete? -> the tree
                                                                                        otherwise -> UNREAD
@@ -8,12 +8,11 @@ of others. So each utterance is a call of its own, without filling and without c
 and not drawn; both lengths have fixed public bounds. Whatever goes wrong in a record ends in the same public constant
 as a tree that is not complete in time: no exception leaves, and no count.
 
-A semantic parser: a language model that is asked for the tree of an utterance, trained on annotated pairs.
+What it learns from:
 
     start, "parse UTTERANCE\n", TREE, end        (loss on the tree and the end alone)
 
-It learns by AdamW, without privacy: its pairs must be public, or the model must stay where they are. A tree is read
-off it by `generation.parsing`.
+It learns by AdamW, without privacy: its pairs must be public, or the model must stay where they are.
 """
 
 import itertools
@@ -26,15 +25,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rayprivacy.core.console import Told
-from rayprivacy.core.files import write_json
-from rayprivacy.core.private import digest_json
+from rayprivacy.core import console, files, private
 from rayprivacy.generation.decode import greedy
+from rayprivacy.models import pretraining, save, trainable
 from rayprivacy.models.backbone import Backbone, Documents
-from rayprivacy.models.pretraining import Objective, endlessly, fit, held_out
-from rayprivacy.models.save import save_model
 from rayprivacy.models.settings import ParserConfig
-from rayprivacy.models.trainable import merged, trainable
 from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.masks import Matcher, matcher_of
 from rayprivacy.structures.trees import names
@@ -61,7 +56,7 @@ def asked(utterance: str, documents: Documents, most: int) -> str:
 
 def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
     """Pairs that are held out, and the others, in an order that a public seed draws."""
-    return held_out(pairs, seed, HELD_PAIRS)
+    return pretraining.held_out(pairs, seed, HELD_PAIRS)
 
 
 def kept_parser(
@@ -69,7 +64,7 @@ def kept_parser(
     pairs: Sequence[Pair],
     config: ParserConfig,
     tree_tokens: int,
-    progress: Told,
+    progress: console.Told,
     parent: Path,
     release: str,
     how: str,
@@ -79,17 +74,17 @@ def kept_parser(
     Beside it, with the suffix .json, lie its losses. `release` and `how` are for its card, as in `save_model`.
     """
     settings = config.model_dump(mode="json", exclude={"source", "text"})
-    name = digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
+    name = private.digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
     if not folder.is_dir():
         model, losses = fitted_parser(backbone, pairs, config, tree_tokens, progress)
-        write_json(folder.with_suffix(".json"), losses)
-        save_model(model, backbone.tokenizer, folder, release, how)
+        files.write_json(folder.with_suffix(".json"), losses)
+        save.save_model(model, backbone.tokenizer, folder, release, how)
     return folder
 
 
 def fitted_parser(
-    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: Told
+    backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: console.Told
 ) -> tuple[Any, dict[str, float]]:
     """A parser in the base's number format, and its loss on held-out pairs before and after.
 
@@ -98,11 +93,13 @@ def fitted_parser(
     held, others = (
         [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
     )
-    model = trainable(backbone, config.adapter)
-    objective = Objective(_loss(backbone.end), _predicted, AT_ONCE)
+    model = trainable.trainable(backbone, config.adapter)
+    objective = pretraining.Objective(_loss(backbone.end), _predicted, AT_ONCE)
     batches = _batches(others, config)
-    figures = fit(model, objective, batches, held, config.learning_rate, progress, "parser", guarded_steps=config.steps)
-    return merged(model, backbone), figures
+    figures = pretraining.fit(
+        model, objective, batches, held, config.learning_rate, progress, "parser", guarded_steps=config.steps
+    )
+    return trainable.merged(model, backbone), figures
 
 
 def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: int) -> _Example:
@@ -114,7 +111,7 @@ def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: 
 def _batches(examples: Sequence[_Example], config: ParserConfig) -> Iterator[list[_Example]]:
     """The examples of each step: all of them once before any is read again, those of like length together."""
     dice, size = np.random.default_rng(config.seed), config.batch
-    drawn = endlessly(examples, dice)
+    drawn = pretraining.endlessly(examples, dice)
     left = config.steps
     while left:
         taken = sorted(itertools.islice(drawn, min(left, _SORTED) * size), key=lambda example: len(example.ids))
@@ -152,11 +149,8 @@ UNREAD = ""  # as in a row without a tree
 class Parser:
     """A parser with its bounds.
 
-    Attributes:
-        backbone: a model that `models.parser` made.
-        text_tokens: of an utterance that are read, at most.
-        tree_tokens: of a tree, at most.
-        grammar: public rules that trees follow; None takes whatever is a tree.
+    Of an utterance at most `text_tokens` are read, and of a tree `tree_tokens` written. Without the public rules of a
+    grammar, whatever is a tree is taken.
     """
 
     backbone: Backbone = field(repr=False)

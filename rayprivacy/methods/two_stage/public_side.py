@@ -1,12 +1,10 @@
 """The public inputs: the grammar that trees follow, and annotated text on which the base model is trained first."""
 
 from rayprivacy.blocks.pretrain_plan import BLOCK
-from rayprivacy.core.errors import ConfigError
-from rayprivacy.core.private import digest_json
+from rayprivacy.core import errors, private
 from rayprivacy.corpus.public import public_rows
 from rayprivacy.generation.text_writers import Structure
-from rayprivacy.methods.two_stage.prompts import prompt
-from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.models.settings import LEAST_TEXTS, ParserConfig, PretrainConfig
 from rayprivacy.structures.grammar import Grammar, lispress, read_functions, read_rules
 from rayprivacy.structures.masks import check_grammar
@@ -49,7 +47,7 @@ def structure_of(recipe: TwoStageRecipe) -> Structure:
 def public_inputs(recipe: TwoStageRecipe) -> dict[str, str]:
     """Digests of what a run is held to."""
     grammar = grammar_of(recipe)
-    return {"grammar": digest_json(grammar.text)} if grammar else {}
+    return {"grammar": private.digest_json(grammar.text)} if grammar else {}
 
 
 def pretraining_documents(recipe: TwoStageRecipe) -> list[str] | None:
@@ -71,7 +69,7 @@ def _pairs(recipe: TwoStageRecipe, config: PretrainConfig | ParserConfig, block:
     assert config.source is not None, "PairsConfig takes no prompts"
     rows = public_rows(config.source, config.text, recipe.parses.column, block, "parses.column")
     if len(rows) < LEAST_TEXTS:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{block}.source has {len(rows)} rows with text and tree: give at least {LEAST_TEXTS}, or remove '{block}'."
         )
     return rows

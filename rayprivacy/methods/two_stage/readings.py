@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rayprivacy.dpsgd.units import Reading
-from rayprivacy.methods.two_stage.prompts import prompt
-from rayprivacy.methods.two_stage.recipe import TwoStageRecipe
+from rayprivacy.dpsgd.units import Reading, no_context
+from rayprivacy.methods.two_stage.recipe import TwoStageRecipe, prompt
 from rayprivacy.runs.directory import MODEL
 
 PARSES = f"{MODEL}/parses"  # the folder of the tree model; that of the utterance model is MODEL itself
@@ -23,7 +22,7 @@ _MARKS = 4  # tokens around a tree in a prompt, at most
 def parses_of(recipe: TwoStageRecipe) -> Reading:
     """How the tree model reads a row: its tree, with nothing in front."""
     tree = TreeOf(recipe.parses.column)
-    return Reading(recipe.privacy.unit, recipe.corpus.labels, nothing, recipe.parses.max_tokens, text=tree.version)
+    return Reading(recipe.privacy.unit, recipe.corpus.labels, no_context, recipe.parses.max_tokens, text=tree.version)
 
 
 def utterances_of(recipe: TwoStageRecipe) -> Reading:
@@ -44,11 +43,7 @@ def models_beside(recipe: TwoStageRecipe) -> dict[str, Reading]:
 
 @dataclass(frozen=True)
 class TreeOf:
-    """The tree of a row; goes to the workers.
-
-    Attributes:
-        column: that holds it.
-    """
+    """The tree of a row, in a column of it; goes to the workers."""
 
     column: str
 
@@ -59,8 +54,3 @@ class TreeOf:
     def prompt(self, row: Mapping[str, Any]) -> str:
         """The tree as a prompt."""
         return prompt(self.version(row, 0))
-
-
-def nothing(row: Mapping[str, Any]) -> str:
-    """What stands in front of a tree."""
-    return ""

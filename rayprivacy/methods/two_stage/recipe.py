@@ -5,25 +5,27 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rayprivacy.blocks.pretrain_plan import PretrainedRecipe
-from rayprivacy.blocks.steps_plan import (
-    SampledPrivacyConfig,
-    SampledResources,
-    check_sampled,
-    with_learning_rate,
-)
+from rayprivacy.blocks import pretrain_plan, steps_plan
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.corpus.settings import CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig, PresetTraining
 from rayprivacy.generation.settings import TRANSFORMERS, WritingConfig
-from rayprivacy.methods.two_stage.prompts import prompt
 from rayprivacy.models.settings import AdapterConfig, ParserConfig, PretrainConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
 
 TREES = "lispress"
 _TREES_STEPS = 20
 _OF_SHARDS = ("shard", "user", "record", "text")  # columns that all shards have
+
+
+def prompt(tree: str) -> str:
+    r"""What stands in front of the utterance of a tree.
+
+    >>> prompt("(Confirm)")
+    'say (Confirm)\n'
+    """
+    return f"say {tree}\n"
 
 
 class TreeCorpusConfig(CorpusConfig):
@@ -148,12 +150,12 @@ class TwoStageTraining(PresetTraining):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "quick": {"expected_batch": 30.0, "chunk": 20, "max_records": 1},
+        "quick": {"expected_batch": 30.0, "chunk": 20, "max_records": 1}
     }
     preset: Literal["quick"] | None = Field(default=None, exclude=True)
 
 
-class TwoStageRecipe(PretrainedRecipe):
+class TwoStageRecipe(pretrain_plan.PretrainedRecipe):
     """A resolved recipe of two-stage generation (Mireshghallah et al., ACL 2023).
 
     Attributes:
@@ -162,7 +164,7 @@ class TwoStageRecipe(PretrainedRecipe):
 
     method: Literal["two_stage"] = "two_stage"
     corpus: TreeCorpusConfig = TreeCorpusConfig()
-    privacy: SampledPrivacyConfig = SampledPrivacyConfig()
+    privacy: steps_plan.SampledPrivacyConfig = steps_plan.SampledPrivacyConfig()
     parses: ParsesConfig = ParsesConfig()
     pretrain: PairsConfig | None = None
     parser: ParserConfig | None = None
@@ -170,11 +172,11 @@ class TwoStageRecipe(PretrainedRecipe):
     stages: StagesConfig = StagesConfig()
     training: TwoStageTraining = TwoStageTraining(max_records=1)
     generation: TreesGenerationConfig = TreesGenerationConfig()
-    resources: SampledResources = SampledResources()
+    resources: steps_plan.SampledResources = steps_plan.SampledResources()
 
     @model_validator(mode="after")
     def _can_run(self) -> "TwoStageRecipe":
-        check_sampled(self)
+        steps_plan.check_sampled(self)
         self._check_trees()
         for stage in ("trees", "utterances"):
             try:
@@ -212,7 +214,7 @@ class TwoStageRecipe(PretrainedRecipe):
         data["optimizer"] |= {"learning_rate": rate} if rate else {}
         if stage == "trees":
             data["max_tokens"] = self.parses.max_tokens
-        return with_learning_rate(DpSgdConfig.parse(data), self.adapter)
+        return steps_plan.with_learning_rate(DpSgdConfig.parse(data), self.adapter)
 
 
 CARD = Card(
