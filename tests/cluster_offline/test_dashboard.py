@@ -64,12 +64,12 @@ def test_no_query_names_what_is_counted() -> None:
 def test_each_exported_count_has_a_panel(variable: str, gauges: set[str]) -> None:
     (panel,) = [panel for panel in DASHBOARD["panels"] if panel.get("repeat") == variable]
     asked = {name for target in panel["targets"] for name in METRIC.findall(target["expr"])}
-    assert asked == service
+    assert asked == gauges
     assert f"${variable}" in panel["title"]
     query = variables()[variable]["query"]
     assert query.startswith("label_values(")
     assert query.endswith(", what)"), "its values are read from the gauges"
-    assert set(METRIC.findall(query)) <= service
+    assert set(METRIC.findall(query)) <= gauges
     assert variables()[variable]["current"]["value"] == "$__all"
     assert variables()[variable]["multi"], "a panel repeats over the chosen values"
 

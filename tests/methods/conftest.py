@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from recipes import EVALUATION, SEQPATE, TRAINING
-from small_jobs import Job, known_key, write_talk
+from small_jobs import Job, small_corpus_block, small_privacy, write_talk
 
 
 @pytest.fixture
@@ -26,14 +26,12 @@ def _small_job(folder: Path, base: Path) -> Job:
     write_talk(folder / "talk.parquet")
     recipe = {
         **SEQPATE,
-        "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "key": known_key(folder), "account": "talk"},
+        "corpus": small_corpus_block(folder),
+        "privacy": small_privacy(folder),
         "model": {"base": str(base), "dtype": "float32"},
         "evaluation": EVALUATION,
     }
-    path = folder / "talk.yaml"
-    path.write_text(yaml.safe_dump(recipe))
-    return Job(folder, path)
+    return Job.of(folder, recipe)
 
 
 @pytest.fixture

@@ -13,15 +13,7 @@ from rayprivacy.corpus.users import Dropped
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
-    """Write them into a folder that is not there yet.
-
-    Args:
-        table: `user`, `text` and labels.
-        key: of the run.
-        recipe: of the run.
-        out: the folder.
-        parts: how many part files there are.
-    """
+    """Write a table of `user`, `text` and labels into a folder that is not there yet, in so many parts."""
     out.mkdir(parents=True)
     layout = Layout(recipe.corpus, parts, 1, recipe.privacy.unit)
     prepared, dropped = prepare(table, key, layout)
