@@ -19,7 +19,7 @@ from rayprivacy.ledger.store import Ledger
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.work import pieces
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1500)]
 
 ONE_CHARGE = ["create", "reserve", "start", "commit"]
 THREE_CHARGES = ["create", *["reserve", "start", "commit"] * 3]  # the shares of the codes, and two chunks
@@ -78,7 +78,6 @@ def _same_model(job: Job, out: str) -> None:
     _same_files(job, out, "model/model.safetensors")
 
 
-@pytest.mark.exhaustive
 def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -123,7 +122,6 @@ def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: 
     _same_model(generator, "disturbed")
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("method", "point", "charged", "same"),
     [("seqpate", "voting", ONE_CHARGE[:1], _same_votes), ("generator", "steps", THREE_CHARGES[:9], _same_model)],
@@ -150,7 +148,6 @@ def test_a_driver_that_is_killed_is_finished_by_a_second_start(
     same(job, "killed")
 
 
-@pytest.mark.exhaustive
 def test_training_without_room_for_its_workers_gives_up(
     generator: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -172,7 +169,6 @@ def joined(two_nodes: Nodes) -> Iterator[Nodes]:
     ray.shutdown()
 
 
-@pytest.mark.exhaustive
 def test_sharding_that_loses_processes_again_and_again_gives_up(
     joined: Nodes, seqpate: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +197,6 @@ def test_sharding_that_loses_processes_again_and_again_gives_up(
     assert not (tmp_path / "shards" / "manifest.json").exists()
 
 
-@pytest.mark.exhaustive
 def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()

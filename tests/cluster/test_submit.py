@@ -78,6 +78,7 @@ def work(tmp_path: Path, tiny_base: Path, head: Head) -> Work:
     return Work(tmp_path, head, tmp_path / "talk.yaml")
 
 
+@pytest.mark.exhaustive
 def test_a_release_is_one_job_and_one_charge(work: Work) -> None:
     done = work.submit("--wait")
     assert done.returncode == 0, done.stdout + done.stderr
