@@ -1,4 +1,4 @@
-"""Shards of a corpus, as `shard_corpus` writes them, without Ray."""
+"""Shards of a corpus, as `shard_corpus` writes them, without Ray, and what audited runs are made of."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,9 @@ from rayprivacy.core.keys import Key
 from rayprivacy.corpus.layout import HOLDOUT, Layout, finish, prepare
 from rayprivacy.corpus.manifest import ShardManifest, write_part
 from rayprivacy.corpus.users import Dropped
+
+SPOKEN = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905
+EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:
