@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
-from processes import actors_of, peak_rise
 from ray.exceptions import RayActorError
+from ray_processes import actors_of, peak_rise
 from safetensors.torch import save_file
 
 from rayprivacy.core.errors import ClusterError, ConfigError, ReleaseError

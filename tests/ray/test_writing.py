@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
-from processes import actors_of, peak_rise
+from ray_processes import actors_of, peak_rise
 from zygote import fork
 
 from rayprivacy.core.errors import ConfigError, RayPrivacyError
