@@ -6,6 +6,7 @@ import shutil
 import stat
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
-from plain_shards import write_shards
+from plain_shards import EVENTS, SPOKEN, write_shards
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
+from rayprivacy.auditing import directory
 from rayprivacy.auditing.bounds import Profile, clopper_pearson
 from rayprivacy.auditing.canaries import CanaryPlan, canaries, canary_rows, record_plan
 from rayprivacy.auditing.claim import read_claim
 from rayprivacy.auditing.directory import NOTES, RunAudit, audit_run
+from rayprivacy.auditing.extraction import Overlap
 from rayprivacy.auditing.population import Population
 from rayprivacy.cli import app
 from rayprivacy.core.errors import ConfigError, KeyFileError, RayPrivacyError, ShardError
@@ -36,14 +39,12 @@ from rayprivacy.models.settings import ModelConfig
 from rayprivacy.runs.files import dump_recipe
 
 USERS, TEXTS, PARTS = 150, 2, 3
-WORDS = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905
 PLAN = CanaryPlan(kinds=("phone", "plate"), repetitions=(1, 8), candidates=200)
-EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5
 
 
 def _corpus() -> pa.Table:
     draw = np.random.default_rng(11)
-    rows = [(f"user-{user}", " ".join(draw.choice(WORDS, size=10))) for user in range(USERS) for _ in range(TEXTS)]
+    rows = [(f"user-{user}", " ".join(draw.choice(SPOKEN, size=10))) for user in range(USERS) for _ in range(TEXTS)]
     table = pa.table({"user": [user for user, _ in rows], "text": pa.array([t for _, t in rows], pa.large_string())})
     return table.append_column("topic", pa.array([("sun", "soup")[n % 2] for n in range(len(rows))]))
 
@@ -218,11 +219,6 @@ def copied(sound: Directory, tmp_path: Path) -> Path:
     return shutil.copytree(sound.root, tmp_path / "run")
 
 
-def _gone(root: Path, name: str) -> None:
-    path = root / name
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
@@ -235,7 +231,7 @@ def _gone(root: Path, name: str) -> None:
     ],
 )
 def test_what_is_missing_is_named(copied: Path, name: str, error: type[RayPrivacyError], message: str) -> None:
-    _gone(copied, name)
+    (copied / name).rename(copied.parent / "gone")
     done = CliRunner().invoke(app, ["audit", str(copied)])
     assert isinstance(done.exception, error)
     assert message in str(done.exception)
@@ -245,10 +241,8 @@ def test_other_keys_and_uris_are_refused(copied: Path, tmp_path: Path) -> None:
     create_key(tmp_path / "other.key")
     recipe = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(re.sub(r"key: .*secret.key", f"key: {tmp_path}/other.key", recipe))
-    for argument, error, message in (
-        (str(copied), KeyFileError, "of another key"),
-        ("s3://bucket/run", ConfigError, "is a URI"),
-    ):
+    refused = ((str(copied), KeyFileError, "of another key"), ("s3://bucket/run", ConfigError, "is a URI"))
+    for argument, error, message in refused:
         done = CliRunner().invoke(app, ["audit", argument])
         assert isinstance(done.exception, error)
         assert message in str(done.exception)
@@ -258,6 +252,27 @@ def test_a_run_that_protects_phrases_is_refused(sound: Directory, tiny_base: Pat
     base = ModelConfig(base=str(tiny_base))
     with pytest.raises(ConfigError, match=r"privacy\.unit is 'phrase'"):
         audit_run(RunAudit(sound.root, base, PrivacyUnit.PHRASE, (), sound.key))
+
+
+def test_an_error_of_other_code_leaves_without_the_text_that_it_failed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(root: Path) -> Any:
+        raise ValueError("the private row of user-7")
+
+    monkeypatch.setattr(directory, "read_claim", fails)
+    with pytest.raises(RayPrivacyError, match="the audit stopped with ValueError") as caught:
+        audit_run(SimpleNamespace(root=Path()))  # type: ignore[arg-type]
+    assert "user-7" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_runs_of_words_are_compared_without_case_and_punctuation_and_at_full_length() -> None:
+    private = ["my sister broke her left arm on the way to the early train", "i never told anybody that we like soup"]
+    texts = ["My sister -- broke HER left arm, on the way", "my sister broke her left arm on a boat", "hm"]
+    overlap = Overlap(texts, 8)
+    assert (overlap.long_enough, overlap.shared_with(private), overlap.shared_with([])) == (2, {0}, set())
+    assert Overlap(texts[1:2], 7).shared_with(private) == {0}
+    with pytest.raises(ConfigError, match="words is 0"):
+        Overlap(["a"], 0)
 
 
 def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> None:

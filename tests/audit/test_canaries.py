@@ -172,7 +172,7 @@ def test_a_model_fitted_to_a_canary_100_times_ranks_it_first_of_10_000(tiny_back
     assert ranks(fitted, among, [canary.place]) == [1.0]
 
 
-@pytest.mark.parametrize("kind", ["name", "phone"])
+@pytest.mark.parametrize("kind", ["name", pytest.param("phone", marks=pytest.mark.exhaustive)])
 def test_an_untouched_model_ranks_planted_secrets_uniformly(tiny_backbone: Backbone, kind: Kind) -> None:
     """Forty secrets, planted by forty keys among the same candidates: no rank is more likely than another."""
     among = candidates(kind, KEY, 500)

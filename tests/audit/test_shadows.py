@@ -51,9 +51,8 @@ def _world(count: int, drop: float) -> tuple[dict[str, float], float]:
     own = losses(member)
     scores = shadow_scores(_read(own), public, list(map(_read, losses(inside))), inside)
     assert all(each.shape == own.shape for each in scores.values())
-    return {name: auc(each[member], each[~member]) for name, each in scores.items()}, auc(
-        plain(own)[member], plain(own)[~member]
-    )
+    by_loss = auc(plain(own)[member], plain(own)[~member])
+    return {name: auc(each[member], each[~member]) for name, each in scores.items()}, by_loss
 
 
 def test_attacks_with_shadows_find_members_that_the_loss_hides() -> None:
@@ -68,12 +67,8 @@ def test_they_find_nothing_where_there_is_nothing() -> None:
     assert all(0.42 < area < 0.58 for area in found.values()), found
 
 
-@pytest.mark.parametrize("shadows", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("shadows", [1, 2, 3, 5])
 def test_a_number_of_shadows_that_does_not_split_is_refused(shadows: int) -> None:
     with pytest.raises(ConfigError, match=f"'shadows' is {shadows}: give an even number, at least 4"):
         AuditConfig.parse({"shadows": shadows})
-
-
-@pytest.mark.parametrize("shadows", [0, 4, 6])
-def test_one_that_splits_is_taken(shadows: int) -> None:
-    assert AuditConfig.parse({"shadows": shadows}).shadows == shadows
+    assert [AuditConfig.parse({"shadows": taken}).shadows for taken in (0, 4, 6)] == [0, 4, 6]

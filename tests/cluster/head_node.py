@@ -23,19 +23,12 @@ METRICS = {"RAY_metrics_report_interval_ms": "2000"}  # not ten seconds, in whic
 
 @dataclass(frozen=True)
 class Head:
-    """A running cluster.
+    """A running cluster."""
 
-    Attributes:
-        folder: in which Ray keeps its session.
-        address: URL of the dashboard, where jobs are submitted.
-        gcs: where drivers join.
-        token: file with the token that it asks for.
-    """
-
-    folder: Path
-    address: str
-    gcs: str
-    token: Path
+    folder: Path  # in which Ray keeps its session
+    address: str  # URL of the dashboard, where jobs are submitted
+    gcs: str  # where drivers join
+    token: Path  # file with the token that it asks for
 
     def client(self) -> JobSubmissionClient:
         return connect(self.address, self.token)

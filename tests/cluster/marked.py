@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import signal
 import subprocess
 import threading
 import urllib.request
@@ -25,9 +24,8 @@ import pyarrow.parquet as pq
 import yaml
 from head_node import METRICS, Head
 from node_loss import GENERATOR, SEQPATE
-from small_jobs import sentence
+from small_jobs import run_command, sentence
 from small_trees import pairs
-from zygote import fork_command
 
 MARK = "zqxjvk"
 USERS, SENTENCES = 31, 4
@@ -112,11 +110,11 @@ class World:
     base: Path
     said: list[tuple[tuple[str, ...], Done]] = field(default_factory=list)
 
-    def recipe(self, name: str, corpus: Path, **blocks: Any) -> str:
+    def recipe(self, name: str, corpus: Path, account: str, **blocks: Any) -> str:
         """Write a recipe; its name as commands take it."""
         data = {
             "corpus": {"source": str(corpus), "user": "who", "text": "text", "labels": ["topic"], "holdout": 0.2},
-            "privacy": {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "secret.key")},
+            "privacy": self._privacy(account=account, epsilon=3.0),
             "model": {"base": str(self.base), "dtype": "float32"},
             "evaluation": {"completions": 4, "nonprivate_steps": 5},
             "generation": {"texts": 8, "max_tokens": 10},
@@ -130,16 +128,16 @@ class World:
             "teachers": SEQPATE["teachers"] | {"count": 8, "stack": 4},
             "resources": {"actors": 1, "cpus_per_actor": 0.5, "address": self.head.gcs},
         }
-        return self.recipe(name, corpus, **blocks, **self._account(account))
+        return self.recipe(name, corpus, account, **blocks)
 
-    def generator(self, corpus: Path, name: str = "generator.yaml") -> str:
+    def generator(self, corpus: Path) -> str:
         """A small recipe of the DP-SGD generator."""
         blocks = GENERATOR | {
             "training": {key: value for key, value in GENERATOR["training"].items() if key != "bands"},
             "resources": {"cpus": 1, "actors": 1, "address": self.head.gcs},
             "generation": {"texts": 60, "max_tokens": 10},
         }
-        return self.recipe(name, corpus, **blocks, **self._account("steps"))
+        return self.recipe("generator.yaml", corpus, "steps", **blocks)
 
     def two_stage(self, corpus: Path) -> str:
         """A small recipe of two-stage generation, whose parser reads trees off private text."""
@@ -148,13 +146,13 @@ class World:
         return self.recipe(
             "two_stage.yaml",
             corpus,
+            "trees",
             method="two_stage",
             parses={"max_tokens": 12},
             parser={"source": str(self.folder / "pairs.parquet"), "text": "said", "steps": 4, "max_tokens": 12},
             stages={"trees": {"steps": 2}, "utterances": {"steps": 2}},
             training={"sampling_rate": 0.4, "expected_batch": 10, "chunk": 2, "max_records": 2, "max_tokens": 12},
             resources={"cpus": 1, "actors": 1, "address": self.head.gcs},
-            **self._account("trees"),
         )
 
     def space(self, recipe: str, name: str, **blocks: Any) -> str:
@@ -169,36 +167,16 @@ class World:
         (self.folder / name).write_text(yaml.safe_dump(data | blocks))
         return name
 
-    def _account(self, name: str) -> dict[str, Any]:
-        return {
-            "privacy": {
-                "ledger": f"sqlite:///{self.folder}/ledger.db",
-                "key": str(self.folder / "secret.key"),
-                "account": name,
-                "epsilon": 3.0,
-            }
-        }
+    def _privacy(self, **more: Any) -> dict[str, Any]:
+        return {"ledger": f"sqlite:///{self.folder}/ledger.db", "key": str(self.folder / "secret.key"), **more}
 
     def call(self, *words: str, patch: str = "") -> Done:
         """Run a command, as a user of this machine would; `patch` is executed first."""
         temporary = self.folder / "tmp"
         temporary.mkdir(exist_ok=True)
-        own = {
-            "COLUMNS": "200",
-            "HOME": str(self.folder),
-            "TMPDIR": str(temporary),
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(self.head.token),
-            **METRICS,
-        }
-        process = fork_command(words, self.folder, patch, os.environ | own)
-        try:
-            status = process.wait(timeout=600)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
-        done = subprocess.CompletedProcess(words, status, *said)
+        own = {"COLUMNS": "200", "HOME": str(self.folder), "TMPDIR": str(temporary), **METRICS}
+        own |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.head.token)}
+        done = run_command(words, self.folder, patch, os.environ | own)
         self.said.append((words, done))
         return done
 

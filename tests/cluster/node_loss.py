@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import recipes
 import yaml
 from ray.cluster_utils import Cluster
-from small_jobs import sentence
+from small_jobs import sentence, small_corpus_block
 from zygote import Forked, fork
 
 from rayprivacy.ledger.charges import Charge
@@ -66,11 +66,7 @@ class Nodes:
         head = {"num_cpus": cpus, "include_dashboard": False, "_system_config": config}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self._other: Any = None
-
-    @property
-    def address(self) -> str:
-        """What drivers join."""
-        return str(self._cluster.address)
+        self.address = str(self._cluster.address)
 
     def other(self) -> str:
         """The id of the node beside the head, which joins if there is none."""
@@ -79,7 +75,9 @@ class Nodes:
         return str(self._other.node_id)
 
     def lose(self) -> None:
-        """Kill every process of the node beside the head; without their raylet, its workers would live for a moment."""
+        """Kill every process of the node beside the head, if there is one; workers outlive their raylet a little."""
+        if self._other is None:
+            return
         (raylet,) = self._other.all_processes["raylet"]
         workers = psutil.Process(raylet.process.pid).children(recursive=True)
         self._cluster.remove_node(self._other, allow_graceful=False)
@@ -88,13 +86,7 @@ class Nodes:
             with suppress(psutil.Error):
                 worker.kill()
 
-    def alone(self) -> None:
-        """Leave the head by itself."""
-        if self._other is not None:
-            self.lose()
-
     def shutdown(self) -> None:
-        """End the cluster."""
         self._cluster.shutdown()
 
 
@@ -118,7 +110,7 @@ class Job:
         (folder / "talk").mkdir()
         for file in range(8):
             pq.write_table(pa.table(columns).slice(file * 15, 15), folder / "talk" / f"{file}.parquet")
-        corpus = {"source": str(folder / "talk"), "user": "who", "text": "said", "holdout": 0.2}
+        corpus = small_corpus_block(folder) | {"source": str(folder / "talk")}
         recipe = {
             "corpus": corpus | ({"labels": ["topic"]} if "codes" in blocks else {}),
             "privacy": {"ledger": _url(folder / "book"), "key": str(folder / "secret.key"), "account": "talk"},
@@ -134,11 +126,7 @@ class Job:
     def start(self, out: str, *args: str, orders: dict[str, str] | None = None, **environment: str) -> "Driver":
         """Start a run as a process of its own, with its own copy of the book if it has none yet.
 
-        Args:
-            out: names the run.
-            args: of the command line.
-            orders: where work stops on which node; an empty one is named later.
-            environment: variables of the driver.
+        `orders` says at which point work stops on which node; an empty one is named later.
         """
         book = self.folder / f"{out}.db"
         if not book.exists():
@@ -174,7 +162,6 @@ class Job:
         return dict(certificate)
 
     def contents(self, out: str, pattern: str) -> dict[str, bytes]:
-        """The bytes of some files of a run."""
         found = {path.name: path.read_bytes() for path in (self.folder / out).glob(pattern)}
         assert found, pattern
         return found
@@ -189,10 +176,6 @@ class Driver:
     points: Path
     stderr: Path
 
-    def order(self, point: str, node: str) -> None:
-        """Name the node on which work stops at a point."""
-        _order(self.points, point, node)
-
     def until(self, found: Callable[[], T], what: str) -> T:
         """Wait for something while the driver runs."""
 
@@ -203,8 +186,10 @@ class Driver:
 
         return wait_for(look, what)
 
-    def caught(self, point: str) -> None:
-        """Wait until work has stopped on the node to be lost."""
+    def caught(self, point: str, node: str = "") -> None:
+        """Wait until work has stopped on the node to be lost, which may be named only now."""
+        if node:
+            _order(self.points, point, node)
         self.until((self.points / f"caught-{point}").exists, f"work on the other node, at {point}")
 
     def release(self, point: str) -> None:
@@ -218,7 +203,6 @@ class Driver:
         self.release(point)
 
     def visits(self, point: str, node: str = "*") -> int:
-        """How often work has reached a point."""
         return sum(path.stat().st_size for path in self.points.glob(f"visits-{point}@{node}"))
 
     def finish(self) -> int:

@@ -59,11 +59,9 @@ def test_what_is_there_is_not_waited_for(local_ray: Path) -> None:
 def test_a_run_goes_on_without_what_does_not_come_and_stops_asking(local_ray: Path) -> None:
     has, before = int(ray.cluster_resources()["CPU"]), _pending()  # of other tests of this Ray
     gpus = int(ray.cluster_resources().get("GPU", 0))
+    there = f"there are {has} CPUs and {gpus} GPUs: going on"
     sentences = _said(_needs(cpus=has + 1, gpus=gpus + 2))
-    assert sentences == [
-        f"asked for {has + 1} CPUs and {gpus + 2} GPUs, and after 0.01 min there are {has} CPUs and {gpus} GPUs:"
-        " going on"
-    ]
+    assert sentences == [f"asked for {has + 1} CPUs and {gpus + 2} GPUs, and after 0.01 min {there}"]
     assert _pending() <= before
 
 
@@ -117,28 +115,17 @@ def growing() -> Iterator[str]:
 
 
 def _cluster(address: str) -> dict[str, Any]:
-    lists = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
-    lists += ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files")
-    lists += ("rsync_exclude", "rsync_filter")
+    lists = "cluster_synced_files rsync_exclude rsync_filter initialization_commands setup_commands"
+    lists += " head_setup_commands worker_setup_commands head_start_ray_commands worker_start_ray_commands"
+    # No updaters, as on Kubernetes: nobody logs in to a machine that is a process.
+    provider = {"type": "fake_multinode", "launch_multiple": True, "gcs_address": address}
+    provider |= {"disable_node_updaters": True, "worker_liveness_check": False}
+    head = {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}
     return {
-        "cluster_name": "growing",
-        "max_workers": 3,
-        "idle_timeout_minutes": 5,
-        "upscaling_speed": 100,
-        "provider": {
-            "type": "fake_multinode",
-            "launch_multiple": True,
-            "gcs_address": address,
-            "disable_node_updaters": True,  # as on Kubernetes: nobody logs in to a machine that is a process
-            "worker_liveness_check": False,
-        },
-        "available_node_types": {HEAD: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0}, "cpu": WORKER},
-        "head_node_type": HEAD,
-        "auth": {"ssh_user": "nobody"},
-        "docker": {},
-        "file_mounts": {},
-        "file_mounts_sync_continuously": False,
-        **{name: [] for name in lists},
+        **{"cluster_name": "growing", "max_workers": 3, "idle_timeout_minutes": 5, "upscaling_speed": 100},
+        **{"provider": provider, "available_node_types": {HEAD: head, "cpu": WORKER}, "head_node_type": HEAD},
+        **{"auth": {"ssh_user": "nobody"}, "docker": {}, "file_mounts": {}, "file_mounts_sync_continuously": False},
+        **{name: [] for name in lists.split()},
     }
 
 

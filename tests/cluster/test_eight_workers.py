@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node_loss import GENERATOR, Driver, Job, Nodes
+from node_loss import GENERATOR, Job, Nodes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
@@ -26,19 +26,14 @@ def job(nodes: Nodes, tiny_base: Path, tmp_path: Path) -> Job:
     return Job.make(tmp_path, tiny_base, nodes.address, blocks)
 
 
-def _lose(nodes: Nodes, driver: Driver, point: str) -> None:
-    driver.order(point, nodes.other())
-    driver.caught(point)
-    driver.lose(point, nodes)
-
-
 def test_a_node_lost_in_each_stage_changes_nothing_and_costs_nothing(job: Job, nodes: Nodes) -> None:
     one = job.start("one", "-o", "resources.workers=1", PART_FILES=str(PARTS))
     assert one.finish() == 0, one.stderr.read_text()
     many = job.start("many", orders=dict.fromkeys(("sharding", "steps", "writing"), ""), PART_FILES=str(PARTS))
     try:
         for point in ("sharding", "steps", "writing"):
-            _lose(nodes, many, point)
+            many.caught(point, nodes.other())
+            many.lose(point, nodes)
             nodes.other()
         assert many.finish() == 0, many.stderr.read_text()
     finally:

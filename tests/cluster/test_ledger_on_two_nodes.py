@@ -18,7 +18,7 @@ from rayprivacy.core.errors import BudgetRefusedError
 from rayprivacy.core.units import Budget, NeighbouringRelation, PrivacyUnit
 from rayprivacy.ledger.store import Ledger
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 TASKS, FIT = 64, 20
 CAP = Budget(3.0, 1e-6)
@@ -60,7 +60,6 @@ def _pay(url: str, number: int) -> tuple[str, str]:
     return node, "paid"
 
 
-@pytest.mark.exhaustive
 def test_tasks_on_two_nodes_cannot_overspend(url: str, nodes: set[str]) -> None:
     assert len(nodes) == 2
     ledger = Ledger.open(url)

@@ -18,7 +18,7 @@ from rayprivacy.ledger.store import Ledger, LedgerApi
 from rayprivacy.methods.registry import load_recipe
 from rayprivacy.work import pieces
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(1500)]
 
 ONE_CHARGE = ["create", "reserve", "start", "commit"]
 THREE_CHARGES = ["create", *["reserve", "start", "commit"] * 3]  # the shares of the codes, and two chunks
@@ -28,22 +28,22 @@ def _finished(driver: Driver) -> None:
     assert driver.finish() == 0, driver.stderr.read_text()
 
 
-@pytest.fixture(scope="module")
-def seqpate(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The recipe, and a run of it that nobody disturbs."""
-    two_nodes.other()
-    job = Job.make(tmp_path_factory.mktemp("seqpate"), tiny_base, two_nodes.address, SEQPATE)
+def _undisturbed(folder: Path, base: Path, nodes: Nodes, blocks: dict[str, Any]) -> Job:
+    """A recipe, and a run of it that nobody disturbs."""
+    nodes.other()
+    job = Job.make(folder, base, nodes.address, blocks)
     _finished(job.start("undisturbed"))
     return job
+
+
+@pytest.fixture(scope="module")
+def seqpate(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return _undisturbed(tmp_path_factory.mktemp("seqpate"), tiny_base, two_nodes, SEQPATE)
 
 
 @pytest.fixture(scope="module")
 def generator(two_nodes: Nodes, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The recipe, and a run of it that nobody disturbs."""
-    two_nodes.other()
-    job = Job.make(tmp_path_factory.mktemp("generator"), tiny_base, two_nodes.address, GENERATOR)
-    _finished(job.start("undisturbed"))
-    return job
+    return _undisturbed(tmp_path_factory.mktemp("generator"), tiny_base, two_nodes, GENERATOR)
 
 
 @pytest.fixture
@@ -60,8 +60,12 @@ def _same_votes(job: Job, out: str) -> None:
     (kinds, charges), (_, undisturbed) = job.book(out), job.book("undisturbed")
     assert kinds == ONE_CHARGE
     assert [charge.input_digest for charge in charges] == [charge.input_digest for charge in undisturbed]
-    for pattern in ("private/shards/*", "private/teachers/*.safetensors"):
-        assert job.contents(out, pattern) == job.contents("undisturbed", pattern)
+    _same_files(job, out, "private/teachers/*.safetensors")
+
+
+def _same_files(job: Job, out: str, pattern: str) -> None:
+    for each in ("private/shards/*", pattern):
+        assert job.contents(out, each) == job.contents("undisturbed", each)
     assert job.certificate(out) == job.certificate("undisturbed")
 
 
@@ -70,12 +74,9 @@ def _same_model(job: Job, out: str) -> None:
     kinds, charges = job.book(out)
     assert kinds == THREE_CHARGES
     assert len(charges) == 3
-    for pattern in ("private/shards/*", "model/model.safetensors"):
-        assert job.contents(out, pattern) == job.contents("undisturbed", pattern)
-    assert job.certificate(out) == job.certificate("undisturbed")
+    _same_files(job, out, "model/model.safetensors")
 
 
-@pytest.mark.exhaustive
 def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
@@ -91,16 +92,14 @@ def test_seqpate_loses_a_node_while_it_shards_trains_and_votes(
     assert driver.visits("sharding") > written, "what the lost node was writing was not written again"
 
     second = two_nodes.other()
-    driver.order("training", second)
-    driver.caught("training")
+    driver.caught("training", second)
     assert driver.visits("training", second) == 2
     driver.lose("training", two_nodes)
     teachers = driver.out / "private" / "teachers"
     driver.until(lambda: len(list(teachers.glob("*.safetensors"))) == 6, "teachers from the node that is left")
 
     third = two_nodes.other()
-    driver.order("voting", third)
-    driver.caught("voting")
+    driver.caught("voting", third)
     assert driver.visits("voting", third) == 2
     before = driver.visits("voting")
     driver.lose("voting", two_nodes)
@@ -122,41 +121,36 @@ def test_dpsgd_loses_a_node_in_the_middle_of_a_chunk(generator: Job, two_nodes: 
     _same_model(generator, "disturbed")
 
 
-@pytest.mark.exhaustive
-def test_a_driver_killed_during_the_votes_is_finished_by_a_second_start(
-    seqpate: Job, two_nodes: Nodes, drivers: list[Driver]
+@pytest.mark.parametrize(
+    ("method", "point", "charged", "same"),
+    [("seqpate", "voting", ONE_CHARGE[:1], _same_votes), ("generator", "steps", THREE_CHARGES[:9], _same_model)],
+)
+def test_a_driver_that_is_killed_is_finished_by_a_second_start(
+    request: pytest.FixtureRequest,
+    two_nodes: Nodes,
+    drivers: list[Driver],
+    method: str,
+    point: str,
+    charged: Any,
+    same: Any,
 ) -> None:
-    killed = seqpate.start("killed", orders={"voting": two_nodes.other()})
+    job = request.getfixturevalue(method)
+    killed = job.start("killed", orders={point: two_nodes.other()})
     drivers.append(killed)
-    killed.caught("voting")
+    killed.caught(point)
     killed.kill()
-    killed.release("voting")
+    killed.release(point)  # what still runs of the first start may go on, until Ray ends it
     assert not (killed.out / "certificate.json").exists()
-    drivers.append(seqpate.start("killed", "--resume"))
+    assert job.book("killed")[0] == charged
+    drivers.append(job.start("killed", "--resume"))
     _finished(drivers[-1])
-    _same_votes(seqpate, "killed")
+    same(job, "killed")
 
 
-@pytest.mark.exhaustive
-def test_a_driver_killed_in_the_middle_of_a_chunk_is_finished_by_a_second_start(
-    generator: Job, two_nodes: Nodes, drivers: list[Driver]
-) -> None:
-    killed = generator.start("killed", orders={"steps": two_nodes.other()})
-    drivers.append(killed)
-    killed.caught("steps")
-    killed.kill()
-    killed.release("steps")  # what still runs of the first start may go on, until Ray ends it
-    assert generator.book("killed")[0] == THREE_CHARGES[:9]
-    drivers.append(generator.start("killed", "--resume"))
-    _finished(drivers[-1])
-    _same_model(generator, "killed")
-
-
-@pytest.mark.exhaustive
 def test_training_without_room_for_its_workers_gives_up(
     generator: Job, two_nodes: Nodes, drivers: list[Driver]
 ) -> None:
-    two_nodes.alone()
+    two_nodes.lose()
     driver = generator.start("crowded", RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="0.5")
     drivers.append(driver)
     assert driver.finish() == 1
@@ -174,7 +168,6 @@ def joined(two_nodes: Nodes) -> Iterator[Nodes]:
     ray.shutdown()
 
 
-@pytest.mark.exhaustive
 def test_sharding_that_loses_processes_again_and_again_gives_up(
     joined: Nodes, seqpate: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +196,6 @@ def test_sharding_that_loses_processes_again_and_again_gives_up(
     assert not (tmp_path / "shards" / "manifest.json").exists()
 
 
-@pytest.mark.exhaustive
 def test_a_ledger_file_on_a_lost_node_is_missed_in_a_sentence(joined: Nodes, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.db"
     Ledger.open(url).close()

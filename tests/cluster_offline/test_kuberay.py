@@ -42,17 +42,11 @@ def check(manifest: dict[str, Any]) -> None:
         kubernetes_validate.validate(pod, KUBERNETES, strict=True)
 
 
-def test_every_manifest_is_looked_at() -> None:
+def test_every_manifest_is_valid_and_the_volume_is_shared() -> None:
     assert sorted(path.name for path in FOLDER.glob("*.yaml")) == [*NAMES, "storage.yaml"]
     Draft202012Validator.check_schema(SCHEMA)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_manifest_is_valid(name: str) -> None:
-    check(load(name))
-
-
-def test_the_volume_is_shared() -> None:
+    for name in NAMES:
+        check(load(name))
     volume = load("storage.yaml")
     kubernetes_validate.validate(volume, KUBERNETES, strict=True)
     assert volume["spec"]["accessModes"] == ["ReadWriteMany"]
@@ -85,12 +79,8 @@ def test_a_typo_in_a_pod_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cluster_asks_for_a_token(name: str) -> None:
+def test_a_token_is_asked_for_secrets_are_files_and_no_pod_is_root(name: str) -> None:
     assert cluster_of(load(name))["authOptions"] == {"mode": "token"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_secrets_are_files_and_no_pod_is_root(name: str) -> None:
     for pod in pods_of(load(name)):
         spec = pod["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True

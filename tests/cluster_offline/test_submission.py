@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,12 +31,6 @@ def recipe(**blocks: Any) -> Recipe:
     return parse_recipe(base)
 
 
-PHRASES = {
-    "corpus": {"phrases": "list.txt", "max_shards_per_phrase": 1},
-    "privacy": {"unit": "phrase"},
-}
-
-
 @pytest.mark.parametrize(
     ("blocks", "key"),
     [
@@ -43,7 +38,7 @@ PHRASES = {
         ({"corpus": {"source": "~/chats.parquet"}}, "corpus.source"),
         ({"corpus": {"source": "s3://AKIA:word@bucket/chats"}}, "corpus.source"),
         ({"corpus": {"source": "s3://bucket/chats?secret_key=word"}}, "corpus.source"),
-        (PHRASES, "corpus.phrases"),
+        ({"corpus": {"phrases": "l.txt", "max_shards_per_phrase": 1}, "privacy": {"unit": "phrase"}}, "corpus.phrases"),
         ({"prompts": "openers.txt"}, "prompts"),
         ({"pretrain": {"source": "forum.parquet"}}, "pretrain.source"),
         ({"pretrain": {"source": "s3://bucket/forum?secret_key_2=word"}}, "pretrain.source"),
@@ -63,22 +58,13 @@ def test_a_path_that_the_cluster_would_not_find_is_refused(blocks: dict[str, Any
     assert "word" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "blocks",
-    [
-        {},
-        {"corpus": {"source": "/mnt/chats.parquet"}},
-        {"corpus": {"source": "s3://bucket/chats?region=eu-central-1"}},
-        {"privacy": {"ledger": "sqlite:////var/ledger.db"}},
-        {"privacy": {"ledger": "postgresql://me@db/ledger?passfile=/mnt/pgpass"}},
-        {"model": {"base": "HuggingFaceTB/SmolLM2-135M"}},
-        {"prompts": "/mnt/openers.txt"},
-        {"pretrain": {"source": "/mnt/forum.parquet"}},
-        {"pretrain": {"source": "s3://bucket/forum?region=eu-central-1"}},
-    ],
-)
-def test_what_the_cluster_finds_is_taken(blocks: dict[str, Any]) -> None:
-    check_recipe_paths(recipe(**blocks))
+def test_what_the_cluster_finds_is_taken() -> None:
+    for source in ("/mnt/chats.parquet", "s3://bucket/chats?region=eu-central-1"):
+        check_recipe_paths(recipe(corpus={"source": source}))
+        check_recipe_paths(recipe(pretrain={"source": source}))
+    for ledger in ("sqlite:////var/ledger.db", "postgresql://me@db/ledger?passfile=/mnt/pgpass"):
+        check_recipe_paths(recipe(privacy={"ledger": ledger}))
+    check_recipe_paths(recipe(model={"base": "HuggingFaceTB/SmolLM2-135M"}, prompts="/mnt/openers.txt"))
 
 
 def test_a_directory_here_is_no_hub_id_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,13 +72,6 @@ def test_a_directory_here_is_no_hub_id_there(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "org" / "model").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"model\.base"):
         check_recipe_paths(recipe(model={"base": "org/model"}))
-
-
-def test_public_prompts_may_travel(tmp_path: Path) -> None:
-    (tmp_path / "openers.txt").write_text("hello\n")
-    check_recipe_paths(recipe(prompts="openers.txt"), tmp_path)
-    with pytest.raises(ConfigError, match="prompts"):
-        check_recipe_paths(recipe(prompts="closers.txt"), tmp_path)
 
 
 def test_what_is_private_does_not_lie_in_what_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +100,9 @@ def test_what_stays_behind_is_refused_before_it_is_missed(tmp_path: Path, path: 
     for each in (path, "data/forum.jsonl"):
         (tmp_path / each).parent.mkdir(exist_ok=True)
         (tmp_path / each).write_text("hello\n")
-    check_recipe_paths(recipe(pretrain={"source": "data/forum.jsonl"}), tmp_path)
+    check_recipe_paths(recipe(pretrain={"source": "data/forum.jsonl"}, prompts="data/forum.jsonl"), tmp_path)
+    with pytest.raises(ConfigError, match="prompts"):
+        check_recipe_paths(recipe(prompts="closers.txt"), tmp_path)
     with pytest.raises(ConfigError, match=r"pretrain.source is .*, a path that is relative"):
         check_recipe_paths(recipe(pretrain={"source": path}), tmp_path)
 
@@ -162,12 +143,6 @@ def test_the_fingerprint_tells_work_apart_and_not_its_spread() -> None:
     assert len({fingerprint(), *others}) == 4
 
 
-def test_only_the_recipe_travels() -> None:
-    with parcel({"a.yaml": "x"}) as folder:
-        assert [path.name for path in Path(folder).iterdir()] == ["a.yaml"]
-    assert not Path(folder).exists()
-
-
 def test_a_working_directory_travels_without_what_is_private(tmp_path: Path) -> None:
     private = ["secret.key", "ledger.db", "ledger.db-wal", "data/chats.parquet", "runs/x/votes", ".env", "mine/skipped"]
     for name in [*private, "rayprivacy/core.py", "README.md"]:
@@ -177,13 +152,13 @@ def test_a_working_directory_travels_without_what_is_private(tmp_path: Path) -> 
     with parcel({"a.yaml": "x"}, tmp_path) as package, zipfile.ZipFile(package) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     assert names == {"a.yaml", "rayprivacy/core.py", "README.md", ".rayignore"}
+    with parcel({"a.yaml": "x"}) as folder:
+        assert [path.name for path in Path(folder).iterdir()] == ["a.yaml"]
+    assert not Path(folder).exists()
     with pytest.raises(ConfigError, match="--working-dir"), parcel({}, tmp_path / "none"):
         pass
-
-
-def test_our_own_rayignore_keeps_private_files_here() -> None:
-    lines = (ROOT / ".rayignore").read_text().split()
-    assert {"runs/", "*.parquet", "*.jsonl", "*.csv", "*.db", "*.key", "pgpass", "ray-token"} <= set(lines)
+    ours = (ROOT / ".rayignore").read_text().split()
+    assert {"runs/", "*.parquet", "*.jsonl", "*.csv", "*.db", "*.key", "pgpass", "ray-token"} <= set(ours)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://127.0.0.1:10001", "auto"])
@@ -211,8 +186,7 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(b"hello")
 
-        def log_message(self, *args: Any) -> None:
-            pass
+        def log_message(self, *args: Any) -> None: ...
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -249,22 +223,11 @@ def test_a_token_file_is_private_and_holds_a_token(tmp_path: Path, text: str, mo
         read_token(tmp_path / "none")
 
 
-@pytest.mark.parametrize(
-    ("status", "driver", "code"),
-    [
-        ("SUCCEEDED", 0, 0),
-        ("FAILED", 1, 1),
-        ("FAILED", 2, 2),
-        ("FAILED", 3, 3),
-        ("FAILED", 137, 1),
-        ("FAILED", None, 1),
-        ("STOPPED", None, 1),
-        ("STOPPED", 0, 1),
-    ],
-)
-def test_the_exit_code_is_the_jobs(status: str, driver: int | None, code: int) -> None:
-    class Details:
-        def __init__(self) -> None:
-            self.status, self.driver_exit_code = JobStatus(status), driver
-
-    assert exit_code(Details()) == code
+def test_the_exit_code_is_the_jobs() -> None:
+    for status, by_driver in {
+        "SUCCEEDED": {0: 0},
+        "FAILED": {1: 1, 2: 2, 3: 3, 137: 1, None: 1},
+        "STOPPED": {None: 1, 0: 1},
+    }.items():
+        for driver, code in by_driver.items():
+            assert exit_code(SimpleNamespace(status=JobStatus(status), driver_exit_code=driver)) == code

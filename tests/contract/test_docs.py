@@ -1,7 +1,6 @@
 """The documentation is true where a machine can tell: it builds offline, links lead somewhere, commands parse."""
 
 import ast
-import itertools
 import os
 import re
 import shlex
@@ -31,20 +30,15 @@ EXTERNAL = re.compile(r"^(https?:)?//", re.IGNORECASE)
 LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 
 
-def _named(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
     """The site, built by a process that can reach no other host."""
-    out = tmp_path_factory.mktemp("docs")
-    (out / "sitecustomize.py").write_text(OFFLINE)
-    environment = os.environ | {"PYTHONPATH": str(out), "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out / "site")]
+    (tmp_path / "sitecustomize.py").write_text(OFFLINE)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=patience(200))
     assert done.returncode == 0, done.stderr
-    return out / "site"
+    return tmp_path / "site"
 
 
 class _Loaded(HTMLParser):
@@ -82,6 +76,10 @@ def test_the_site_builds_offline_and_loads_nothing_from_another_host(site: Path)
         assert [each for each in loaded if EXTERNAL.match(each)] == [], path.name
     for path in site.rglob("*.css"):
         assert [each for each in _urls(path.read_text()) if EXTERNAL.match(each)] == [], path.name
+    page = (site / "api" / "ledger.html").read_text()
+    assert 'id="rayprivacy.ledger.store.Ledger.reserve"' in page
+    assert "asking again for the same release, input and rung returns the same charge" in page
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in page  # an example is code, not a quotation
 
 
 def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
@@ -91,15 +89,6 @@ def test_a_page_that_loads_from_another_host_would_be_noticed() -> None:
     )
     found = [each for each in _Loaded(page).found if EXTERNAL.match(each)]
     assert found == ["https://a/b.css", "//c/d.js", "https://e/f.css", "https://g/h.woff"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_the_reference_shows_docstrings_and_their_examples(site: Path) -> None:
-    page = (site / "api" / "ledger.html").read_text()
-    assert 'id="rayprivacy.ledger.store.Ledger.reserve"' in page
-    assert "asking again for the same release, input and rung returns the same charge" in page
-    assert '<span class="gp">&gt;&gt;&gt; </span>' in page  # an example is code, not a quotation
 
 
 def _anchors(path: Path) -> set[str]:
@@ -115,7 +104,7 @@ def _unfenced(text: str) -> str:
     return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=_named)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_relative_links_lead_to_files_and_headings(path: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", _unfenced(path.read_text())):
         if EXTERNAL.match(target):
@@ -124,33 +113,6 @@ def test_relative_links_lead_to_files_and_headings(path: Path) -> None:
         file = (path.parent / name).resolve() if name else path
         assert file.exists(), target
         assert not anchor or anchor in _anchors(file), target
-
-
-def _broken_tables(text: str) -> list[str]:
-    """Lines under a table's head that are no row of it with as many cells, or a head within a paragraph."""
-    broken, cells = [], 0
-    for head, line in itertools.pairwise(["", *_unfenced(text).split("\n")]):
-        if re.search(r"\| *:?---", line):
-            cells = line.count("|")
-            broken += [line] if not line.startswith("|") or head.replace("\\|", "").count("|") != cells else []
-        elif cells and line.startswith("|"):
-            broken += [line] if line.replace("\\|", "").count("|") != cells else []
-        else:
-            cells = 0
-    return broken
-
-
-@pytest.mark.parametrize("path", [*PAGES, ROOT / "benchmarks" / "results" / "README.md"], ids=_named)
-def test_tables_are_whole(path: Path) -> None:
-    """A paragraph that was wrapped again, say, would have taken a table with it."""
-    assert not _broken_tables(path.read_text("utf-8"))
-
-
-def test_a_broken_table_would_be_noticed() -> None:
-    whole = "| a | b |\n|---|---|\n| 1 | 2 |\n"
-    assert not _broken_tables(whole)
-    for broken in (whole.replace("\n", " "), whole.replace("| 1 | 2 |", "| 1 |"), whole.replace("| a |", "|")):
-        assert _broken_tables(broken), broken
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -194,7 +156,7 @@ def _check_options(command: Any, words: list[str]) -> None:
             assert word.partition("=")[0] in known, f"{command.name} has no option {word}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=_named)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_parse_as_they_are_shown(path: Path) -> None:
     text = path.read_text()
     whole = [shown for shown in _blocks(text) if not re.search(r" \[| \.\.\.(\s|$)", shown)]
@@ -225,16 +187,12 @@ def test_the_plan_that_is_shown_is_the_one_that_is_printed() -> None:
     assert shown.split() == printed.split()
 
 
-@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=_named)
-def test_functions_that_are_shown_exist(path: Path) -> None:
+@pytest.mark.parametrize("path", [*PAGES, *NOTEBOOKS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_functions_and_files_that_are_named_exist(path: Path) -> None:
     text = path.read_text()
     shown = {*re.findall(r"\brp\.(\w+)", text), *re.findall(r"`rayprivacy\.(\w+)\(", text)}
     assert shown <= set(rayprivacy.__all__)
-
-
-@pytest.mark.parametrize("path", PAGES, ids=_named)
-def test_files_that_are_named_exist(path: Path) -> None:
-    named = re.findall(r"`((?:tests|rayprivacy|jobs|benchmarks|docs|tune_spaces|deploy)/[\w./-]+)`", path.read_text())
+    named = re.findall(r"`((?:tests|rayprivacy|jobs|benchmarks|docs|tune_spaces|deploy)/[\w./-]+)`", text)
     assert [each for each in named if not (ROOT / each).exists()] == []
 
 

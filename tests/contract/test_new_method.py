@@ -62,18 +62,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _run(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=patience(500))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_the_page_writes_one_file_for_each_part(written: Path) -> None:
-    assert {path.name for path in (written / "lengths").iterdir()} == {"card.py", "recipe.py", "plan.py", "method.py"}
-
-
 def test_the_command_line_plans_it_without_torch(written: Path) -> None:
     (written / "lengths.yaml").write_text("method: lengths\nprivacy: {epsilon: 2.0}\n")
     code = """
@@ -82,12 +70,17 @@ from rayprivacy.cli import app
 app(["plan", "lengths.yaml"], standalone_mode=False)
 assert not {"torch", "ray", "transformers"} & set(sys.modules)
 """
-    shown = _run(written, "-c", code)
-    words = " ".join(re.findall(r"[^\s│]+", shown))
+    assert {path.name for path in (written / "lengths").iterdir()} == {"card.py", "recipe.py", "plan.py", "method.py"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(written), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=written, env=environment, capture_output=True, text=True, timeout=patience(500))
+    assert done.returncode == 0, done.stderr
+    words = " ".join(re.findall(r"[^\s│]+", done.stdout))
     for each in ("lengths of texts: 4", "epsilon 2", "times are estimates"):  # cells go on in the next line
         assert each in words
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_it_runs_and_has_the_rest_for_nothing(written: Path, local_ray: Path) -> None:

@@ -9,8 +9,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from timeouts import MOST, patience
 
+pytestmark = pytest.mark.exhaustive
 SUPPORT = Path(__file__).parents[1] / "support"
 PROCESSES = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "--max-worker-restart=0")
 SLEEPERS = f"""

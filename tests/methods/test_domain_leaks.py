@@ -1,4 +1,4 @@
-"""Leaks between domains: what counts as one, rates with intervals, and scores that order texts by the two models."""
+"""Leaks between domains: what counts as one, and rates with intervals."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,8 @@ from rayprivacy.core.errors import ConfigError
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.words import KeywordPolicy
 
-TEXTS = [
-    ("air", "my seat"),
-    ("air", "the zip code, a seat"),
-    ("air", "  "),
-    ("media", "a plan"),
-    ("media", "Seats, seat!"),
-    ("media", "ok"),
-]
+TEXTS = [("air", text) for text in ("my seat", "the zip code, a seat", "  ")]
+TEXTS += [("media", text) for text in ("a plan", "Seats, seat!", "ok")]
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +34,10 @@ def texts(domain_leaks: Any) -> list[Any]:
     return [domain_leaks.Sampled(*each) for each in TEXTS]
 
 
-def test_a_leak_is_what_is_sensitive_for_another_domain(domain_leaks: Any, lists: Any, texts: list[Any]) -> None:
-    assert domain_leaks.leaks(texts, lists) == [False, True, False, False, True, False]
-
-
 def test_rates_are_by_judge_and_domain_and_leave_empty_texts_out(
     domain_leaks: Any, lists: Any, texts: list[Any]
 ) -> None:
+    assert domain_leaks.leaks(texts, lists) == [False, True, False, False, True, False]
     found = domain_leaks.leak_rates(texts, {"lists": lists, "nobody": lambda _: set()})
     assert {domain: (rate.leaks, rate.texts) for domain, rate in found["lists"].items()} == {
         domain_leaks.ALL: (2, 5),
@@ -69,17 +60,6 @@ def test_intervals_hold_the_true_rate_as_often_as_they_say(domain_leaks: Any) ->
     assert stats.binom(300, 0.95).ppf(1e-4) <= sum(low <= 0.07 <= high for low, high in gaps)
     assert sum(low <= 0.0 for low, _ in gaps) < 60, "it sees a difference of seven points"
     assert domain_leaks.difference(rate_of(56, 70), rate_of(48, 80)) == pytest.approx((0.0524, 0.3339), abs=1e-4)
-
-
-def test_scores_are_high_where_the_target_expects_what_the_reference_does_not(domain_leaks: Any) -> None:
-    top_share = domain_leaks.top_share
-    prompt, whole = np.array([2.0, 2.0, 2.0]), np.array([1.0, 2.0, 3.0])
-    reference = (np.full(3, 2.0), np.full(3, 2.0))
-    scores = domain_leaks.likelihood_ratios((prompt, whole), reference)
-    assert scores == pytest.approx([np.e, 1.0, 1 / np.e])
-    assert top_share([True, False, False], scores, 0.34).share == 1.0
-    assert top_share([False, False, True], scores, 0.34).share == 0.0
-    assert top_share([True, False, True], scores, 1.0).leaks == 2
 
 
 def test_a_classifier_judges_by_its_windows(domain_leaks: Any) -> None:

@@ -60,15 +60,12 @@ def _open_rich_account(job: Job) -> None:
 
 
 def test_a_run_leaves_a_tagger_a_certificate_and_figures_and_tells_nothing(job: Job) -> None:
-    """It is killed after its first chunk of micro-batches. Other labels are refused, and the same are resumed."""
     _open_rich_account(job)
-    killed = job.killed("out", dying(job=[FIRST]), *MICRO)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    finished = job.run("out", *MICRO)
+    assert finished.returncode == 0, finished.stderr
     changed = job.run("out", "--resume", *MICRO, "-o", "model.intents=[eat]")
     assert changed.returncode != 0
     assert "holds a run of another recipe: resume it with its own" in changed.stderr
-    finished = job.run("out", "--resume", *MICRO)
-    assert finished.returncode == 0, finished.stderr
     assert job.kinds() == CHARGED
     out = job.folder / "out"
     _check_claim(job.certificate("out"))

@@ -38,6 +38,7 @@ def _gradients(model: Any, batch: Any, losses: Callable[[Any, Any], torch.Tensor
     return list(torch.autograd.grad(losses(model, batch).sum(), trained))
 
 
+@pytest.mark.exhaustive
 def test_gradients_are_the_same_and_frozen_layers_run_once_for_each_batch(model: Any) -> None:
     from frozen_layers import FrozenLayers
 

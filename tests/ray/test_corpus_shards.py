@@ -166,35 +166,36 @@ def test_a_failing_row_leaks_nothing(tmp_path, key_path, local_ray, kind, data):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+EMPTY = pa.schema([("uid", pa.int64()), ("body", pa.string()), ("topic", pa.string())]).empty_table()
+
+
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("table", "told"),
     [
-        ([{"uid": 1, "body": f"{n}", "topic": "a"} for n in range(9)], "nobody to hide among"),
-        ([{"uid": 1, "body": "x"}], "corpus.labels is 'topic'.*uid, body"),
-        ([{"uid": 1, "body": 5, "topic": "a"}], "int64"),
+        (pa.table({"uid": [1] * 9, "body": list("abcdefghi"), "topic": ["a"] * 9}), "nobody to hide among"),
+        (pa.table({"uid": [1], "body": ["x"]}), "corpus.labels is 'topic'.*uid, body"),
+        (pa.table({"uid": [1], "body": [5], "topic": ["a"]}), "int64"),
+        (EMPTY, "no usable text"),
     ],
 )
-def test_unusable_corpora(tmp_path, key_path, rows, told):
-    config = write(rows, tmp_path / "parquet")
+def test_unusable_corpora(tmp_path, key_path, table, told):
+    pq.write_table(table, tmp_path / "some.parquet")
     with pytest.raises(CorpusError, match=told):
-        shard_corpus(config, key_path, 4, 2, tmp_path / "out")
+        shard_corpus(settings(tmp_path / "some.parquet"), key_path, 4, 2, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_a_table_without_rows_has_no_usable_text(tmp_path, key_path):
-    schema = pa.schema([("uid", pa.int64()), ("body", pa.string()), ("topic", pa.string())])
-    pq.write_table(schema.empty_table(), tmp_path / "empty.parquet")
-    with pytest.raises(CorpusError, match="no usable text"):
-        shard_corpus(settings(tmp_path / "empty.parquet"), key_path, 4, 2, tmp_path / "out")
-
-
-def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path):
-    with pytest.raises(CorpusError, match="does not exist"):
-        shard_corpus(settings(tmp_path / "none.csv"), key_path, 4, 2, tmp_path / "out")
-    with pytest.raises(CorpusError, match="known extension"):
-        shard_corpus(settings(key_path), key_path, 4, 2, tmp_path / "out")
-    with pytest.raises(KeyFileError, match="does not exist"):
-        shard_corpus(settings(key_path), tmp_path / "no-key", 4, 2, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("source", "key", "error", "told"),
+    [
+        ("none.csv", "key", CorpusError, "does not exist"),
+        ("key", "key", CorpusError, "known extension"),
+        ("key", "no-key", KeyFileError, "does not exist"),
+    ],
+)
+def test_what_is_wrong_is_said_before_ray_works(tmp_path, key_path, source, key, error, told):
+    with pytest.raises(error, match=told):
+        shard_corpus(settings(tmp_path / source), tmp_path / key, 4, 2, tmp_path / "out")
 
 
 def _tasks_seen(since):

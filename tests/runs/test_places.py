@@ -134,6 +134,7 @@ Gate.release_histogram = dying
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_process_that_is_killed_is_resumed_by_another(bench: Bench) -> None:

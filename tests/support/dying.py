@@ -33,10 +33,7 @@ def dying(*, job: Sequence[str] = (), worker: Sequence[str] = ()) -> str:
     """Source for `Job.killed`: SIGKILL at each point, once in the folder of the job, which then has `died at <point>`.
 
     A point is the name of a saved state ("step-00000002": two steps are saved, and their charge is not committed) or
-    the steps that a worker has told ("progress 3": the third step is made, and not saved).
-
-    Args:
-        job: points where the worker and the driver die.
-        worker: points where the worker dies alone; Ray starts it again.
+    the steps that a worker has told ("progress 3": the third step is made, and not saved). At points of `job` the
+    worker and the driver die; at those of `worker` it dies alone, and Ray starts it again.
     """
     return f"JOB, WORKER = {tuple(job)!r}, {tuple(worker)!r}\n{_SOURCE}"

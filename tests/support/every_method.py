@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from small_jobs import known_key
+from small_jobs import small_privacy
 from small_tagger import INTENTS, SLOTS, labelled
 
 import rayprivacy as rp
@@ -69,22 +69,10 @@ def small_corpus(folder: Path, users: list[str]) -> Path:
 
 
 def smallest_recipe(name: str, folder: Path, base: Path, bert: Path, ledger: str = "ledger") -> rp.Recipe:
-    """The smallest recipe of a method, with corpus, key and ledger in a folder.
-
-    Args:
-        name: of the method.
-        folder: where all of it lies.
-        base, bert: tiny models.
-        ledger: name of the ledger.
-    """
+    """The smallest recipe of a method, with corpus, key and ledger in a folder."""
     every = {
         "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said"},
-        "privacy": {
-            "ledger": f"sqlite:///{folder}/{ledger}.db",
-            "key": known_key(folder),
-            "account": "talk",
-            "epsilon": 20.0,
-        },
+        "privacy": small_privacy(folder, ledger) | {"epsilon": 20.0},
         "model": {"base": str(bert if name == "edp_sgd" else base), "dtype": "float32"},
     }
     own = BLOCKS[name]

@@ -1,4 +1,4 @@
-"""Shards of a corpus, as `shard_corpus` writes them, without Ray."""
+"""Shards of a corpus, as `shard_corpus` writes them, without Ray, and what audited runs are made of."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +27,10 @@ def finished(prepared: pa.Table, key: Key, layout: Layout) -> dict[int, pa.Table
 def bound(table: pa.Table, key: Key, most: int | None) -> tuple[pa.Table, Dropped]:
     kept, dropped = bounded(ordered(table, key), most)
     return kept.drop_columns([ORDER]), dropped
+
+
+SPOKEN = "hello how are you today fine thank the weather is nice and sun out this morning like soup bread train".split()  # noqa: SIM905
+EVENTS = [{"kind": "gaussian", "sigma_eff": 10.0, "q": None, "count": 25, "sensitivity": ""}]  # mu = 0.5
 
 
 def write_shards(table: pa.Table, key: Key, recipe: Any, out: Path, parts: int) -> None:

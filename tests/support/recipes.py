@@ -2,14 +2,8 @@
 
 from typing import Any
 
-TRAINING: dict[str, Any] = {
-    "sampling_rate": 0.4,
-    "expected_batch": 10,
-    "steps": 4,
-    "chunk": 2,
-    "max_records": 2,
-    "max_tokens": 12,
-}
+TRAINING: dict[str, Any] = {"sampling_rate": 0.4, "expected_batch": 10, "max_records": 2, "max_tokens": 12}
+TRAINING |= {"steps": 4, "chunk": 2}
 SEQPATE: dict[str, Any] = {
     "method": "seqpate",
     "pseudo": {"texts": 24, "max_tokens": 12},

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from zygote import fork_command
 
 from rayprivacy.ledger.store import Ledger
 
-WORDS = """the cat sat on my mat and you like soup with bread today so we go home now""".split()  # noqa: SIM905
+WORDS = "the cat sat on my mat and you like soup with bread today so we go home now".split()  # noqa: SIM905
 USERS, SENTENCES = 30, 4
 
 
@@ -43,11 +44,44 @@ def known_key(folder: Path) -> str:
     return str(path)
 
 
+def small_privacy(folder: Path, ledger: str = "ledger") -> dict[str, Any]:
+    """The `privacy` block of a small recipe."""
+    return {"ledger": f"sqlite:///{folder}/{ledger}.db", "key": known_key(folder), "account": "talk"}
+
+
+def small_corpus_block(folder: Path) -> dict[str, Any]:
+    """The `corpus` block of a small recipe."""
+    return {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2}
+
+
+def ledger_lines(folder: Path, account: str = "talk") -> list[tuple[str, int, str]]:
+    """Release, rung and state of every charge of an account in the ledger of a folder, which is verified."""
+    if not (folder / "ledger.db").exists():
+        return []
+    with Ledger.open(f"sqlite:///{folder}/ledger.db") as ledger:
+        ledger.verify()
+        known = account in {each.name for each in ledger.accounts()}
+        return [(line.release_id, line.rung, line.state) for line in (ledger.lines(account) if known else ())]
+
+
 def joining() -> list[str]:
     """Options of a run that uses the Ray of this process."""
     import ray
 
     return ["-o", f"resources.address={ray.get_runtime_context().gcs_address}"]
+
+
+def run_command(
+    words: Sequence[str], cwd: Path, patch: str = "", env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`rayprivacy` in a process of its own, which is ended with all that it started."""
+    process = fork_command(words, cwd, patch, env or os.environ | {"COLUMNS": "200"})
+    try:
+        code = process.wait(timeout=600)  # the test's own timeout comes first
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(words, code, *((cwd / name).read_text() for name in ("stdout", "stderr")))
 
 
 @dataclass(frozen=True)
@@ -56,6 +90,12 @@ class Job:
 
     folder: Path
     recipe: Path
+
+    @classmethod
+    def of(cls, folder: Path, recipe: dict[str, Any]) -> "Job":
+        path = folder / "talk.yaml"
+        path.write_text(yaml.safe_dump(recipe))
+        return cls(folder, path)
 
     def run(self, out: str, *args: str) -> subprocess.CompletedProcess[str]:
         """`rayprivacy run`, in this process and on its Ray."""
@@ -67,14 +107,7 @@ class Job:
         Ray lives on, as it does on a cluster, unless the process shall start one for itself `alone`.
         """
         words = [*self._run(out, *args), *([] if alone else joining())]
-        process = fork_command(words, self.folder, patch, os.environ | {"COLUMNS": "200"})
-        try:
-            code = process.wait(timeout=600)  # the test's own timeout comes first
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        said = ((self.folder / name).read_text() for name in ("stdout", "stderr"))
-        return subprocess.CompletedProcess(words, code, *said)
+        return run_command(words, self.folder, patch)
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A command of `rayprivacy`: its exit code, and what it said."""
@@ -102,8 +135,8 @@ class Job:
 def job_of(folder: Path, base: Path, **blocks: Any) -> Job:
     """A job on the corpus `talk.parquet` of a folder, with ledger and key there; blocks add keys to the usual ones."""
     usual: dict[str, dict[str, Any]] = {
-        "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-        "privacy": {"ledger": f"sqlite:///{folder}/ledger.db", "key": known_key(folder), "account": "talk"},
+        "corpus": small_corpus_block(folder),
+        "privacy": small_privacy(folder),
         "model": {"base": str(base), "dtype": "float32"},
     }
     more = {name: usual.get(name, {}) | block if isinstance(block, dict) else block for name, block in blocks.items()}

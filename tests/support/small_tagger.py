@@ -1,6 +1,7 @@
 """Tiny random bases with real tokenizers, and requests with intents and word labels that a small job learns from."""
 
 from pathlib import Path
+from typing import Any
 
 INTENTS, SLOTS = ("eat", "go"), ("food", "place")
 WORDS = {"soup": "B-food", "bread": "B-food", "home": "B-place", "mat": "B-place"}
@@ -8,7 +9,6 @@ WORDS = {"soup": "B-food", "bread": "B-food", "home": "B-place", "mat": "B-place
 
 def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
     """Save two layers of width 32 and a WordPiece tokenizer of the words and letters of the sentences."""
-    import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, BertTokenizerFast
 
@@ -23,25 +23,12 @@ def save_tiny_bert(out: Path, sentences: list[str]) -> Path:
     marks = [(mark, pieces.token_to_id(mark)) for mark in ("[SEP]", "[CLS]")]
     pieces.post_processor = processors.BertProcessing(*marks)
     tokenizer = BertTokenizerFast(tokenizer_object=pieces)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        initializer_range=0.1,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20240607)
-        BertModel(config).eval().save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return out
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return _save(out, BertModel, BertConfig(initializer_range=0.1, **shape, max_position_embeddings=64), tokenizer)
 
 
 def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
     """Save two layers of width 64 with a tied head, and a tokenizer of 400 tokens that learnt from the sentences."""
-    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -58,39 +45,33 @@ def save_tiny_llama(out: Path, sentences: list[str]) -> Path:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bytes_and_merges, bos_token="<|endoftext|>", eos_token="<|im_end|>"
     )
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.1,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(20240607)
-        LlamaForCausalLM(config).eval().save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    return out
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "max_position_embeddings": 512}
+    config = LlamaConfig(initializer_range=0.1, **shape, tie_word_embeddings=True, **_marks(tokenizer))
+    return _save(out, LlamaForCausalLM, config, tokenizer)
 
 
 def save_tiny_gpt2(out: Path, llama: Path) -> Path:
     """Save two layers of width 32 with the tokenizer of a tiny Llama."""
-    import torch
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
     tokenizer = AutoTokenizer.from_pretrained(llama)
-    marks = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    config = GPT2Config(
-        vocab_size=len(tokenizer), n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.1, **marks
-    )
+    config = GPT2Config(initializer_range=0.1, n_embd=32, n_layer=2, n_head=4, n_positions=64, **_marks(tokenizer))
+    return _save(out, GPT2LMHeadModel, config, tokenizer)
+
+
+def _marks(tokenizer: Any) -> dict[str, int]:
+    return {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+
+
+def _save(out: Path, kind: Any, config: Any, tokenizer: Any) -> Path:
+    """Save a random model, always the same one, with its tokenizer."""
+    import torch
+
+    config.vocab_size = len(tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20240607)
-        GPT2LMHeadModel(config).eval().save_pretrained(out)
+        kind(config).eval().save_pretrained(out)
     tokenizer.save_pretrained(out)
     return out
 

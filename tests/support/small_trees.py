@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
-from small_jobs import Job, known_key
+from small_jobs import Job, small_corpus_block, small_privacy
 
 DAYS = {"today": "Today", "tomorrow": "Tomorrow", "on monday": "Monday"}
 THINGS = ("lunch", "tea", "a run", "dinner")
@@ -34,15 +33,15 @@ def pairs(seed: int, count: int) -> list[tuple[str, str]]:
     return [pair(dice) for _ in range(count)]
 
 
+def rows_of(seed: int, count: int) -> list[dict[str, str]]:
+    return [{"said": said, "lispress": tree} for said, tree in pairs(seed, count)]
+
+
 def write_corpus(folder: Path, users: int = USERS, turns: int = TURNS) -> None:
     """`talk.parquet`, private; `public.parquet`, public rows of other people; `api.txt`, the public list of names."""
-    rows = [(f"user-{n // turns}", *each) for n, each in enumerate(pairs(1, users * turns))]
-    table = {"who": [row[0] for row in rows], "said": [row[1] for row in rows], "lispress": [row[2] for row in rows]}
-    pq.write_table(pa.table(table), folder / "talk.parquet")
-    public = pairs(2, 80)
-    pq.write_table(
-        pa.table({"said": [t for t, _ in public], "lispress": [y for _, y in public]}), folder / "pub.parquet"
-    )
+    private = [{"who": f"user-{n // turns}", **each} for n, each in enumerate(rows_of(1, users * turns))]
+    pq.write_table(pa.Table.from_pylist(private), folder / "talk.parquet")
+    pq.write_table(pa.Table.from_pylist(rows_of(2, 80)), folder / "pub.parquet")
     (folder / "api.txt").write_text("\n".join([*FUNCTIONS, *DAYS.values()]))
 
 
@@ -70,9 +69,11 @@ def write_requests(folder: Path, users: int = USERS, turns: int = TURNS) -> None
     """`requests.parquet`, private, whose structures are JSON; `pairs.parquet` and `schema.json`, public."""
     for name, seed, people in (("requests", 1, users), ("pairs", 2, 20)):
         dice = random.Random(seed)
-        rows = [(f"user-{n // turns}", *request(dice)) for n in range(people * turns)]
-        columns = {"who": [who for who, *_ in rows], "said": [said for _, said, _ in rows]}
-        pq.write_table(pa.table(columns | {"structure": [made for *_, made in rows]}), folder / f"{name}.parquet")
+        rows = [
+            dict(zip(("who", "said", "structure"), (f"user-{n // turns}", *request(dice)), strict=True))
+            for n in range(people * turns)
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
     (folder / "schema.json").write_text(json.dumps(SCHEMA))
 
 
@@ -91,12 +92,8 @@ def request(dice: random.Random) -> tuple[str, str]:
 def small_recipe(folder: Path, base: Path) -> dict[str, Any]:
     return {
         "method": "two_stage",
-        "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-        "privacy": {
-            "ledger": f"sqlite:///{folder}/ledger.db",
-            "key": known_key(folder),
-            "account": "talk",
-        },
+        "corpus": small_corpus_block(folder),
+        "privacy": small_privacy(folder),
         "model": {"base": str(base), "dtype": "float32"},
         "parses": {"max_tokens": 64},
         "stages": {"trees": {"steps": 4}, "utterances": {"steps": 6}},
@@ -109,23 +106,15 @@ def small_recipe(folder: Path, base: Path) -> dict[str, Any]:
 def small_job(folder: Path, base: Path, **blocks: Any) -> Job:
     write_corpus(folder)
     recipe = small_recipe(folder, base)
-    for name, keys in blocks.items():
-        recipe[name] = recipe.get(name, {}) | keys
-    path = folder / "talk.yaml"
-    path.write_text(yaml.safe_dump(recipe))
-    return Job(folder, path)
+    return Job.of(folder, recipe | {name: recipe.get(name, {}) | keys for name, keys in blocks.items()})
+
+
+PRETRAINING = {"steps": 120, "batch": 8, "max_tokens": 96, "learning_rate": 0.003}
 
 
 def warm(folder: Path) -> dict[str, Any]:
     """Blocks of a run that begins from public pairs, and writes trees under the grammar."""
     return {
         "parses": {"max_tokens": 64, "grammar": "lispress", "functions": str(folder / "api.txt")},
-        "pretrain": {
-            "source": str(folder / "pub.parquet"),
-            "text": "said",
-            "steps": 120,
-            "batch": 8,
-            "max_tokens": 96,
-            "learning_rate": 0.003,
-        },
+        "pretrain": {"source": str(folder / "pub.parquet"), "text": "said", **PRETRAINING},
     }

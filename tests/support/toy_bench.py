@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from rich.console import Console
-from small_jobs import known_key
+from small_jobs import ledger_lines, small_corpus_block, small_privacy
 
 import rayprivacy as rp
 from rayprivacy.api import Result
@@ -27,12 +27,8 @@ class Bench:
         (folder / "public.txt").write_text("hello how are you today\nthe weather is nice\n")
         self.blocks: dict[str, Any] = {
             "method": "toy",
-            "corpus": {"source": str(folder / "talk.parquet"), "user": "who", "text": "said", "holdout": 0.2},
-            "privacy": {
-                "ledger": f"sqlite:///{folder}/ledger.db",
-                "key": known_key(folder),
-                "account": "talk",
-            },
+            "corpus": small_corpus_block(folder),
+            "privacy": small_privacy(folder),
             "model": {"base": str(base), "dtype": "float32"},
         }
         self.recipe.write_text(yaml.safe_dump(self.blocks))
@@ -53,9 +49,7 @@ class Bench:
         return rp.run(self.load(overrides), self.folder / out, console=QUIET, **more)
 
     def charges(self, account: str = "talk") -> list[tuple[str, int, str]]:
-        with rp.Ledger.open(f"sqlite:///{self.folder}/ledger.db") as ledger:
-            ledger.verify()
-            return [(line.release_id, line.rung, line.state) for line in ledger.lines(account)]
+        return ledger_lines(self.folder, account)
 
     def space(self, **blocks: Any) -> Path:
         data = {

@@ -8,7 +8,7 @@ import ray.data
 from ray.train import RunConfig, ScalingConfig, UserCallback
 from recipes import TRAINING
 from rich.console import Console
-from small_jobs import SENTENCES, USERS, sentence
+from small_jobs import SENTENCES, USERS, ledger_lines, sentence
 
 import rayprivacy as rp
 
@@ -69,15 +69,8 @@ class TrainerBench:
     def model(self) -> dict[str, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        return {
-            "model": AutoModelForCausalLM.from_pretrained(self.base),
-            "tokenizer": AutoTokenizer.from_pretrained(self.base),
-        }
+        kinds = {"model": AutoModelForCausalLM, "tokenizer": AutoTokenizer}
+        return {name: kind.from_pretrained(self.base) for name, kind in kinds.items()}
 
     def charges(self) -> list[tuple[str, int, str]]:
-        if not (self.folder / "ledger.db").exists():
-            return []
-        with rp.Ledger.open(f"sqlite:///{self.folder}/ledger.db") as ledger:
-            ledger.verify()
-            known = "talk" in {account.name for account in ledger.accounts()}
-            return [(line.release_id, line.rung, line.state) for line in (ledger.lines("talk") if known else ())]
+        return ledger_lines(self.folder)

@@ -51,12 +51,7 @@ FEW, MOST = 2, 6  # orders of one set of settings that are worth no server, and 
 
 
 class Forked:
-    """A process that was forked from the server, for which whoever holds this waits.
-
-    Attributes:
-        pid: of the process, which leads a session of its own.
-        returncode: as in `subprocess`; None while it runs.
-    """
+    """A process that was forked from the server and leads a session of its own; `returncode` as in `subprocess`."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -68,11 +63,7 @@ class Forked:
         return self.wait(0) if select.select([self._connection], [], [], 0)[0] else self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, as soon as there is one.
-
-        Raises:
-            TimeoutExpired: it runs on.
-        """
+        """The exit code, as soon as there is one; TimeoutExpired if it runs on."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
@@ -84,14 +75,9 @@ class Forked:
 def fork(
     argv: Sequence[str], code: str | None, env: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
 ) -> Forked:
-    """Fork a process.
+    """Fork a process with this `sys.argv`, whose first word is the script that it runs, unless there is code.
 
-    Args:
-        argv: what it finds in `sys.argv`; the first is the script that it runs, if there is no code.
-        code: source that it runs instead.
-        env: its whole environment.
-        cwd: its folder.
-        streams: file descriptors of its standard output and its standard error.
+    `env` is its whole environment, `streams` the file descriptors of its standard output and its standard error.
     """
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ[SOCKET])
@@ -102,14 +88,7 @@ def fork(
 
 
 def fork_command(words: Sequence[str], cwd: Path, patch: str = "", env: Mapping[str, str] | None = None) -> Forked:
-    """Fork a process of the command line, whose output goes to the files `stdout` and `stderr` of its folder.
-
-    Args:
-        words: after the program's name.
-        cwd: its folder.
-        patch: source that is executed first.
-        env: its whole environment.
-    """
+    """Fork `rayprivacy` with these words, after `patch`; it writes the files `stdout` and `stderr` of `cwd`."""
     code = f"import os, signal, sys\n{patch}\nfrom rayprivacy.cli import main\nsys.exit(main())\n"
     # Files, not pipes: what Ray leaves behind for a moment after SIGKILL would hold a pipe open.
     with (cwd / "stdout").open("w") as out, (cwd / "stderr").open("w") as err:
