@@ -145,16 +145,20 @@ class Trials:
             recipe = parse_recipe(data)
             require_public(recipe, self.private)
             plan = method_of(recipe).planned(recipe)
-            if plan.second is not None:
-                raise ConfigError(
-                    f"the recipe charges account '{plan.second.account}' besides its own, and a search charges one:"
-                    " leave redacted.central out of the recipe, and set it in the best one."
-                )
+            _require_one_account(plan)
             self._parsed[name] = recipe, plan
         return self._parsed[name]
 
     def _chunks_of(self, recipe: Recipe) -> int:
         return max(1, method_of(recipe).planned(recipe).chunks)
+
+
+def _require_one_account(plan: Plan) -> None:
+    if plan.second is not None:
+        raise ConfigError(
+            f"the recipe charges account '{plan.second.account}' besides its own, and a search charges one: leave"
+            " redacted.central out of the recipe, and set it in the best one."
+        )
 
 
 def _recipe(space: Space) -> Json:

@@ -92,7 +92,7 @@ class Directory:
         texts = [f"topic: {row['topic'] or 'other'}\n{row['text']}" for row in self.training]
         model = _fitted(base, backbone, texts, steps) if steps else backbone.model
         save_model(model, backbone.tokenizer, self.root / "model", "release", "A test.")
-        body = {"epsilon": 3.0, "delta": 1e-6, "unit": "user", "events": EVENTS}
+        body = {"epsilon": 3.0, "delta": 1e-6, "kind": "central", "unit": "user", "events": EVENTS}
         write_json(self.root / "certificate.json", body)
         self.write(["good morning to all of you"])
 
@@ -278,7 +278,7 @@ def test_runs_of_words_are_compared_without_case_and_punctuation_and_at_full_len
 def test_a_claim_is_read_with_its_events_where_they_are_told(tmp_path: Path) -> None:
     sampled = EVENTS[0] | {"kind": "poisson-sampled-gaussian", "q": 0.1, "sigma_eff": 1.0, "count": 10}
     selected = EVENTS[0] | {"kind": "repeat-and-select", "sigma_eff": None}
-    body = {"epsilon": 3.0, "delta": 1e-6, "unit": "user"}
+    body = {"epsilon": 3.0, "delta": 1e-6, "kind": "central", "unit": "user"}
     write_json(tmp_path / "certificate.json", body | {"events": [EVENTS[0], sampled]})
     both = read_claim(tmp_path).events
     step = PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0))

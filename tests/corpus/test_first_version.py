@@ -39,14 +39,6 @@ def test_rows_and_digests_are_what_they_were():
     assert made == PARTS
 
 
-def test_settings_are_written_as_they_were():
-    written = (
-        '{"source":"chitchat","text":"text","user":"user","labels":[],"max_records_per_user":100,"max_chars":2000,'
-        '"holdout":0.1}'
-    )
-    assert CorpusConfig().model_dump_json() == written
-
-
 def test_a_manifest_of_the_first_version_is_read(tmp_path):
     files = {part: write_part(rows, part, KEY, tmp_path) for part, rows in parts().items()}
     manifest = ShardManifest("", 7, 2, 3, 0.3, tuple(files[part] for part in range(4)), files[HOLDOUT], Dropped())

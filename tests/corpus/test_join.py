@@ -137,7 +137,6 @@ def test_settings_that_cannot_be_joined_are_refused():
         Layout(_config(user=None), 4, 1)
 
 
-def test_without_a_join_the_settings_are_written_as_before():
-    assert "join" not in CorpusConfig().model_dump()
+def test_columns_are_those_of_the_source():
     assert CorpusConfig(labels=("a",)).columns == ["user", "text", "a"]
     assert _config(user="talk").columns == ["talk", "text", "domain", "slots", "turn"]

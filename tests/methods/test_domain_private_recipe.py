@@ -33,7 +33,7 @@ from rayprivacy.policies.settings import make_policy
 from rayprivacy.runs.account import open_account
 from rayprivacy.runs.files import dump_recipe
 from rayprivacy.runs.outline import Outline
-from rayprivacy.tuning.trials import _on_one_account
+from rayprivacy.tuning.trials import _require_one_account
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"steps": 200, "sampling_rate": 0.012, "expected_batch": 60, "clipping_norm": 0.1}
@@ -121,7 +121,7 @@ def test_light_noise_is_the_least_that_fits_the_central_account(tmp_path: Path) 
         account = ledger.account("users")
         assert (account.kind, account.epsilon, account.corpus) == (AccountKind.CENTRAL, 40.0, "private text")
     with pytest.raises(ConfigError, match="charges account 'users' besides its own, and a search charges one"):
-        _on_one_account(plan)
+        _require_one_account(plan)
     little = _recipe(privacy=privacy, redacted={"central": central, "noise_multiplier": 0.3})
     with pytest.raises(BudgetRefusedError, match="account 'users' has 40 of 40 left"):
         open_account(little, plan_run(little))
