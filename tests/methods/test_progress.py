@@ -162,7 +162,7 @@ def test_teachers_are_counted_as_they_finish(told: list[tuple[str, str, float]],
 def test_the_start_of_the_workers_is_no_time_of_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "POLL_SECONDS", 0.01)
     written, said = tmp_path / "progress", list[int]()
-    with train._progress(written, said.append):
+    with train._following(written, said.append):
         time.sleep(0.1)
         assert said == []
         write_atomic(written, b"4")
