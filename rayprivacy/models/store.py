@@ -157,17 +157,11 @@ def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Cached trunk states of groups of private documents, named by a keyed digest of the documents.
+    """Cached trunk states of groups of private documents, named by a keyed digest of the documents."""
 
-    Attributes:
-        root: the folder of all stores; this one lies in a folder of it that the recipe digest names.
-        recipe: digest of everything public that decides the states (base, tokens, rows, cut).
-        key_path: file of the run's secret.
-    """
-
-    root: Path
-    recipe: str
-    key_path: Path
+    root: Path  # the folder of all stores; this one lies in a folder of it that the recipe digest names
+    recipe: str  # digest of everything public that decides the states (base, tokens, rows, cut)
+    key_path: Path  # file of the run's secret
 
     @property
     def folder(self) -> Path:

@@ -29,19 +29,12 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class _Block:
-    """The public side of QUERY_ROWS queries, the same for every stack that answers them.
+    """The public side of QUERY_ROWS queries, the same for every stack that answers them."""
 
-    Attributes:
-        inward: the public student's states in the coordinates of P, float32 [QUERY_ROWS, r].
-        logits: the student's logits of the candidates, float32 [QUERY_ROWS, 1, k].
-        candidates: token ids, int64 [QUERY_ROWS, k].
-        barred: which candidates do not count, bool [QUERY_ROWS, 1, k].
-    """
-
-    inward: torch.Tensor
-    logits: torch.Tensor
-    candidates: torch.Tensor
-    barred: torch.Tensor
+    inward: torch.Tensor  # the public student's states in the coordinates of P, float32 [QUERY_ROWS, r]
+    logits: torch.Tensor  # the student's logits of the candidates, float32 [QUERY_ROWS, 1, k]
+    candidates: torch.Tensor  # token ids, int64 [QUERY_ROWS, k]
+    barred: torch.Tensor  # which candidates do not count, bool [QUERY_ROWS, 1, k]
 
 
 class SquareKind:

@@ -27,19 +27,12 @@ from rayprivacy.teachers.head_kinds import FILLED, State, TeacherKind
 
 @dataclass(frozen=True)
 class Question:
-    """One question; everything in it is public.
+    """One question; everything in it is public."""
 
-    Attributes:
-        queries: what is asked.
-        mechanism: how a distribution becomes a ballot.
-        rows: file of the encoded pseudo-sentences that the queries point into; head kinds do without it.
-        digest: names the question, so that an actor never adds the votes of one question to those of another.
-    """
-
-    queries: Queries
-    mechanism: VoteMechanism
-    rows: Path | None
-    digest: str
+    queries: Queries  # what is asked
+    mechanism: VoteMechanism  # how a distribution becomes a ballot
+    rows: Path | None  # file of the encoded pseudo-sentences that the queries point into; head kinds do without it
+    digest: str  # names the question, so that an actor never adds the votes of one question to those of another
 
     @staticmethod
     def of(queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, asking: int = 0) -> "Question":
@@ -68,15 +61,10 @@ def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: V
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The summed votes of some teachers.
+    """The summed votes of some teachers."""
 
-    Attributes:
-        teachers: the teacher ids in the sum.
-        sums: fixed-point votes, int64 [queries, k].
-    """
-
-    teachers: tuple[int, ...]
-    sums: npt.NDArray[np.int64]
+    teachers: tuple[int, ...]  # the teacher ids in the sum
+    sums: npt.NDArray[np.int64]  # fixed-point votes, int64 [queries, k]
 
 
 class VoteTotal:

@@ -46,20 +46,15 @@ _PROBE = ""  # no parameter has this name
 
 @dataclass(frozen=True)
 class StepNoise:
-    """The noise of every step, and what the noisy sum is divided by.
+    """The noise of every step, and what the noisy sum is divided by."""
 
-    Attributes:
-        noise: standard normal, by step, parameter and coordinate.
-        mechanism: whose `strategy` correlates it over steps, and whose `noise_std` of a step multiplies it, on the SUM
-            of clipped gradients.
-        expected_batch: B, public.
-        scales: alpha_k by parameter, with which noise is multiplied besides, and by which gradients were divided
-            before they were clipped; none where all parameters are alike.
-    """
-
-    noise: KeyedNoise
+    noise: KeyedNoise  # standard normal, by step, parameter and coordinate
+    # whose `strategy` correlates it over steps, and whose `noise_std` of a step multiplies it, on the SUM of clipped
+    # gradients
     mechanism: NoisySteps
-    expected_batch: float
+    expected_batch: float  # B, public
+    # alpha_k by parameter, with which noise is multiplied besides, and by which gradients were divided before they were
+    # clipped; none where all parameters are alike
     scales: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -118,15 +118,10 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A tensor that the optimizer updates, float32, and what is in it.
+    """A tensor that the optimizer updates, float32, and what is in it."""
 
-    Attributes:
-        tensor: the tensor itself, which the optimizer holds too.
-        pieces: in the order of their offsets.
-    """
-
-    tensor: Tensor
-    pieces: tuple[Piece, ...]
+    tensor: Tensor  # the tensor itself, which the optimizer holds too
+    pieces: tuple[Piece, ...]  # in the order of their offsets
 
     @property
     def gaps(self) -> Iterator[slice]:
