@@ -122,7 +122,6 @@ def dummy_batch(pad: int) -> Batch:
 
 
 def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document, _Weights]]:
-    """The rows of all units, each with the weights of its targets."""
     rows = []
     for unit in units:
         weights = [np.arange(1, len(each.targets) + 1) ** -decay for each in unit]
@@ -141,7 +140,6 @@ def _rectangle(rows: list[tuple[Document, _Weights]], shape: tuple[int, int], pa
 
 
 def _shape(unit: list[Document]) -> tuple[int, int]:
-    """Rows and width of a unit."""
     longest = max(len(document.ids) for document in unit)
     return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP
 

@@ -162,10 +162,7 @@ class MicroBatch:
 def micro_batches(
     groups: Sequence[list[list[Document]]], max_tokens: int, pad: int, decay: float = 0.0
 ) -> list[MicroBatch]:
-    """The micro-batches of a step that are not empty, from the units of each, lists of documents.
-
-    A piece holds at most `max_tokens`, padding included.
-    """
+    """The micro-batches of a step that are not empty; a piece holds at most `max_tokens`, padding included."""
     return [MicroBatch(tuple(packed(units, max_tokens, pad, decay)), len(units)) for units in groups]
 
 
@@ -265,7 +262,6 @@ class OpacusGradients:
         return _squared_norms(self._units(losses, rows_per_unit))
 
     def _units(self, losses: Callable[[], Tensor], rows_per_unit: int) -> list[Dense]:
-        """The gradients of all units by each parameter."""
         for module in self._modules:
             module.training = True  # Opacus records nothing else; the mode of the others is left alone
         self._hooks.enable_hooks()

@@ -128,7 +128,6 @@ class PoissonSampler:
         return [groups[number] for number in sorted(groups)]
 
     def _sample(self, step: int) -> list[tuple[int, int, list[Document]]]:
-        """The units that take part: place, part file, and documents."""
         coins, turns = self._words("dpsgd-coins", step)
         version = self._version_of(step)
         # A Python integer, which numpy compares exactly: for q = 1 it is 2^64 and has no place in 64 bits.

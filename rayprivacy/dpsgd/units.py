@@ -113,10 +113,7 @@ def read_units(shards: Path, parts: Iterable[int], backbone: Backbone, key: Key,
 
 
 def each_unit(shards: Path, shares: Iterable[Share], backbone: Backbone, key: Key, reading: Reading) -> Iterator[Unit]:
-    """The units of some parts, each with its tag, keyed by the run's secret, and its documents in every version.
-
-    Of the rows, one file of the corpus at a time is in memory.
-    """
+    """Units of some parts, tagged by the key, in every version; one file of the corpus at a time is in memory."""
     for share in shares:
         for table in part_tables(shards, share.part):
             grouped = (each for each in _grouped(table, key, reading) if share.holds(each[0]))
@@ -135,7 +132,6 @@ def _units(grouped: list[tuple[bytes, list[Row]]], part: int, backbone: Backbone
 
 
 def _grouped(table: pa.Table, key: Key, reading: Reading) -> Iterator[tuple[bytes, list[Row]]]:
-    """Tag and rows of each unit of a table that is sorted by user."""
     rows: Iterator[Row] = (row for batch in table.to_batches(_AT_ONCE) for row in batch.to_pylist())
     if reading.unit is PrivacyUnit.RECORD:
         for row in rows:  # a label may be null, which is not the empty string

@@ -144,10 +144,7 @@ def train_worker(job: Job) -> None:
 
 
 def build(job: Job, rank: Rank) -> Training:
-    """Read this rank's units, find the newest state, and make model, engine and gate; collective.
-
-    A state of other inputs, or of later steps than are asked for, is refused.
-    """
+    """Read this rank's units, find the newest state, and make model, engine and gate; collective."""
     key = load_key(job.key_path)
     done, state = checkpoints.latest(job.states, job.release.inputs)
     if done > job.release.steps(job.last).stop:
@@ -263,7 +260,6 @@ class _Worker:
         return digest_bytes(blob)
 
     def _pay(self, act: Callable[[Paying], None]) -> None:
-        """Do something on rank 0 only, while the others wait."""
         paying = self._training.paying
         _together(self._job, partial(act, paying) if paying else lambda: None)
 

@@ -60,10 +60,7 @@ class Row:
 
 
 def pack(documents: list[list[int]], row_tokens: int, max_rows: int) -> list[Row]:
-    """First-fit packing of documents (token ids), in the given order, into at most `max_rows` rows.
-
-    The bound is public. Documents longer than a row are cut, and those that do not fit are left out.
-    """
+    """First-fit packing of documents, cut to a row, into at most `max_rows` (public); what does not fit is left out."""
     rows: list[list[list[int]]] = []
     for document in documents:
         piece = document[:row_tokens]
@@ -204,10 +201,7 @@ def _states(trunk: Any, rows: list[Row]) -> Encoded:
 def layout(
     rows: Sequence[Row], dtype: torch.dtype, device: torch.device, end: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """The mask and the positions by which a model reads each document of packed rows, up to a position, by itself.
-
-    The mask is additive, [rows, 1, row_tokens, row_tokens].
-    """
+    """Additive mask [rows, 1, row_tokens, row_tokens] and positions by which each packed document is read by itself."""
     mask = torch.stack([row.mask[:end, :end] for row in rows]).to(device)
     bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(~mask, torch.finfo(dtype).min)
     positions = torch.stack([row.positions[:end] for row in rows]).to(device)

@@ -89,7 +89,9 @@ class Chunks:
         chunk = f"{content}-{digest[:16]}.safetensors"
         write_atomic(self._folder / chunk, data)
         sizes = {"row_tokens": whole.ids.shape[1], "width": whole.hidden.shape[2]}
-        body = {"sha256": digest, **sizes, "groups": _spans(groups)}
+        ends = zip(groups.items(), accumulate(map(len, groups.values())), strict=True)
+        spans = [[name, end - len(encoded), end] for (name, encoded), end in ends]
+        body = {"sha256": digest, **sizes, "groups": spans}
         self._journal.add(chunk, {**body, "seal": self._seal(chunk, body)})
 
     def read(self, places: Sequence[Place]) -> list[Encoded]:
@@ -143,11 +145,6 @@ def delete_chunks(folder: Path) -> int:
 
 def _listed(folder: Path) -> Sequence[str]:
     return os.listdir(folder) if folder.is_dir() else ()
-
-
-def _spans(groups: Mapping[str, Encoded]) -> list[list[str | int]]:
-    ends = accumulate(map(len, groups.values()))
-    return [[name, end - len(encoded), end] for (name, encoded), end in zip(groups.items(), ends, strict=True)]
 
 
 def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:

@@ -45,10 +45,7 @@ T = TypeVar("T")
 
 
 def await_machines(needs: StageNeeds, report: Callable[[str], None]) -> None:
-    """Wait MINUTES at most until the cluster has what a stage asks for, and report what is missing then.
-
-    The work is the same with fewer machines.
-    """
+    """Wait MINUTES at most until the cluster has what a stage asks for, and report what is missing then."""
     wanted = {kind: count for kind, count in (("CPU", needs.cpus), ("GPU", needs.gpus)) if count}
     bundles = [{kind: 1} for kind, count in wanted.items() for _ in range(_asked(kind, count))]
     if not bundles:
@@ -185,7 +182,6 @@ class RunContext(Generic[R]):
             yield
 
     def _await_machines(self, stage: str) -> None:
-        """Wait for the machines that the recipe asks for, for a stage."""
         resources = self.recipe.resources
         if resources.address == LOCAL:
             return
@@ -318,7 +314,6 @@ class RunContext(Generic[R]):
         )
 
     def _charged(self, event: DpEvent) -> None:
-        """Remember how far the ledger has come, and say so where the release was charged for something else besides."""
         self.keep_ledger_head()
         account, name = self.recipe.privacy.account, self.recipe.release_id
         besides = charged_besides(self.ledger, account, name, event, self.plan.charges)

@@ -189,7 +189,6 @@ def forget_private(root: Path) -> None:
 
 
 def _is_of(stored: Path, recipe: Recipe) -> bool:
-    """Whether a stored recipe is this one, up to `resources`."""
     data = files.read_mapping(stored, "recipe")
     if data.get("method") != recipe.method:
         return False

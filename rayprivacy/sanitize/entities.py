@@ -100,10 +100,7 @@ class PatternDetector:
 
 
 def _plain(text: str) -> str:
-    """The text with every dash that may stand in a number as '-', and every blank as ' ', one for one.
-
-    Long dashes also stand between words ("since\u20142015"), and count between digits alone.
-    """
+    """The text with dashes in numbers (long ones between digits alone) as "-", and every blank as " ", one for one."""
     return text if text.isascii() else _LONG_DASH.sub("-", text.translate(_PLAIN))
 
 

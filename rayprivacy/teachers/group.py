@@ -29,10 +29,7 @@ from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_vo
 
 
 def prepared_device(*, gpu: bool) -> torch.device:
-    """The device of this process, which from now on computes the same bits again.
-
-    A process that was given a share of a GPU is refused where torch finds none.
-    """
+    """The device of this process, which must be a GPU where it has a share of one, with repeatable kernels."""
     # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
     torch.set_num_threads(1)
     if not gpu:

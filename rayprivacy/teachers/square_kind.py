@@ -66,7 +66,6 @@ class SquareKind:
         }
 
     def _usable(self, examples: Features) -> Features:
-        """Examples whose target is on the shortlist, with targets renumbered to shortlist positions."""
         place = torch.searchsorted(self._shortlist, examples.targets).clamp_max(len(self._shortlist) - 1)
         keep = self._shortlist[place] == examples.targets
         return Features(examples.hidden[keep], place[keep])

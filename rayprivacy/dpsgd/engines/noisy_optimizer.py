@@ -143,10 +143,7 @@ class NoisyOptimizer:
             self._noised.clear()
 
     def hand_over(self, tensor: Tensor, summed: Tensor) -> None:
-        """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`.
-
-        A sum of another size is refused, and a tensor that has its noise already or is not in the manifest.
-        """
+        """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`."""
         partition = (self._due or {}).get(id(tensor))
         if partition is None or id(tensor) in self._noised:
             raise ReleaseError(f"step {self._step} was given a sum twice, or one that is not in the noise manifest.")
@@ -228,7 +225,6 @@ class Engine:
         return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
 
     def _spread(self) -> None:
-        """Let the model hold what the optimizer's partitions do."""
         raise NotImplementedError
 
     def fragments(self) -> list[Fragment]:
@@ -240,10 +236,7 @@ class Engine:
         self._noisy.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from what any engine on any number of ranks has saved.
-
-        Refused, on every rank, is a folder that is incomplete, damaged, or of another model or optimizer.
-        """
+        """Go on from what any engine on any number of ranks has saved; every rank refuses what is damaged."""
         self._noisy.load(folder)
         self._spread()
 

@@ -60,10 +60,7 @@ class Fragment:
 
 
 def check_manifest(sizes: Mapping[str, int], ranks: Sequence[Sequence[Fragment]], replicated: bool) -> None:
-    """Require every coordinate of every trainable parameter exactly once, over all ranks or (replicated) on each.
-
-    `sizes` are numbers of coordinates, and `ranks` the fragments of each rank, in any order.
-    """
+    """Require every coordinate of every trainable parameter exactly once, over all ranks or (replicated) on each."""
     if not ranks:
         raise ReleaseError("the noise manifest has 0 ranks: gather the fragments of every rank, this one included.")
     whole = ranks if replicated else [[fragment for rank in ranks for fragment in rank]]

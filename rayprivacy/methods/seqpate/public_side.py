@@ -90,10 +90,7 @@ def bases(run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded) -> Basis:
 def warm_students(
     run: Run[SeqPateRecipe], backbone: Backbone, basis: Basis, rows: Encoded, told: Told = nobody
 ) -> tuple[Student, Student]:
-    """The student before anything, and after the pseudo-sentences, before any vote; `told` how many steps are done.
-
-    Teachers on the head start from the warm head student, also where the recipe's student is a deep one.
-    """
+    """The student (teachers start from the head one) before and after the pseudo-sentences, before any vote."""
     config = run.recipe.student
     head = HeadStudent.untrained(backbone, basis, config)
     warm = _warm(run, head, rows, WARM, told)
