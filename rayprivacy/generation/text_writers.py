@@ -140,13 +140,7 @@ class StructuredWriter:
         return [(text, INCOMPLETE if place in open_places else None) for place, text in enumerate(texts)]
 
     def _drawn(
-        self,
-        draw: Continue,
-        prompts: list[str],
-        texts: list[str],
-        places: list[int],
-        config: SamplingConfig,
-        kind: str,
+        self, draw: Continue, prompts: list[str], texts: list[str], places: list[int], config: SamplingConfig, kind: str
     ) -> list[int]:
         if not places:
             return []

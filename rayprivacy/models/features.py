@@ -101,10 +101,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Packed rows of documents and the trunk's state at every position.
-
-    States are final ones, or those at the cut of a teacher kind; they are zero where all rows of a call are empty.
-    """
+    """Packed rows of documents and the trunk's states, final or at a cut; zero where all rows of a call are empty."""
 
     ids: torch.Tensor  # token ids, int64 [rows, row_tokens]
     segment: torch.Tensor  # which document of its row a position belongs to; PAD where it is empty
@@ -161,12 +158,7 @@ def encode(
 
 
 def encode_rows(
-    backbone: Backbone,
-    rows: list[Row],
-    row_tokens: int,
-    trunk: Any = None,
-    *,
-    threads: int = 1,
+    backbone: Backbone, rows: list[Row], row_tokens: int, trunk: Any = None, *, threads: int = 1
 ) -> Encoded:
     """Run the trunk over packed rows, as `encode` does.
 
@@ -210,10 +202,7 @@ def layout(
 
 @dataclass(frozen=True)
 class Queries:
-    """What teachers are asked: public contexts, and the candidate tokens they spread their votes over.
-
-    Votes are mixed with the centre, the student's distribution over what is allowed, and centred ones measured from it.
-    """
+    """What teachers are asked: public contexts, candidate tokens to vote on, and the student's votes, the centre."""
 
     hidden: torch.Tensor  # final trunk states of the contexts, float32 [queries, width]
     candidates: torch.Tensor  # token ids, int64 [queries, k]

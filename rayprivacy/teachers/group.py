@@ -110,11 +110,7 @@ class TeacherGroup:
 
 
 def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> TeacherKind:
-    """Build the kind of an ensemble, with the public files that its spec names.
-
-    Kind 'square' keeps nothing of the base but the output head. Kind 'lora' needs `rows`, the file of the encoded
-    pseudo-sentences that queries point into, to answer, not to train.
-    """
+    """Build the kind of an ensemble from its spec; 'lora' needs `rows`, encoded pseudo-sentences, to answer."""
     config = spec.teachers
     if config.kind == "square":
         device = str(backbone.head.device)

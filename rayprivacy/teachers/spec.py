@@ -80,8 +80,4 @@ def places(resources: ResourcesConfig) -> int:
 
 def actor_options(resources: ResourcesConfig) -> dict[str, object]:
     """What Ray is asked for, for each actor."""
-    return {
-        "num_cpus": resources.cpus_per_actor,
-        "num_gpus": resources.gpus_per_actor,
-        "scheduling_strategy": "SPREAD",
-    }
+    return {"num_cpus": resources.cpus_per_actor, "num_gpus": resources.gpus_per_actor, "scheduling_strategy": "SPREAD"}

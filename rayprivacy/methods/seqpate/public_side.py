@@ -40,10 +40,7 @@ WARM = "warm.safetensors"
 
 @dataclass(frozen=True)
 class Round:
-    """One round of questions, by its number from 0, and a name for its files.
-
-    The name holds the digest of the student that asks, because other votes before are other questions now.
-    """
+    """One round of questions, by its number from 0, and a name for its files, with the digest of who asks."""
 
     number: int
     name: str

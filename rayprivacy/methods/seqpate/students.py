@@ -193,10 +193,7 @@ def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
 
 
 def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: StudentConfig) -> torch.Tensor:
-    """What the student is fitted to, float32 [queries, k]; entries may be negative, as the noise is.
-
-    Votes, float32 [queries, k], are released mean votes or, where they are centred, mean deviations from the centre.
-    """
+    """What the student is fitted to from released votes, both float32 [queries, k]; entries may be negative."""
     mean = votes + queries.centre if centred else votes
     mixed = (1 - config.mix) * mean + config.mix * queries.centre
     if config.label == "vote":

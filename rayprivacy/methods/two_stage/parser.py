@@ -140,11 +140,7 @@ UNREAD = ""  # as in a row without a tree
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser with its bounds.
-
-    Of an utterance at most `text_tokens` are read, and of a tree `tree_tokens` written. Without the public rules of a
-    grammar, whatever is a tree is taken.
-    """
+    """A parser with bounds, in tokens, of text and tree; without a grammar, whatever is a tree is taken."""
 
     backbone: Backbone = field(repr=False)
     text_tokens: int
