@@ -202,7 +202,7 @@ def layout(
 
 @dataclass(frozen=True)
 class Queries:
-    """What teachers are asked: public contexts, candidate tokens to vote on, and the student's votes, the centre."""
+    """What teachers are asked: public contexts, candidates to vote on, and the student's distribution, the centre."""
 
     hidden: torch.Tensor  # final trunk states of the contexts, float32 [queries, width]
     candidates: torch.Tensor  # token ids, int64 [queries, k]
