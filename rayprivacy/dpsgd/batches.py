@@ -23,7 +23,6 @@ on what stands in other rows. `independence` looks at that on the machine and th
 
 How many units are sampled, and how long they are, is private: neither the number nor the shape of batches is logged or
 reported. Padding goes to the right, where a causal model never looks at it.
-
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,18 +44,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Document:
-    """One private text as tokens.
+    """One private text as tokens."""
 
-    Attributes:
-        ids: token ids, int32 [tokens].
-        first_target: positions before it are context (start token, control code) and carry no loss. The first token of
-            all follows on nothing and never carries loss.
-        redacted: whether it is a redacted copy, which a step without noise may read.
-    """
-
-    ids: npt.NDArray[np.int32]
+    ids: npt.NDArray[np.int32]  # token ids, int32 [tokens]
+    # positions before it are context (start token, control code) and carry no loss. The first token of all follows on
+    # nothing and never carries loss.
     first_target: int
-    redacted: bool = False
+    redacted: bool = False  # whether it is a redacted copy, which a step without noise may read
 
     def __post_init__(self) -> None:
         if not len(self.targets):
@@ -70,22 +64,16 @@ class Document:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Batch:
-    """Whole units as padded rows: rows [i * rows_per_unit, (i + 1) * rows_per_unit) are unit i, or padding at the end.
+    """Whole units as padded rows: [i * rows_per_unit, (i + 1) * rows_per_unit) are unit i, or padding at the end."""
 
-    Attributes:
-        ids: token ids padded on the right, int64 [rows, width].
-        weights: float32 [rows, width]; weights[r, t] is the weight of predicting ids[r, t] from ids[r, :t]: 0 for
-            padding, for context and at t = 0. The weights of one unit sum to 1; those of padding rows are all 0.
-        rows_per_unit: rows of each unit of this batch.
-        redacted: whether all of its documents are redacted copies.
-        least_targets: for how many tokens a head is to compute logits at least. Where ranks share the weights, all of
-            them have to use each weight equally often.
-    """
-
-    ids: torch.Tensor
+    ids: torch.Tensor  # token ids padded on the right, int64 [rows, width]
+    # float32 [rows, width]; weights[r, t] is the weight of predicting ids[r, t] from ids[r, :t]: 0 for padding, for
+    # context and at t = 0. The weights of one unit sum to 1; those of padding rows are all 0.
     weights: torch.Tensor
-    rows_per_unit: int
-    redacted: bool = False
+    rows_per_unit: int  # rows of each unit of this batch
+    redacted: bool = False  # whether all of its documents are redacted copies
+    # for how many tokens a head is to compute logits at least. Where ranks share the weights, all of them have to use
+    # each weight equally often.
     least_targets: int = 0
 
     @property
@@ -134,7 +122,6 @@ def dummy_batch(pad: int) -> Batch:
 
 
 def _weighted(units: list[list[Document]], decay: float) -> list[tuple[Document, _Weights]]:
-    """The rows of all units, each with the weights of its targets."""
     rows = []
     for unit in units:
         weights = [np.arange(1, len(each.targets) + 1) ** -decay for each in unit]
@@ -153,7 +140,6 @@ def _rectangle(rows: list[tuple[Document, _Weights]], shape: tuple[int, int], pa
 
 
 def _shape(unit: list[Document]) -> tuple[int, int]:
-    """Rows and width of a unit."""
     longest = max(len(document.ids) for document in unit)
     return len(unit), -(-longest // _WIDTH_STEP) * _WIDTH_STEP
 

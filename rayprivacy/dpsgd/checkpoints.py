@@ -15,10 +15,7 @@ FACTS = "facts.json"
 
 
 def latest(folder: Path, inputs: str) -> tuple[int, Path | None]:
-    """The number of steps of the newest saved state, and its folder; (0, None) before the first.
-
-    A state that was computed from other inputs is refused.
-    """
+    """Steps and folder of the newest saved state, (0, None) before the first; one of other inputs is refused."""
     found = sorted(path for path in folder.glob("step-*") if (path / FACTS).is_file())
     if not found:
         return 0, None
@@ -36,10 +33,7 @@ def scratch(folder: Path) -> Path:
 
 
 def publish(folder: Path, steps: int, head: str, inputs: str) -> None:
-    """Make the state in `scratch` the newest one, in one rename, and delete older ones; for one rank.
-
-    `head` is of the ledger, `inputs` the keyed digest of the inputs that the state was computed from.
-    """
+    """Make the state in `scratch` the newest one, in one rename, and delete older ones; for one rank."""
     write_json(folder / ".saving" / FACTS, {"steps": steps, "ledger_head": head, "inputs": inputs})
     target = folder / f"step-{steps:08d}"
     if target.exists():  # the same steps, saved before

@@ -60,18 +60,12 @@ LOW_PRECISION = 0.99
 
 @dataclass(frozen=True)
 class Clipping:
-    """The clipping norm C and what is done with it.
+    """The clipping norm C and what is done with it."""
 
-    Attributes:
-        norm: C, the L2 norm that one unit's part of the sum never exceeds.
-        kind: see the module.
-        low_precision: activations or weights are in less than float32.
-        scales: alpha_k of each parameter, in the order of `ClippedGradients.parameters`; none leaves all alike.
-    """
-
-    norm: float
-    kind: ClippingKind = "flat"
-    low_precision: bool = False
+    norm: float  # C, the L2 norm that one unit's part of the sum never exceeds
+    kind: ClippingKind = "flat"  # see the module
+    low_precision: bool = False  # activations or weights are in less than float32
+    # alpha_k of each parameter, in the order of `ClippedGradients.parameters`; none leaves all alike
     scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -149,15 +143,10 @@ class BookKeeping:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MicroBatch:
-    """The units of one micro-batch, as physical batches that fit into memory one by one.
+    """The units of one micro-batch, as physical batches that fit into memory one by one."""
 
-    Attributes:
-        pieces: its rows.
-        units: how many units it has; private.
-    """
-
-    pieces: tuple[Batch, ...]
-    units: int
+    pieces: tuple[Batch, ...]  # its rows
+    units: int  # how many units it has; private
 
     @property
     def rows_per_unit(self) -> int:
@@ -173,10 +162,7 @@ class MicroBatch:
 def micro_batches(
     groups: Sequence[list[list[Document]]], max_tokens: int, pad: int, decay: float = 0.0
 ) -> list[MicroBatch]:
-    """The micro-batches of a step that are not empty, from the units of each, lists of documents.
-
-    A piece holds at most `max_tokens`, padding included.
-    """
+    """The micro-batches of a step that are not empty; a piece holds at most `max_tokens`, padding included."""
     return [MicroBatch(tuple(packed(units, max_tokens, pad, decay)), len(units)) for units in groups]
 
 
@@ -276,7 +262,6 @@ class OpacusGradients:
         return _squared_norms(self._units(losses, rows_per_unit))
 
     def _units(self, losses: Callable[[], Tensor], rows_per_unit: int) -> list[Dense]:
-        """The gradients of all units by each parameter."""
         for module in self._modules:
             module.training = True  # Opacus records nothing else; the mode of the others is left alone
         self._hooks.enable_hooks()

@@ -113,10 +113,7 @@ def check_micro_batches(
 
 
 def check_memory(model: Any) -> None:
-    """Refuse a model that remembers what it has read from one batch to the next.
-
-    Such are those whose positions are turned by frequencies that follow the longest text so far (dynamic RoPE).
-    """
+    """Refuse a model that remembers what it has read from one batch to the next, as dynamic RoPE does."""
     if any("dynamic" in str(getattr(module, "rope_type", "")) for module in model.modules()):
         raise ConfigError(
             "model.base has rope_type 'dynamic': it remembers the longest text that it has read, so that one user's"
@@ -137,7 +134,6 @@ def _check_experts(model: Any, batch_tokens: int) -> None:
 
 
 def _experts(values: dict[Any, Any]) -> Iterator[int]:
-    """Numbers of experts in a config, those of its parts too."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _experts(value)
@@ -174,10 +170,7 @@ class _UnitTrial:
         self._seeds = iter(range(1000))
 
     def compare_companies(self, rows: list[_Ids], batch_tokens: int, easy_alone: bool = False) -> None:
-        """The row that stands out among others of all kinds, and in another place alone among easy or hard ones.
-
-        `easy_alone` spares the last of the three: it is for shapes that are tried for the sake of their kernels.
-        """
+        """The row that stands out among all kinds, and elsewhere alone among easy or (not `easy_alone`) hard ones."""
         losses = self._fresh.copy()
         self._look(losses, _batch(rows[-1:], _SHORT))  # somebody else came first
         among = self._look(losses, _batch(rows, batch_tokens))
@@ -244,7 +237,6 @@ class _UnitTrial:
 
 
 def _ends(among: Tensor) -> tuple[int, int]:
-    """The rows with the least and the largest loss."""
     return int(among[:, 0].argmin()), int(among[:, 0].argmax())
 
 

@@ -35,10 +35,7 @@ RowLoss = Callable[[Any, Batch], Tensor]
 
 
 def row_losses(model: Any, batch: Batch, low_precision: bool = False) -> Tensor:
-    """Losses in nats, float32 [rows], of a causal language model; `low_precision` computes under bfloat16 autocast.
-
-    Rows are padded on the right, which a causal model never looks at from the left. The loss itself stays in float32.
-    """
+    """Losses in nats, float32 [rows], of a causal language model; `low_precision` computes under bfloat16 autocast."""
     device = next(model.parameters()).device
     ids, weights = batch.ids.to(device), batch.weights.to(device)
     # One line of positions for all rows would lose the axis of the examples in learnt position embeddings.

@@ -22,17 +22,13 @@ class Schedule:
     It rises in equal parts over the warm-up, without being zero, is `learning_rate` at the first step after it, and
     then stays, or falls as a line or half a cosine that would be zero one step after the last.
 
-    Attributes:
-        config: kind and length of the warm-up, and the learning rate.
-        steps: T, all steps of the run.
-
     >>> schedule = Schedule(OptimizerConfig(learning_rate=1.0, warmup_steps=1), steps=5)
     >>> [schedule.rate(step) for step in range(5)]
     [0.5, 1.0, 0.75, 0.5, 0.25]
     """
 
-    config: OptimizerConfig
-    steps: int
+    config: OptimizerConfig  # kind and length of the warm-up, and the learning rate
+    steps: int  # T, all steps of the run
 
     def __post_init__(self) -> None:
         if self.config.learning_rate is None:

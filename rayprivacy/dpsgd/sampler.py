@@ -46,19 +46,13 @@ def unit_tag(key: Key, *parts: str | bytes | int) -> bytes:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Unit:
-    """One user, or one record.
+    """One user, or one record."""
 
-    Attributes:
-        tag: its keyed name, 16 bytes (`unit_tag`).
-        documents: its texts, at least one.
-        later: the same texts as they are read in versions 1, 2, ..., where there are several.
-        part: number of the part file that holds it.
-    """
-
-    tag: bytes
-    documents: tuple[Document, ...]
+    tag: bytes  # its keyed name, 16 bytes (`unit_tag`)
+    documents: tuple[Document, ...]  # its texts, at least one
+    # the same texts as they are read in versions 1, 2, ..., where there are several
     later: tuple[tuple[Document, ...], ...] = ()
-    part: int = 0
+    part: int = 0  # number of the part file that holds it
 
     def __post_init__(self) -> None:
         if len(self.tag) != TAG_BYTES:
@@ -134,7 +128,6 @@ class PoissonSampler:
         return [groups[number] for number in sorted(groups)]
 
     def _sample(self, step: int) -> list[tuple[int, int, list[Document]]]:
-        """The units that take part: place, part file, and documents."""
         coins, turns = self._words("dpsgd-coins", step)
         version = self._version_of(step)
         # A Python integer, which numpy compares exactly: for q = 1 it is 2^64 and has no place in 64 bits.

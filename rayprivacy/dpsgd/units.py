@@ -54,31 +54,21 @@ def no_context(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows become documents; picklable, public, and holds nothing private.
+    """How rows become documents; picklable, public, and holds nothing private."""
 
-    Attributes:
-        unit: user, or record.
-        labels: columns that, with user and text, tell one record from another.
-        context: what stands in front of a row's text and carries no loss; a function of the row.
-        max_tokens: tokens of a text at most.
-        max_context: tokens of a context at most; None for contexts that are short by themselves.
-        text: what the model learns to write, from a row and the number of a version.
-        versions: how many versions of a row there are.
-        version_of: the version, from 0, that a step reads.
-        redacted: the versions that are redacted copies by a public policy.
-        documents: makes the documents of some rows in a version, each from its row alone, where they are not text
-            behind a context; `context` and `text` are then not looked at.
-    """
-
-    unit: PrivacyUnit
-    labels: tuple[str, ...]
-    context: Callable[[Row], str]
-    max_tokens: int
+    unit: PrivacyUnit  # user, or record
+    labels: tuple[str, ...]  # columns that, with user and text, tell one record from another
+    context: Callable[[Row], str]  # what stands in front of a row's text and carries no loss; a function of the row
+    max_tokens: int  # tokens of a text at most
+    # tokens of a context at most; None for contexts that are short by themselves
     max_context: int | None = field(default=None, kw_only=True)
+    # what the model learns to write, from a row and the number of a version
     text: Callable[[Row, int], str] = _own_text
-    versions: int = 1
-    version_of: Callable[[int], int] = first_version
-    redacted: frozenset[int] = frozenset()
+    versions: int = 1  # how many versions of a row there are
+    version_of: Callable[[int], int] = first_version  # the version, from 0, that a step reads
+    redacted: frozenset[int] = frozenset()  # the versions that are redacted copies by a public policy
+    # makes the documents of some rows in a version, each from its row alone, where they are not text behind a context;
+    # `context` and `text` are then not looked at
     documents: Callable[[Sequence[Row], Backbone, int], list[Document]] | None = None
 
     def check(self, steps: int, free: frozenset[int] = frozenset()) -> None:
@@ -123,10 +113,7 @@ def read_units(shards: Path, parts: Iterable[int], backbone: Backbone, key: Key,
 
 
 def each_unit(shards: Path, shares: Iterable[Share], backbone: Backbone, key: Key, reading: Reading) -> Iterator[Unit]:
-    """The units of some parts, each with its tag, keyed by the run's secret, and its documents in every version.
-
-    Of the rows, one file of the corpus at a time is in memory.
-    """
+    """Units of some parts, tagged by the key, in every version; one file of the corpus at a time is in memory."""
     for share in shares:
         for table in part_tables(shards, share.part):
             grouped = (each for each in _grouped(table, key, reading) if share.holds(each[0]))
@@ -145,7 +132,6 @@ def _units(grouped: list[tuple[bytes, list[Row]]], part: int, backbone: Backbone
 
 
 def _grouped(table: pa.Table, key: Key, reading: Reading) -> Iterator[tuple[bytes, list[Row]]]:
-    """Tag and rows of each unit of a table that is sorted by user."""
     rows: Iterator[Row] = (row for batch in table.to_batches(_AT_ONCE) for row in batch.to_pylist())
     if reading.unit is PrivacyUnit.RECORD:
         for row in rows:  # a label may be null, which is not the empty string

@@ -57,38 +57,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs, by name and by path; holds nothing private.
+    """What a worker needs, by name and by path; holds nothing private."""
 
-    Attributes:
-        model, adapter: the base, and what of it is trained.
-        training: the mechanism and the optimizer.
-        engine: how steps are computed.
-        reading: how private rows become documents.
-        shards, parts: folder of the sharded corpus, and how many part files it has.
-        key_path: file of the run's secret.
-        folder: where states and the trained weights are kept, by the inputs that they were computed from.
-        ledger: where the ledger is.
-        release: names of what is charged and drawn.
-        until: chunks after which to stop, for a search that looks at the model on the way; all when left out.
-        loss: the user's own, a function that Ray can pickle; None is the model's negative log-likelihood.
-        reported: whether Ray Train is told after each chunk how many steps are done, for callbacks.
-        scales: of every trained parameter by name, public (`layer_scale`); none where all are alike.
-    """
-
-    model: ModelConfig
+    model: ModelConfig  # the base; `adapter` says what of it is trained
     adapter: AdapterConfig
-    training: DpSgdConfig
-    engine: EngineConfig
-    reading: Reading
-    shards: Path
+    training: DpSgdConfig  # the mechanism and the optimizer
+    engine: EngineConfig  # how steps are computed
+    reading: Reading  # how private rows become documents
+    shards: Path  # folder of the sharded corpus, of `parts` part files
     parts: int
-    key_path: Path
-    folder: Path
-    ledger: Address
-    release: StepRelease
+    key_path: Path  # file of the run's secret
+    folder: Path  # where states and the trained weights are kept, by the inputs that they were computed from
+    ledger: Address  # where the ledger is
+    release: StepRelease  # names of what is charged and drawn
+    # chunks after which to stop, for a search that looks at the model on the way; all when left out
     until: int | None = None
+    # the user's own, a function that Ray can pickle; None is the model's negative log-likelihood
     loss: RowLoss | None = None
-    reported: bool = False
+    reported: bool = False  # whether Ray Train is told after each chunk how many steps are done, for callbacks
+    # of every trained parameter by name, public (`layer_scale`); none where all are alike
     scales: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -157,10 +144,7 @@ def train_worker(job: Job) -> None:
 
 
 def build(job: Job, rank: Rank) -> Training:
-    """Read this rank's units, find the newest state, and make model, engine and gate; collective.
-
-    A state of other inputs, or of later steps than are asked for, is refused.
-    """
+    """Read this rank's units, find the newest state, and make model, engine and gate; collective."""
     key = load_key(job.key_path)
     done, state = checkpoints.latest(job.states, job.release.inputs)
     if done > job.release.steps(job.last).stop:
@@ -276,7 +260,6 @@ class _Worker:
         return digest_bytes(blob)
 
     def _pay(self, act: Callable[[Paying], None]) -> None:
-        """Do something on rank 0 only, while the others wait."""
         paying = self._training.paying
         _together(self._job, partial(act, paying) if paying else lambda: None)
 

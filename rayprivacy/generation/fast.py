@@ -44,10 +44,7 @@ def sampler_of(
 
 
 def convert(model: Any, documents: Documents, workspace: Path) -> Path:
-    """The folder of a converted model, for the caller to delete when nothing fails; a killed run finds it again.
-
-    It appears whole in the workspace. Refused is a model that cannot be converted, or comes out another one.
-    """
+    """The folder of a converted model, whole, for the caller to delete; a killed run finds it again."""
     name = digest_json([model_digest(model), ONNX, version("onnxruntime")])[:16]
     folder = workspace / f"decoding-{name}"
     if folder.is_dir():
@@ -63,7 +60,6 @@ def convert(model: Any, documents: Documents, workspace: Path) -> Path:
 
 
 def _checked(model: Any, documents: Documents, scratch: Path) -> Path:
-    """The folder of a converted model, inside `scratch`."""
     try:
         out = write_graph(model, scratch / "converted")
         distance = next_token_distance(model, OnnxDecoder(out, documents), documents.prefix(_PROBE))

@@ -156,7 +156,6 @@ class _Graph:
         self.nodes.append(helper.make_node(kind, inputs, outputs, domain=domain, **attributes))
 
     def _weight(self, name: str, weight: torch.Tensor) -> str:
-        """A weight whose bytes lie in the file."""
         from onnx import TensorProto
 
         self._file.write(bytes(-self._file.tell() % _ALIGNED))
@@ -199,10 +198,7 @@ class _Texts:
 
 
 class OnnxDecoder:
-    """A model as a folder of `write_graph`, which samples some batches at once, one on each thread.
-
-    `progress` has how many texts of a call are written.
-    """
+    """A model as a folder of `write_graph`, which samples some batches at once, one on each thread."""
 
     def __init__(self, folder: Path, documents: Documents, threads: int = 1, progress: Told = nobody) -> None:
         self._threads, self._progress = threads, progress

@@ -140,24 +140,15 @@ class StructuredWriter:
         return [(text, INCOMPLETE if place in open_places else None) for place, text in enumerate(texts)]
 
     def _drawn(
-        self,
-        draw: Continue,
-        prompts: list[str],
-        texts: list[str],
-        places: list[int],
-        config: SamplingConfig,
-        kind: str,
+        self, draw: Continue, prompts: list[str], texts: list[str], places: list[int], config: SamplingConfig, kind: str
     ) -> list[int]:
-        """Draw the texts of some places; the places whose text does not follow the grammar."""
         if not places:
             return []
         self.counts[kind] += len(places)
         for place, text in zip(places, draw([prompts[place] for place in places], config), strict=True):
             texts[place] = text
-        return [place for place in places if not self._accepts(texts[place])]
-
-    def _accepts(self, text: str) -> bool:
-        return self._matcher.accepts(text) if self._matcher else names(text) is not None
+        accepts = self._matcher.accepts if self._matcher else lambda text: names(text) is not None
+        return [place for place in places if not accepts(texts[place])]
 
 
 def _again(config: SamplingConfig, draw: int) -> SamplingConfig:

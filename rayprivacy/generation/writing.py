@@ -91,20 +91,12 @@ def write_samples(
     Ray must be started, and all nodes see the folder of the model, which `save_model` left. Rows are in the order of
     the prompts; the counts are in the file's metadata as well.
 
-    Args:
-        prompts: (cell, prompt); the prompt, e.g. `codes.text(cell)`, is context and no part of the text, unless
-            it has `begun` with it.
-        config: filters, seed and length; `texts` and `prompt_words` are not used.
-        codes: control codes, or other labels: names the columns and the labels of each cell.
-        actors: processes that sample, each with a model of its own.
-        threads: of each actor, and the CPUs it asks for; more than one may change texts (see above).
-        workspace: a folder that all nodes see, for what an engine makes of the model; by default that of `out`.
-        source: names model and prompts; it is kept with the counts, so that a file of others is known again, and parts
-            of a killed run are taken over. Without a name they are not.
-        structure: what is asked of the texts in place of not being degenerate; they are parse trees, say.
-        names: of a structure that the prompts are written in; a text with one behind a bracket is dropped, since it
-            goes on with the structure.
-        progress: has how many texts were sampled, with those that were dropped.
+    Prompts are (cell, prompt), context and no part of the text unless it has `begun` with it; `codes` labels cells. Of
+    `config` neither `texts` nor `prompt_words` is used. More than one of an actor's `threads` may change texts. All
+    nodes see the `workspace`, by default that of `out`, where an engine converts the model. By `source`, the name of
+    model and prompts, a file of others is known again, and parts of a killed run are taken over. Texts need a
+    `structure` in place of not being degenerate; one with one of the `names` of its prompt's structure behind a
+    bracket is dropped. `progress` has how many texts were sampled, dropped ones included.
     """
     if not (model_dir / "config.json").is_file():
         raise ConfigError(f"the model is '{model_dir}', which holds no config.json: train or save the model first.")
@@ -193,7 +185,6 @@ def _all_parts(task: WritingTask, prompts: Prompts, actors: int, parts: Parts, p
 
 
 def _joined(blocks: Sequence[pa.Table]) -> pa.Table:
-    """The rows of blocks, and the sums of their counts of draws."""
     draws: Counter[str] = Counter()
     for block in blocks:
         draws.update(json.loads(block.schema.metadata[METADATA]))
@@ -269,7 +260,6 @@ def _finished(samplers: Sequence[Any], prompts: Prompts, blocks: Sequence[int]) 
 
 
 def _in_order(finished: Iterable[tuple[int, pa.Table]]) -> Iterator[pa.Table]:
-    """Tables in the order of their numbers, which are 0, 1, 2 and so on."""
     held: dict[int, pa.Table] = {}
     following = 0
     for number, table in finished:
@@ -312,7 +302,6 @@ class _Tally:
 
 
 def _row_groups(blocks: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables of at least `ROW_GROUP`, but for the last one."""
     held: list[pa.Table] = []
     for block in blocks:
         held.append(block)

@@ -104,10 +104,7 @@ def next_token_loss(
 def summed_cross_entropy(
     states: torch.Tensor, targets: torch.Tensor, head: torch.Tensor, threads: int = 1
 ) -> torch.Tensor:
-    """Summed cross-entropy, in nats, of states, float32 [positions, width], for the next tokens, int64 [positions].
-
-    The gradient goes to the states, never to the head, float32 [vocabulary, width].
-    """
+    """Summed cross-entropy, in nats, of float32 states [positions, width] for targets; no gradient to the head."""
     return cast(torch.Tensor, _CrossEntropy.apply(states, targets, head, threads))  # type: ignore[no-untyped-call]
 
 
@@ -137,7 +134,6 @@ class _CrossEntropy(torch.autograd.Function):
 
 @torch.no_grad()
 def _scores(states: torch.Tensor, piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logits of a piece of the vocabulary, and the logarithm of the sum of their exponentials."""
     logits = states @ piece.T
     return logits, logits.logsumexp(1)
 

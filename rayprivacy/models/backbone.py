@@ -168,10 +168,7 @@ def load_documents(folder: Path) -> Documents:
 
 
 def load_backbone(config: ModelConfig, device: torch.device | str = "cpu") -> Backbone:
-    """Load the base of a recipe: a causal language model on the device, or a tagger, always on the CPU.
-
-    `dtype: auto`, which no run has left, is the format that this machine computes fast in.
-    """
+    """Load the base of a recipe: a causal language model on the device, or a tagger, always on the CPU."""
     loaded: Backbone = import_module(config.LOADER).load(config, device)
     return loaded
 

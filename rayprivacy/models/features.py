@@ -60,10 +60,7 @@ class Row:
 
 
 def pack(documents: list[list[int]], row_tokens: int, max_rows: int) -> list[Row]:
-    """First-fit packing of documents (token ids), in the given order, into at most `max_rows` rows.
-
-    The bound is public. Documents longer than a row are cut, and those that do not fit are left out.
-    """
+    """First-fit packing of documents, cut to a row, into at most `max_rows` (public); what does not fit is left out."""
     rows: list[list[list[int]]] = []
     for document in documents:
         piece = document[:row_tokens]
@@ -104,10 +101,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Packed rows of documents and the trunk's state at every position.
-
-    States are final ones, or those at the cut of a teacher kind; they are zero where all rows of a call are empty.
-    """
+    """Packed rows of documents and the trunk's states, final or at a cut; zero where all rows of a call are empty."""
 
     ids: torch.Tensor  # token ids, int64 [rows, row_tokens]
     segment: torch.Tensor  # which document of its row a position belongs to; PAD where it is empty
@@ -164,12 +158,7 @@ def encode(
 
 
 def encode_rows(
-    backbone: Backbone,
-    rows: list[Row],
-    row_tokens: int,
-    trunk: Any = None,
-    *,
-    threads: int = 1,
+    backbone: Backbone, rows: list[Row], row_tokens: int, trunk: Any = None, *, threads: int = 1
 ) -> Encoded:
     """Run the trunk over packed rows, as `encode` does.
 
@@ -204,10 +193,7 @@ def _states(trunk: Any, rows: list[Row]) -> Encoded:
 def layout(
     rows: Sequence[Row], dtype: torch.dtype, device: torch.device, end: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """The mask and the positions by which a model reads each document of packed rows, up to a position, by itself.
-
-    The mask is additive, [rows, 1, row_tokens, row_tokens].
-    """
+    """Additive mask [rows, 1, row_tokens, row_tokens] and positions by which each packed document is read by itself."""
     mask = torch.stack([row.mask[:end, :end] for row in rows]).to(device)
     bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(~mask, torch.finfo(dtype).min)
     positions = torch.stack([row.positions[:end] for row in rows]).to(device)
@@ -216,10 +202,7 @@ def layout(
 
 @dataclass(frozen=True)
 class Queries:
-    """What teachers are asked: public contexts, and the candidate tokens they spread their votes over.
-
-    Votes are mixed with the centre, the student's distribution over what is allowed, and centred ones measured from it.
-    """
+    """What teachers are asked: public contexts, candidates to vote on, and the student's distribution, the centre."""
 
     hidden: torch.Tensor  # final trunk states of the contexts, float32 [queries, width]
     candidates: torch.Tensor  # token ids, int64 [queries, k]

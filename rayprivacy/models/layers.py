@@ -54,11 +54,7 @@ def lower_trunk(backbone: Backbone, layers: int) -> torch.nn.Module:
 
 
 def upper_trunk(backbone: Backbone, layers: int) -> torch.nn.Module:
-    """The decoder layers after the first `layers`, and the final norm.
-
-    Called like the whole trunk, with `inputs_embeds`, the lower trunk's states [rows, row_tokens, width], in place of
-    `input_ids`.
-    """
+    """The layers after the first `layers`, and the final norm; takes states as `inputs_embeds`, not `input_ids`."""
     trunk = _part(backbone, slice(_checked(backbone, layers), None))
     trunk.embed_tokens = torch.nn.Identity()
     return trunk
@@ -98,10 +94,7 @@ def calls(rows: Encoded) -> Iterator[torch.Tensor]:
 
 
 def at_cut(backbone: Backbone, cut: int, rows: Encoded, threads: int = 1) -> Encoded:
-    """The same rows with the base's states at the cut, bfloat16, in place of the states they come with.
-
-    No bit depends on the number of threads.
-    """
+    """The same rows with the base's states at the cut, bfloat16, in place of the states they come with."""
     parts = features.side_by_side(partial(_cut_states, lower_trunk(backbone, cut), rows), calls(rows), threads)
     return features.join(parts, rows.ids.shape[1], backbone.width)
 

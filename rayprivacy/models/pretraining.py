@@ -146,7 +146,6 @@ def pretrained(
 
 
 def _rows(backbone: Backbone, texts: Iterable[PublicText], row_tokens: int) -> Iterator[Row]:
-    """Packed rows, made as they are asked for."""
     documents = (
         backbone.document(text, row_tokens - 2) if isinstance(text, str) else text[:row_tokens] for text in texts
     )

@@ -15,10 +15,7 @@ _GGUF: Any = modeling_gguf_pytorch_utils  # its `tqdm` is an import of its own, 
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Silence the bars of transformers inside the block, which would be written over the lines of our stages.
-
-    Most of them obey the switch of `transformers.utils.logging`; the one that reads GGUF files is made by tqdm itself.
-    """
+    """Silence the bars of transformers, and that of tqdm when GGUF files are read, inside the block."""
     shown = logging.is_progress_bar_enabled()
     bar = _GGUF.tqdm
     logging.disable_progress_bar()
@@ -32,10 +29,7 @@ def no_progress_bars() -> Iterator[None]:
 
 
 def trim_memory(*, collect: bool = False) -> None:
-    """Hand back the pages that the C library of Linux keeps where threads came and went.
-
-    `collect` first frees what only cycles of objects hold, as models do.
-    """
+    """Hand back pages that the C library of Linux keeps; `collect` first frees what only cycles of objects hold."""
     if collect:
         gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

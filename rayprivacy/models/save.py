@@ -31,10 +31,7 @@ OF_TAGGER = """    from rayprivacy import Tagger
 
 
 def save_model(model: Any, tokenizer: Any, out: Path, release: str, how: str) -> None:
-    """Write weights, tokenizer and card; the folder appears whole.
-
-    The model is the release, or comes from it; `how` is a sentence for the card on how it was trained.
-    """
+    """Write weights, tokenizer and card, where the sentence `how` says how it was trained; the folder appears whole."""
     scratch = out.with_name(f".{out.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     with no_progress_bars():

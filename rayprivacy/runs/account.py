@@ -14,11 +14,7 @@ from rayprivacy.runs.recipe import Recipe
 
 
 def open_account(recipe: Recipe, plan: Plan, expected_head: str | None = None) -> Ledger:
-    """Open the ledger and refuse what the account, or the one that pays besides, cannot pay.
-
-    The account is opened with the recipe's budget if it is not there; with `expected_head`, a ledger that lacks that
-    head is refused.
-    """
+    """Open the ledger, if it has `expected_head`, and the accounts; refuse what either of them cannot pay."""
     privacy, second, terms = recipe.privacy, plan.second, terms_of(recipe, plan)
     ledger = privacy.open_ledger(expected_head)
     own = recipe.release_id, privacy.composition
@@ -55,10 +51,7 @@ def settle_account(
 def charged_besides(
     ledger: LedgerApi, account: str, release_id: str, event: DpEvent, planned: Sequence[DpEvent]
 ) -> str:
-    """A sentence for people where a release has more charges of a kind than a run of it makes; empty where it has not.
-
-    `event` is of the charge that was made now, `planned` those of all charges that one run makes.
-    """
+    """A sentence where a release has more charges like `event` than the `planned` ones of a run; empty otherwise."""
     charges = [charge.event for charge in ledger.charges_of(account, release_id) if charge.is_live]
     kind = [leaf for leaf, _ in leaves(event)]  # one mechanism, however often it ran
     found, most = (sum([leaf for leaf, _ in leaves(each)] == kind for each in every) for every in (charges, planned))

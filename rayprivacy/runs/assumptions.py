@@ -63,10 +63,7 @@ def of_unit(unit: PrivacyUnit) -> tuple[Placed, ...]:
 
 
 def of_training(unit: PrivacyUnit, bands: int = 1, microbatches: int | None = None) -> tuple[str, ...]:
-    """What the claim of DP-SGD rests on, whatever is trained.
-
-    Noise is correlated over `bands` steps; what is clipped is a unit's gradient, or that of a micro-batch.
-    """
+    """What the claim of DP-SGD rests on, whatever is trained; noise is correlated over `bands` steps."""
     groups = (
         f"A keyed hash puts each {unit}, alone, into one of {bands} groups, which take turns: no {unit} takes part "
         f"twice in less than {bands} steps. The noise of {bands} steps in a row is correlated, and a {unit} moves each "

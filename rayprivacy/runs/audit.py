@@ -80,10 +80,7 @@ def _text(reading: Reading, row: Row) -> str:
 def train_shadows(
     method: Method, root: Path, recipe: Recipe, population: Population, count: int, console: Console
 ) -> list[Shadow]:
-    """Train, or find trained, some shadow models.
-
-    `count` is an even number, at least 4; `population` are the users of the audited run, without canaries.
-    """
+    """Train, or find, an even number of shadow models, at least 4, on users of the audited run without canaries."""
     corpus = read_manifest(population.shards).corpus_digest(population.key)[:16]
     place = note_private(root.absolute(), FOLDER) / corpus
     return [_trained(method, place / f"{number:03d}", recipe, population, number, console) for number in range(count)]
@@ -130,11 +127,7 @@ def _write_corpus(path: Path, population: Population, shadow: Shadow) -> None:
 
 
 def audit_finished(method: Method, recipe: Recipe, root: Path, *, users: int, shadows: int, console: Console) -> Json:
-    """Attack a finished run, write `audit.json` into it, and return what that says.
-
-    At most `users` training users are attacked, and held-out ones; `shadows` models are trained first, for the stronger
-    attacks.
-    """
+    """Attack a finished run, at most `users` of each side, write `audit.json` into it, and return what that says."""
     if not method.card.has_model:
         raise ConfigError(f"method '{recipe.method}' releases no model, so it has no losses to attack.")
     if (root / CERTIFICATE).exists():  # of a run that is not finished the audit itself says so

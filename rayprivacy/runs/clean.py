@@ -30,10 +30,7 @@ class Cleaned:
 
 
 def remember_store(root: Path, store: FeatureStore) -> None:
-    """Note where a run keeps cached features outside of itself, for `clean_run`; earlier places stay noted.
-
-    A store in the run itself is not noted: it is deleted with it, and its path is another run's when this one moves.
-    """
+    """Note where features are cached outside of the run, for `clean_run`; earlier places stay noted."""
     private = root / "private"
     if store.folder.is_relative_to(private):
         return

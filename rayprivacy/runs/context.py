@@ -45,10 +45,7 @@ T = TypeVar("T")
 
 
 def await_machines(needs: StageNeeds, report: Callable[[str], None]) -> None:
-    """Wait MINUTES at most until the cluster has what a stage asks for, and report what is missing then.
-
-    The work is the same with fewer machines.
-    """
+    """Wait MINUTES at most until the cluster has what a stage asks for, and report what is missing then."""
     wanted = {kind: count for kind, count in (("CPU", needs.cpus), ("GPU", needs.gpus)) if count}
     bundles = [{kind: 1} for kind, count in wanted.items() for _ in range(_asked(kind, count))]
     if not bundles:
@@ -85,34 +82,24 @@ class Pretrained:
 
 @dataclass
 class RunContext(Generic[R]):
-    """One run while it goes on.
+    """One run while it goes on."""
 
-    Attributes:
-        run: its directory, console and log.
-        plan: its stages and charges.
-        ledger: the book, whose account can pay.
-        key: the run's secret.
-        progress: its gauges.
-        until: chunks after which to stop and to leave the model alone, without a certificate; None for a whole run.
-        corpus: the sharded corpus, after `shard`.
-        base: the model that the recipe names, after `load_model`.
-        pretrained: what it became by training on public text; None where it was not trained.
-        layer_scales: digest and origin of the scales of layers, by the stage that trained with them.
-        tried: what was tried on public tokens before the steps of a stage, in a sentence, by the stage.
-        besides_said: whether it was said that the release was charged for something else, too.
-    """
-
-    run: Run[R]
-    plan: Plan
-    ledger: Ledger
-    key: Key
-    progress: ProgressGauges
+    run: Run[R]  # its directory, console and log
+    plan: Plan  # its stages and charges
+    ledger: Ledger  # the book, whose account can pay
+    key: Key  # the run's secret
+    progress: ProgressGauges  # its gauges
+    # chunks after which to stop and to leave the model alone, without a certificate; None for a whole run
     until: int | None = None
-    corpus: ShardManifest = field(init=False)
-    base: Backbone | None = field(init=False, default=None)
+    corpus: ShardManifest = field(init=False)  # the sharded corpus, after `shard`
+    base: Backbone | None = field(init=False, default=None)  # the model that the recipe names, after `load_model`
+    # what it became by training on public text; None where it was not trained
     pretrained: Pretrained | None = field(init=False, default=None)
+    # digest and origin of the scales of layers, by the stage that trained with them
     layer_scales: dict[str, str] = field(init=False, default_factory=dict)
+    # what was tried on public tokens before the steps of a stage, in a sentence, by the stage
     tried: dict[str, str] = field(init=False, default_factory=dict)
+    # whether it was said that the release was charged for something else, too
     besides_said: bool = field(init=False, default=False)
 
     @property
@@ -195,7 +182,6 @@ class RunContext(Generic[R]):
             yield
 
     def _await_machines(self, stage: str) -> None:
-        """Wait for the machines that the recipe asks for, for a stage."""
         resources = self.recipe.resources
         if resources.address == LOCAL:
             return
@@ -328,7 +314,6 @@ class RunContext(Generic[R]):
         )
 
     def _charged(self, event: DpEvent) -> None:
-        """Remember how far the ledger has come, and say so where the release was charged for something else besides."""
         self.keep_ledger_head()
         account, name = self.recipe.privacy.account, self.recipe.release_id
         besides = charged_besides(self.ledger, account, name, event, self.plan.charges)

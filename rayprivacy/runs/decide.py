@@ -22,10 +22,7 @@ R = TypeVar("R", bound=Recipe)
 
 
 def decided(recipe: R, stored: Mapping[str, Any] | None) -> R:
-    """The same recipe with nothing left to the machines.
-
-    `stored` are the keys of the recipe that the run began with; None for a run that begins.
-    """
+    """The same recipe with nothing left to the machines; `stored` are the keys that the run began with, if it did."""
     return with_engine(_with_format(recipe, stored), stored)
 
 

@@ -39,21 +39,14 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True)
 class Run(Generic[R]):
-    """One run of one recipe.
+    """One run of one recipe."""
 
-    Attributes:
-        root: the run directory.
-        recipe: the resolved recipe.
-        console: where progress is shown.
-        measured: whether metrics.json is written, with its internal figures on held-out private text; not in a search.
-        mirror: where a copy of the run directory is kept, if anywhere.
-    """
-
-    root: Path
-    recipe: R
-    console: Console = field(default_factory=lambda: Console(stderr=True))
+    root: Path  # the run directory
+    recipe: R  # the resolved recipe
+    console: Console = field(default_factory=lambda: Console(stderr=True))  # where progress is shown
+    # whether metrics.json is written, with its internal figures on held-out private text; not in a search
     measured: bool = True
-    mirror: Mirror | None = None
+    mirror: Mirror | None = None  # where a copy of the run directory is kept, if anywhere
 
     @staticmethod
     def find(
@@ -196,7 +189,6 @@ def forget_private(root: Path) -> None:
 
 
 def _is_of(stored: Path, recipe: Recipe) -> bool:
-    """Whether a stored recipe is this one, up to `resources`."""
     data = files.read_mapping(stored, "recipe")
     if data.get("method") != recipe.method:
         return False

@@ -37,11 +37,7 @@ PACKAGES = ("rayprivacy", "ray", "torch", "transformers", "opendp")
 
 
 def write_certificate(context: RunContext[Any]) -> Json:
-    """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values.
-
-    Each charged stage is a line with the epsilon that the plan predicts for it alone; the last line is all of them
-    together, by the account's rule.
-    """
+    """Write `certificate.json` and `certificate.md` of a run whose release is committed; returns the JSON values."""
     run, recipe, plan = context.run, context.run.recipe, context.plan
     _, rule = context.ledger.terms(recipe.privacy.account)
     stages = [{"name": name, "epsilon": epsilon} for name, epsilon in plan.epsilons(rule).items()]
@@ -132,7 +128,6 @@ def _session(run: Run[R], plan: Plan) -> Iterator[ProgressGauges]:
 
 
 def _measure(run: Run[R], method: Method, output: Output) -> None:
-    """Write metrics.json: figures of the released text, if there is any, which are free, and internal ones."""
     with run.stage(EVALUATION):
         heldout = output.heldout() if output.heldout else _UNMEASURED
         internal, exhibits = output.internal(), exhibits_json(output.exhibits())

@@ -64,10 +64,7 @@ KEYS: Mapping[str, Key] = {
 
 
 def meaning_of(recipe: Recipe, plan: Plan) -> str:
-    """Which columns mean a unit of a recipe, e.g. `user: author`, as the account keeps it.
-
-    Where the unit is a phrase, the key file is made if it is not there.
-    """
+    """Which columns mean a unit, e.g. `user: author`, as the account keeps it; for a phrase a key file is made."""
     unit = plan.protection.unit
     keys = [name for name, key in KEYS.items() if unit in key.units and name != "privacy.unit"]
     named = f"{unit}: " + ", ".join(part for name in keys for part in _named(recipe, name))

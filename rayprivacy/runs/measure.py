@@ -66,7 +66,6 @@ def rows_at(path: Path, places: Indexes, columns: list[str]) -> Iterator[pa.Tabl
 
 
 def _within(places: Indexes, first: int, size: int) -> Indexes:
-    """The places that lie in a stretch, counted from its start."""
     return np.asarray(places[(places >= first) & (places < first + size)] - first)
 
 

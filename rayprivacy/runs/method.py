@@ -32,39 +32,25 @@ PRETRAINED = {"pretrained": "Base model after pretraining"}
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over a common axis.
+    """Lines over a common axis."""
 
-    Attributes:
-        name: of its picture.
-        title: what it shows.
-        across, up: what the axes are.
-        series: points of each line, by name, from left to right.
-        internal: whether it was measured on private text; False says that all of it is public or was released.
-    """
-
-    name: str
-    title: str
-    across: str
+    name: str  # of its picture
+    title: str  # what it shows
+    across: str  # the axis below; `up` is the other one
     up: str
-    series: Mapping[str, Sequence[tuple[float, float]]]
+    series: Mapping[str, Sequence[tuple[float, float]]]  # points of each line, by name, from left to right
+    # whether it was measured on private text; False says that all of it is public or was released
     internal: bool = True
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text.
+    """Rows of text."""
 
-    Attributes:
-        title: what it shows.
-        columns: their names.
-        rows: cells, one for each column.
-        internal: whether it was measured on private text, or quotes it; False as for a chart.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    internal: bool = True
+    title: str  # what it shows
+    columns: Sequence[str]  # their names
+    rows: Sequence[Sequence[str]]  # cells, one for each column
+    internal: bool = True  # whether it was measured on private text, or quotes it; False as for a chart
 
 
 def exhibits_json(exhibits: Sequence[Chart | Table]) -> Mapping[str, object]:
@@ -76,33 +62,23 @@ def exhibits_json(exhibits: Sequence[Chart | Table]) -> Mapping[str, object]:
 
 @dataclass(frozen=True)
 class Card:
-    """What a method releases, for the report and for the cards beside text and model.
+    """What a method releases, for the report and for the cards beside text and model."""
 
-    Attributes:
-        citation: name and source, e.g. "SeqPATE (Tian et al., NeurIPS 2022)".
-        sentence: how the release was made, to stand after the citation and a colon.
-        private: stations of the data before the release gate, each with a note of a few words.
-        released: stations after it.
-        models: names of the models whose held-out figures are compared, by their key in metrics.json; empty for none.
-        ours: the key of the run's own model.
-        text: what the released text is, a sentence up to where the citation follows.
-        opener: something the model can continue, for its card; any text where it is empty.
-        texts: file name of the released text in the run directory; empty where none is released.
-        has_model: whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
-        loader: class of transformers that loads the model.
-    """
-
-    citation: str
-    sentence: str
+    citation: str  # name and source, e.g. "SeqPATE (Tian et al., NeurIPS 2022)".
+    sentence: str  # how the release was made, to stand after the citation and a colon
+    # stations of the data before the release gate, each with a note of a few words
     private: tuple[tuple[str, str], ...]
-    released: tuple[tuple[str, str], ...]
+    released: tuple[tuple[str, str], ...]  # stations after it
+    # names of the models whose held-out figures are compared, by their key in metrics.json; empty for none
     models: Mapping[str, str] = field(default_factory=dict)
-    ours: str = ""
+    ours: str = ""  # the key of the run's own model
+    # what the released text is, a sentence up to where the citation follows
     text: str = "Text that a language model wrote. The model was made by"
-    opener: str = ""
-    texts: str = SYNTHETIC
+    opener: str = ""  # something the model can continue, for its card; any text where it is empty
+    texts: str = SYNTHETIC  # file name of the released text in the run directory; empty where none is released
+    # whether a model is released, in `model/`. Without one there is nothing to attack by its losses.
     has_model: bool = True
-    loader: str = LANGUAGE_MODEL
+    loader: str = LANGUAGE_MODEL  # class of transformers that loads the model
 
     @property
     def released_files(self) -> tuple[str, ...]:
@@ -117,48 +93,36 @@ class Card:
 
 @dataclass(frozen=True)
 class Output:
-    """What a method hands to the driver when its text is written.
+    """What a method hands to the driver when its text is written."""
 
-    Attributes:
-        figures: more figures of the released text, for the block `synthetic` of metrics.json.
-        heldout: measures internal figures on held-out users; None where there is nothing to measure.
-        internal: measures further internal blocks of metrics.json, by name.
-        exhibits: makes charts and tables for the report.
-        codes: the control codes that the text has labels from, if it has any.
-    """
-
+    # more figures of the released text, for the block `synthetic` of metrics.json
     figures: Mapping[str, Any] = field(default_factory=dict)
+    # measures internal figures on held-out users; None where there is nothing to measure
     heldout: Callable[[], Mapping[str, Any]] | None = None
-    internal: Callable[[], Mapping[str, Any]] = dict
-    exhibits: Callable[[], Sequence[Chart | Table]] = list
-    codes: "Codes | None" = None
+    internal: Callable[[], Mapping[str, Any]] = dict  # measures further internal blocks of metrics.json, by name
+    exhibits: Callable[[], Sequence[Chart | Table]] = list  # makes charts and tables for the report
+    codes: "Codes | None" = None  # the control codes that the text has labels from, if it has any
 
 
 @dataclass(frozen=True)
 class Method:
     """One method, as it is registered.
 
-    Attributes:
-        recipe: class of its recipes.
-        card: what it releases.
-        plan: the plan of a recipe. It touches no data and must import neither torch nor Ray.
-        run: runs, or finishes, a recipe in its context; None when the context was asked to stop after some chunks.
-        reading: how a run reads a private row, for audits and charged metrics.
-        beside: how a run reads a private row for further released models, by their folder in the run directory; None
-            for a method with one model. Attacks add up the losses of all.
-        check: refuses private inputs besides the corpus that cannot be used, such as a list of phrases; None where
-            there are none. It is called before the account is opened.
-
     `plan`, `run`, `reading`, `beside` and `check` are functions, or their names as `module:function`, imported when
     called.
     """
 
-    recipe: type[Recipe]
-    card: Card
-    plan: Callable[[Any], Plan] | str
+    recipe: type[Recipe]  # class of its recipes
+    card: Card  # what it releases
+    plan: Callable[[Any], Plan] | str  # the plan of a recipe. It touches no data and must import neither torch nor Ray.
+    # runs, or finishes, a recipe in its context; None when the context was asked to stop after some chunks
     run: "Callable[[RunContext[Any]], Output | None] | str"
-    reading: "Callable[[Any], Reading] | str"
+    reading: "Callable[[Any], Reading] | str"  # how a run reads a private row, for audits and charged metrics
+    # how a run reads a private row for further released models, by their folder in the run directory; None for a method
+    # with one model. Attacks add up the losses of all.
     beside: "Callable[[Any], Mapping[str, Reading]] | str | None" = None
+    # refuses private inputs besides the corpus that cannot be used, such as a list of phrases; None where there are
+    # none. It is called before the account is opened.
     check: Callable[[Any], None] | str | None = None
 
     @property

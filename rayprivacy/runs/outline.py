@@ -118,7 +118,6 @@ def rough(seconds: float) -> str:
 
 
 def _about(estimate: Estimate) -> str:
-    """What the times are, in one paragraph."""
     users = "" if estimate.users is None else f" for {estimate.users:,.0f} users (a public guess, see --users)"
     earlier = "; *: from an earlier run here" if estimate.measured else ""
     least = "at least " if None in estimate.seconds.values() else ""

@@ -40,21 +40,13 @@ FULL = 0.5  # how long a private text is taken to be, of the tokens that a recip
 
 @dataclass(frozen=True)
 class Effort:
-    """Some work of a stage.
+    """Some work of a stage."""
 
-    Attributes:
-        kernel: what most of it is like.
-        flops: floating-point operations, of each user where `users` is set; not a number where that is not known.
-        users: whether there is that much for each private user.
-        processes: the largest number of processes that can share it.
-        threads: whether each process uses all cores of its machine; otherwise one, as actors do.
-    """
-
-    kernel: Kernel
-    flops: float
-    users: bool = False
-    processes: int = 1
-    threads: bool = True
+    kernel: Kernel  # what most of it is like
+    flops: float  # floating-point operations, of each user where `users` is set; not a number where that is not known
+    users: bool = False  # whether there is that much for each private user
+    processes: int = 1  # the largest number of processes that can share it
+    threads: bool = True  # whether each process uses all cores of its machine; otherwise one, as actors do
 
     def flops_per_core(self, cpus: int, nodes: int, users: float) -> float:
         """Operations of each core, where machines of `cpus` cores share the work."""
@@ -73,41 +65,27 @@ def sampling_kernel(engine: str) -> Kernel:
 
 @dataclass(frozen=True)
 class Work:
-    """A count of finished pieces of work that gauges, console and log show while a stage runs. Everybody may see it.
+    """A count of finished pieces of work that gauges, console and log show while a stage runs. Everybody may see it."""
 
-    Attributes:
-        what: name of the count, e.g. `steps_done`.
-        total: a public number, fixed by the recipe.
-    """
-
-    what: str
-    total: int
+    what: str  # name of the count, e.g. `steps_done`.
+    total: int  # a public number, fixed by the recipe
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a method.
+    """One stage of a method."""
 
-    Attributes:
-        name: on the console, in run.log, in the plan and in the certificate.
-        reads: in words, e.g. "public text", "private text", "released votes".
-        detail: what it does, with its public numbers, for the plan.
-        charges: its accounting events, one for each charge, in order; none for a stage that is free.
-        mechanism: the object with sensitivity, noise and event that its charges are of; the run draws by it.
-        chunked: whether its charges are chunks of one piece of work, such as a training, after each of which a search
-            may look at the model and stop. The other charged stages pass the gate all at once.
-        work: what is counted while it goes on.
-        efforts: how much it computes, for estimates of time; empty for next to nothing.
-    """
-
-    name: str
-    reads: str
-    detail: str = ""
+    name: str  # on the console, in run.log, in the plan and in the certificate
+    reads: str  # in words, e.g. "public text", "private text", "released votes".
+    detail: str = ""  # what it does, with its public numbers, for the plan
+    # its accounting events, one for each charge, in order; none for a stage that is free
     charges: tuple[DpEvent, ...] = ()
+    # whether its charges are chunks of one piece of work, such as a training, after each of which a search may look at
+    # the model and stop. The other charged stages pass the gate all at once.
     chunked: bool = False
-    work: tuple[Work, ...] = ()
-    efforts: tuple[Effort, ...] = (UNKNOWN,)
-    mechanism: Any = None
+    work: tuple[Work, ...] = ()  # what is counted while it goes on
+    efforts: tuple[Effort, ...] = (UNKNOWN,)  # how much it computes, for estimates of time; empty for next to nothing
+    mechanism: Any = None  # the object with sensitivity, noise and event that its charges are of; the run draws by it
 
     @property
     def event(self) -> DpEvent:
@@ -157,42 +135,29 @@ class Block:
 class Plan:
     """What a run will do and charge.
 
-    Attributes:
-        stages: in the order in which they begin; those that every run has (corpus, evaluation) are left out.
-        protection: what the charges protect: unit, relation, kind.
-        noise: one line about the noise and how it was chosen, for people.
-        assumptions: what the claim rests on, in sentences; the method's own and those of the unit.
-        shards: how many shards the corpus is cut into.
-        shards_per_part: shards of one part file.
-        policy: name of the public policy function, for a selective account; empty for the others.
-        protects: what of a unit is protected, where that is not all of it, for the account; see `meaning`.
-        figures: what people should read first of the claim, in the plan, the certificate and the card, by label.
-        warnings: of the certificate, such as that a guarantee says nothing.
-        as_published: figures of the paper's own analysis where it differs from ours, by label.
-        users: a public guess at how many users the corpus has; for estimates of time, and nothing else.
-        measuring: the stage in which figures are measured on held-out users, for its work and efforts.
-        second: the account that pays besides, if there is one.
-        blocks: what it was made of, with `Plan.of`.
-
     Raises:
         ValueError: two stages have one name, or a plan of a metric-local account does not say what it protects.
     """
 
+    # in the order in which they begin; those that every run has (corpus, evaluation) are left out
     stages: tuple[Stage, ...]
-    protection: Protection
-    noise: str
-    assumptions: tuple[str, ...]
-    shards: int = 1
-    shards_per_part: int = 1
-    policy: str = ""
-    protects: str = ""
+    protection: Protection  # what the charges protect: unit, relation, kind
+    noise: str  # one line about the noise and how it was chosen, for people
+    assumptions: tuple[str, ...]  # what the claim rests on, in sentences; the method's own and those of the unit
+    shards: int = 1  # how many shards the corpus is cut into
+    shards_per_part: int = 1  # shards of one part file
+    policy: str = ""  # name of the public policy function, for a selective account; empty for the others
+    protects: str = ""  # what of a unit is protected, where that is not all of it, for the account; see `meaning`
+    # what people should read first of the claim, in the plan, the certificate and the card, by label
     figures: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of the certificate, such as that a guarantee says nothing
+    # figures of the paper's own analysis where it differs from ours, by label
     as_published: Mapping[str, float] = field(default_factory=dict)
-    users: float = 1000.0
+    users: float = 1000.0  # a public guess at how many users the corpus has; for estimates of time, and nothing else
+    # the stage in which figures are measured on held-out users, for its work and efforts
     measuring: Stage = Stage(EVALUATION, "held-out private text")
-    second: SecondAccount | None = None
-    blocks: tuple[Block, ...] = field(default=(), repr=False)
+    second: SecondAccount | None = None  # the account that pays besides, if there is one
+    blocks: tuple[Block, ...] = field(default=(), repr=False)  # what it was made of, with `Plan.of`
 
     @classmethod
     def of(cls, recipe: Any, *blocks: Block, says: Sequence[Placed] = (), **facts: Any) -> "Plan":

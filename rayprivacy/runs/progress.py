@@ -56,10 +56,7 @@ class ProgressGauges:
         shown: bool = True,
         tell: Tell = lambda what, done, total: None,
     ) -> None:
-        """Nothing is exported where `shown` is false: a trial of a selection must not be seen.
-
-        Totals are public. The run's own console and log hear of each count by `tell`.
-        """
+        """Nothing is exported unless `shown`: a trial of a selection must not be seen. `tell` hears of each count."""
         self._release, self._totals, self._clock, self._shown = release, dict(totals), clock, shown
         self._gauges: dict[str, Gauge] = {}
         self._values: dict[tuple[str, str], float] = {}
@@ -73,10 +70,7 @@ class ProgressGauges:
         self._tell(what, done, total)
 
     def steps(self, nominal_tokens: float, total: int | None = None) -> Callable[[int], None]:
-        """A function to report now and then how many steps of DP-SGD are done; rates are 0 when all are.
-
-        Without `total` the plan says how many steps there are.
-        """
+        """A function to report how many steps of DP-SGD are done, of `total` or, without it, as the plan says."""
         pace, known = _Pace(), self._totals[STEPS_DONE]
 
         def report(done: int) -> None:

@@ -173,7 +173,6 @@ class Sanitizer:
     def _made(
         self, values: dict[int, list[Value]], is_value: Ids, lengths: Ids, positions: Positions, tags: Tags
     ) -> dict[int, list[str]]:
-        """Made-up values for the marks that are left after texts were cut."""
         made: dict[int, list[str]] = {}
         owners = np.searchsorted(np.cumsum(lengths), is_value, side="right")
         for at, owner in zip(is_value.tolist(), owners.tolist(), strict=True):

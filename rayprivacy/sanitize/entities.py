@@ -100,18 +100,12 @@ class PatternDetector:
 
 
 def _plain(text: str) -> str:
-    """The text with every dash that may stand in a number as '-', and every blank as ' ', one for one.
-
-    Long dashes also stand between words ("since\u20142015"), and count between digits alone.
-    """
+    """The text with dashes in numbers (long ones between digits alone) as "-", and every blank as " ", one for one."""
     return text if text.isascii() else _LONG_DASH.sub("-", text.translate(_PLAIN))
 
 
 def _united(found: Sequence[Span]) -> list[Span]:
-    """Spans that overlap as one, so that nothing of any of them is left.
-
-    Its kind is that of the first one which is all of it; else it is a code, of which nothing is kept but the layout.
-    """
+    """Overlapping spans as one, so that nothing of them is left: of the kind of one that is all of it, or a code."""
     kept: list[Span] = []
     for span in sorted(found, key=lambda span: (span.start, -span.end)):  # stable: the kind named first stays first
         if not kept or span.start >= kept[-1].end:

@@ -151,10 +151,7 @@ class Table:
 
 
 def epsilon_for_keep(vocabulary: Vocabulary, keep: float, first: int = 0, cap: float = math.inf) -> float:
-    """The epsilon at which a word comes out as itself with this chance, in the median over evenly spaced words.
-
-    The chance is above that of a uniform draw; `first` and `cap` are those of the `Table`.
-    """
+    """The epsilon at which a word comes out as itself with this chance, in the median over evenly spaced words."""
     words = np.unique(np.linspace(first, len(vocabulary) - 1, _SAMPLE).astype(np.int64))
     apart = Table(vocabulary, 1e-9, first, cap).distances(words)
 
@@ -171,10 +168,7 @@ def epsilon_for_keep(vocabulary: Vocabulary, keep: float, first: int = 0, cap: f
 
 
 def epsilon_for_bound(vocabulary: Vocabulary, bound: float, first: int = 0, cap: float = math.inf) -> float:
-    """An epsilon at which the bound of a token is at most this, and no less than 98% of it.
-
-    The bound is close to proportional to epsilon, so a few tables find it.
-    """
+    """An epsilon at which the bound of a token is at most this, and no less than 98% of it."""
     if bound < 100 * ROUNDING:
         raise ConfigError(
             f"privacy.epsilon leaves {bound:.2g} for each word, which is less than a table can hold: raise it, or lower"

@@ -38,10 +38,7 @@ class Vocabulary:
 
     @staticmethod
     def of(name: str, words: list[str], vectors: npt.NDArray[Any], size: int, unit_length: bool) -> "Vocabulary":
-        """The `size` most frequent words of a list, with their vectors, [words, width], scaled to length 1 or not.
-
-        The most frequent word comes first; words that differ in the case of their letters are one.
-        """
+        """The `size` first words of a list by frequency, case ignored, with vectors [words, width], scaled or not."""
         kept = list({word.lower(): place for place, word in reversed(list(enumerate(words[: 2 * size])))}.values())
         places = sorted(kept)[:size]
         if len(places) < size:

@@ -38,10 +38,7 @@ WHOLE = Piece()
 
 
 def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
-    """Digest of everything public that decides cached states; M, stack, rank and epochs do not.
-
-    Kinds that start from the same layer share their states.
-    """
+    """Digest of everything public that decides cached states; M, stack, rank and epochs do not."""
     shape = teachers.model_dump(mode="json", include={"max_tokens", "row_tokens", "max_rows"})
     cut = "embeddings" if teachers.layers is None else f"below the last {teachers.layers}"
     cut = "final" if teachers.kind == "square" else cut
@@ -56,10 +53,7 @@ def trunk_of(spec: GroupSpec, backbone: Backbone) -> Any:
 
 
 def groups_of(table: pa.Table, unit: PrivacyUnit, shards: range) -> list[list[list[str]]]:
-    """The texts of every group of these shards, in row order; a shard without users has no groups.
-
-    With unit 'user' each user is a group of their own, else each shard is one.
-    """
+    """The texts of the groups of shards, in row order: a user's with unit 'user', else a shard's, if it has any."""
     found: dict[int, dict[str, list[str]]] = {shard: {} for shard in shards}
     rows = zip(*(table[name].to_pylist() for name in ("shard", "user", "text")), strict=True)
     for shard, user, text in rows:
@@ -103,7 +97,6 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = W
 
 
 def _missing(spec: GroupSpec, part: int, piece: Piece) -> Iterator[tuple[str, list[str]]]:
-    """Name and texts of the groups of a piece that the store lacks, each once."""
     seen: set[str] = set()
     for shards in _groups(spec, spec.teachers.members(part)):
         texts = {spec.store.name(group): group for groups in shards for group in groups}

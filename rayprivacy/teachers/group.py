@@ -29,10 +29,7 @@ from rayprivacy.teachers.votes import PartialSum, Question, VoteTotal, summed_vo
 
 
 def prepared_device(*, gpu: bool) -> torch.device:
-    """The device of this process, which from now on computes the same bits again.
-
-    A process that was given a share of a GPU is refused where torch finds none.
-    """
+    """The device of this process, which must be a GPU where it has a share of one, with repeatable kernels."""
     # One thread: the order of floating-point sums must not depend on how many cores a node happens to have.
     torch.set_num_threads(1)
     if not gpu:
@@ -113,11 +110,7 @@ class TeacherGroup:
 
 
 def kind_for(spec: GroupSpec, backbone: Backbone, rows: Path | None = None) -> TeacherKind:
-    """Build the kind of an ensemble, with the public files that its spec names.
-
-    Kind 'square' keeps nothing of the base but the output head. Kind 'lora' needs `rows`, the file of the encoded
-    pseudo-sentences that queries point into, to answer, not to train.
-    """
+    """Build the kind of an ensemble from its spec; 'lora' needs `rows`, encoded pseudo-sentences, to answer."""
     config = spec.teachers
     if config.kind == "square":
         device = str(backbone.head.device)

@@ -60,11 +60,7 @@ class LoraKind:
 
     @torch.no_grad()
     def answers(self, state: State, queries: Queries) -> Iterator[torch.Tensor]:
-        """Distributions over the candidates, float32 [block, G, k], block after block of queries in order.
-
-        Every teacher reads the public rows that hold a context once; what is kept is its states at the contexts,
-        [G, queries, width] in the trunk's number format.
-        """
+        """Distributions over the candidates, float32 [block, G, k], block after block of queries in order."""
         states = self._states_at_contexts(state, queries)
         for first in range(0, len(queries), QUERY_ROWS):
             index = torch.arange(first, first + QUERY_ROWS).clamp_max(len(queries) - 1)  # always QUERY_ROWS

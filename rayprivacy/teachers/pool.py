@@ -111,7 +111,6 @@ class TeacherPool:
         return Private(np.concatenate([total.sums for total in totals])), VoteManifest(manifests.pop())
 
     def _answer(self, question: Question) -> PartialSum:
-        """Ask until every teacher is in the sum."""
         self.actors.begin()
         pieces = voting_pieces(self._spec.teachers, len(self.actors.workers), self._resources.piece)
         asked = [ray.put(question)]
@@ -220,7 +219,6 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
 
 
 def _all_cached(spec: GroupSpec) -> bool:
-    """Whether the store has every group; tasks name them, each those of some parts."""
     parts = range(spec.teachers.parts)
     tasks = min(len(parts), max(1, int(ray.cluster_resources().get("CPU", 1))))
     check = ray.remote(_SEAL.around(_ENCODING)(_are_cached)).options(max_retries=3, scheduling_strategy="SPREAD")

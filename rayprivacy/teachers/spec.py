@@ -25,29 +25,17 @@ _ROUNDING = 1e-9  # of one divided by a share
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """One ensemble: paths and public settings only, safe as a Ray argument.
+    """One ensemble: paths and public settings only, safe as a Ray argument."""
 
-    Attributes:
-        model: the public base.
-        teachers: what a teacher is.
-        unit: what a shard moves as a whole, which decides what is encoded together.
-        shards: folder of the sharded corpus.
-        store: cached trunk states of the private text.
-        basis: file of the public bases.
-        warm: file of the public student that teachers start from (head kinds), with the tensor `matrix`.
-        workspace: folder and recipe digest of the ensemble.
-        gpu: whether its actors compute on a GPU.
-    """
-
-    model: ModelConfig
-    teachers: TeachersConfig
-    unit: PrivacyUnit
-    shards: Path
-    store: FeatureStore
-    basis: Path
-    warm: Path
-    workspace: Workspace
-    gpu: bool = False
+    model: ModelConfig  # the public base
+    teachers: TeachersConfig  # what a teacher is
+    unit: PrivacyUnit  # what a shard moves as a whole, which decides what is encoded together
+    shards: Path  # folder of the sharded corpus
+    store: FeatureStore  # cached trunk states of the private text
+    basis: Path  # file of the public bases
+    warm: Path  # file of the public student that teachers start from (head kinds), with the tensor `matrix`
+    workspace: Workspace  # folder and recipe digest of the ensemble
+    gpu: bool = False  # whether its actors compute on a GPU
 
 
 def training_pieces(teachers: TeachersConfig, actors: int, size: int = 0) -> list[range]:
@@ -92,8 +80,4 @@ def places(resources: ResourcesConfig) -> int:
 
 def actor_options(resources: ResourcesConfig) -> dict[str, object]:
     """What Ray is asked for, for each actor."""
-    return {
-        "num_cpus": resources.cpus_per_actor,
-        "num_gpus": resources.gpus_per_actor,
-        "scheduling_strategy": "SPREAD",
-    }
+    return {"num_cpus": resources.cpus_per_actor, "num_gpus": resources.gpus_per_actor, "scheduling_strategy": "SPREAD"}

@@ -29,19 +29,12 @@ EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class _Block:
-    """The public side of QUERY_ROWS queries, the same for every stack that answers them.
+    """The public side of QUERY_ROWS queries, the same for every stack that answers them."""
 
-    Attributes:
-        inward: the public student's states in the coordinates of P, float32 [QUERY_ROWS, r].
-        logits: the student's logits of the candidates, float32 [QUERY_ROWS, 1, k].
-        candidates: token ids, int64 [QUERY_ROWS, k].
-        barred: which candidates do not count, bool [QUERY_ROWS, 1, k].
-    """
-
-    inward: torch.Tensor
-    logits: torch.Tensor
-    candidates: torch.Tensor
-    barred: torch.Tensor
+    inward: torch.Tensor  # the public student's states in the coordinates of P, float32 [QUERY_ROWS, r]
+    logits: torch.Tensor  # the student's logits of the candidates, float32 [QUERY_ROWS, 1, k]
+    candidates: torch.Tensor  # token ids, int64 [QUERY_ROWS, k]
+    barred: torch.Tensor  # which candidates do not count, bool [QUERY_ROWS, 1, k]
 
 
 class SquareKind:
@@ -73,7 +66,6 @@ class SquareKind:
         }
 
     def _usable(self, examples: Features) -> Features:
-        """Examples whose target is on the shortlist, with targets renumbered to shortlist positions."""
         place = torch.searchsorted(self._shortlist, examples.targets).clamp_max(len(self._shortlist) - 1)
         keep = self._shortlist[place] == examples.targets
         return Features(examples.hidden[keep], place[keep])

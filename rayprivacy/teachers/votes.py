@@ -27,35 +27,22 @@ from rayprivacy.teachers.head_kinds import FILLED, State, TeacherKind
 
 @dataclass(frozen=True)
 class Question:
-    """One question; everything in it is public.
+    """One question; everything in it is public."""
 
-    Attributes:
-        queries: what is asked.
-        mechanism: how a distribution becomes a ballot.
-        rows: file of the encoded pseudo-sentences that the queries point into; head kinds do without it.
-        digest: names the question, so that an actor never adds the votes of one question to those of another.
-    """
-
-    queries: Queries
-    mechanism: VoteMechanism
-    rows: Path | None
-    digest: str
+    queries: Queries  # what is asked
+    mechanism: VoteMechanism  # how a distribution becomes a ballot
+    rows: Path | None  # file of the encoded pseudo-sentences that the queries point into; head kinds do without it
+    digest: str  # names the question, so that an actor never adds the votes of one question to those of another
 
     @staticmethod
     def of(queries: Queries, mechanism: VoteMechanism, rows: Path | None = None, asking: int = 0) -> "Question":
-        """Name a question by its content.
-
-        `asking` is how many questions these actors were asked before: the same one asked again starts from nothing.
-        """
+        """Name a question by its content and by `asking`, how many these actors were asked before."""
         named = digest_json([queries.digest, mechanism.parameters, str(rows), asking])
         return Question(queries, mechanism, rows, named)
 
 
 def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: VoteMechanism) -> npt.NDArray[np.int64]:
-    """Sum of the ballots of one block of teachers, in fixed point, int64 [queries, k].
-
-    Integers make the sum independent of the order and grouping of blocks.
-    """
+    """Sum of the ballots of one block of teachers, in fixed point, int64 [queries, k]: the order cannot matter."""
     at = 0
     sums = []
     for answers in kind.answers(state, queries):
@@ -68,15 +55,10 @@ def summed_votes(kind: TeacherKind, state: State, queries: Queries, mechanism: V
 
 @dataclass(frozen=True)
 class PartialSum:
-    """The summed votes of some teachers.
+    """The summed votes of some teachers."""
 
-    Attributes:
-        teachers: the teacher ids in the sum.
-        sums: fixed-point votes, int64 [queries, k].
-    """
-
-    teachers: tuple[int, ...]
-    sums: npt.NDArray[np.int64]
+    teachers: tuple[int, ...]  # the teacher ids in the sum
+    sums: npt.NDArray[np.int64]  # fixed-point votes, int64 [queries, k]
 
 
 class VoteTotal:
@@ -88,10 +70,7 @@ class VoteTotal:
         self.teachers: set[int] = set()
 
     def add(self, partial: PartialSum) -> None:
-        """Add one partial sum; an identical repeat changes nothing.
-
-        Refused are a repeat that differs, and a teacher who is already counted in another sum.
-        """
+        """Add one partial sum once; refused are a repeat that differs, and a teacher who is counted already."""
         if partial.sums.shape != self.sums.shape:
             raise ReleaseError(f"a partial sum has shape {partial.sums.shape}, not {self.sums.shape}: release nothing.")
         content = digest_array(partial.sums)

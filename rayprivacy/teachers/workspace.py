@@ -36,15 +36,10 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder of a teacher ensemble.
+    """The folder of a teacher ensemble."""
 
-    Attributes:
-        root: the folder.
-        recipe: digest of everything public that decides what teachers are; another value means other teachers.
-    """
-
-    root: Path
-    recipe: str
+    root: Path  # the folder
+    recipe: str  # digest of everything public that decides what teachers are; another value means other teachers
 
     def prepare(self) -> None:
         """Make the folder, for the owner only, without files that no teacher is read from."""

@@ -208,10 +208,7 @@ class PricedSearcher(Searcher):
         self.exhausted: str | None = None
 
     def suggest(self, trial_id: str) -> Any:
-        """The config of the next trial, None to be asked again later, or FINISHED.
-
-        ConfigError where none of MOST_SKIPPED suggestions in a row could be run.
-        """
+        """The config of the next trial, None to be asked again later, or FINISHED."""
         found = self._waiting or self._next(trial_id)
         if not isinstance(found, Candidate):
             return found
@@ -243,7 +240,6 @@ class PricedSearcher(Searcher):
         raise NotImplementedError
 
     def _admit(self, candidate: Candidate) -> bool:
-        """Whether the account can pay for the trial."""
         raise NotImplementedError
 
     def _figures(self, candidate: Candidate) -> dict[str, float] | None:
@@ -251,7 +247,6 @@ class PricedSearcher(Searcher):
         return None
 
     def _bills(self, candidate: Candidate) -> list[Sequence[Owed]]:
-        """What running trials charge, and what the candidate would."""
         return [each.bill for each in (*self._running.values(), candidate)]
 
     def _next(self, trial_id: str) -> Candidate | str | None:
@@ -357,8 +352,10 @@ class BudgetedSearcher(PricedSearcher):
         """Commit the charge of a trial that came to its end, with its figures; what failed stays charged."""
         ended = self._running.get(trial_id)
         if ended and ended.charge and result and not error:
+            metrics = [self._metric] if isinstance(self._metric, str) else self._metric or []
+            named = [name for name in (*metrics, "training_iteration") if name in result]
             with self._open() as ledger:
-                self._charges.end(ledger, ended.charge, self._reported(result))
+                self._charges.end(ledger, ended.charge, {name: float(result[name]) for name in named})
         super().on_trial_complete(trial_id, result, error)
 
     def save(self, checkpoint_path: str) -> None:
@@ -411,10 +408,6 @@ class BudgetedSearcher(PricedSearcher):
             return None
         with self._open() as ledger:
             return self._charges.figures(ledger, candidate.release, candidate.event)
-
-    def _reported(self, result: Mapping[str, Any]) -> dict[str, float]:
-        metrics = [self._metric] if isinstance(self._metric, str) else self._metric or []
-        return {name: float(result[name]) for name in (*metrics, "training_iteration") if name in result}
 
     @contextmanager
     def _open(self) -> Iterator[LedgerApi]:

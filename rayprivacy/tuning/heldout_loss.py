@@ -115,10 +115,7 @@ def report_mechanism(config: MetricConfig, recipe: Recipe) -> HistogramMechanism
 
 
 def report_release(config: MetricConfig, recipe: Recipe, chunk: int) -> str:
-    """Name of the release that measures the model as it is after some chunks of a trial.
-
-    A release of its own: all chunks of one release must share one input digest, and each report has another model.
-    """
+    """Name of the release, one of its own, that measures the model as it is after some chunks of a trial."""
     return f"{recipe.release_id}-metric-{digest_json(config.model_dump(mode='json'))[:8]}-{chunk}"
 
 
@@ -188,7 +185,6 @@ def unit_losses(units: Sequence[Sequence[Row]], losses: Callable[[Sequence[Row]]
 
 
 def _kept(path: Path, make: Callable[[], Sums]) -> Sums:
-    """Sums of an earlier attempt, so that private text is read once."""
     if not path.exists():
         write_atomic(path, make().astype(_STORED).tobytes())
     return np.frombuffer(path.read_bytes(), dtype=_STORED).astype(np.int64)

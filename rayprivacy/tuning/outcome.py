@@ -23,10 +23,10 @@ from ray.tune.search.optuna import OptunaSearch
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.files import write_atomic
 from rayprivacy.ledger.store import Ledger
-from rayprivacy.tuning.budgeted import Owed, can_pay, live_charges
+from rayprivacy.tuning.budgeted import can_pay, live_charges
 from rayprivacy.tuning.space import MetricConfig, Space
 from rayprivacy.tuning.trainable import EPSILON, UTILITY
-from rayprivacy.tuning.trials import Trials, Values
+from rayprivacy.tuning.trials import Trials
 
 Point = tuple[float, float, bool]  # epsilon, utility, whether it is the best
 State = Literal["finished", "pruned", "refused", "failed", "infeasible"]
@@ -149,7 +149,6 @@ def conclude(trials: Trials, ledger: Ledger | None, exhausted: str | None) -> Ou
 
 
 def _rows(trials: Trials, ledger: Ledger | None) -> list[TrialRow]:
-    """One row for each set of values: what was asked for again after a crash is one trial."""
     rows: dict[str, TrialRow] = {}
     for trial in open_study(trials.space, trials.root).trials:
         if trial.state is not TrialState.WAITING:
@@ -172,14 +171,12 @@ def _row(trials: Trials, ledger: Ledger | None, trial: FrozenTrial, values: str)
         # Ray Tune tells a searcher of every report but the last one, which ends the trial.
         state = "finished" if len(trial.intermediate_values) + 1 >= trials.reports(recipe) else "pruned"
     else:
-        state = "failed" if _affordable(trials, ledger, searched, bill) else "refused"
+        budget = trials.space.budget
+        protection = trials.protection(searched)
+        refused = ledger and budget and not can_pay(ledger, budget.account, [bill], protection)
+        state = "refused" if refused else "failed"
     utility = figures[0] if figures else None
     return TrialRow(number, state, recipe.release_id, utility, recipe.privacy.epsilon, made, len(bill), share, values)
-
-
-def _affordable(trials: Trials, ledger: Ledger | None, values: Values, bill: Sequence[Owed]) -> bool:
-    budget = trials.space.budget
-    return ledger is None or budget is None or can_pay(ledger, budget.account, [bill], trials.protection(values))
 
 
 def _spend(trials: Trials, ledger: Ledger | None, releases: Set[str]) -> tuple[int, float | None]:

@@ -49,10 +49,7 @@ _ENVIRONMENT = {
 def start_search(
     path: Path, overrides: files.Overrides, out: Path, *, resume: bool, console: Console
 ) -> Outcome | Path | None:
-    """Run the search of a space file in the folder `out`, or go on with it; trials of a selection are not printed.
-
-    Returns what was found; for a selection the winner's folder, or None when the number of trials came out as 0.
-    """
+    """Run a search in the folder `out`, or go on; a selection returns its winner's folder, or None without trials."""
     space = load_space(path, overrides)
     if space.metric.text is not None:
         read_sentences(space.metric)
@@ -80,7 +77,6 @@ def feasible(trials: Trials) -> Values:
 
 
 def _check_example(trials: Trials, example: Values) -> None:
-    """Refuse a method that cannot be searched, or not with pruning."""
     recipe = trials.recipe(example)
     card = method_of(recipe).card
     if card.has_model and not card.has_language_model:

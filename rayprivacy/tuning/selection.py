@@ -76,10 +76,7 @@ class Selection:
 
 
 def publish(trials: Trials, trial: Path, ledger: Ledger, release_id: str, key: Key) -> None:
-    """Make the folder `winner` of the winner's text, model and recipe, whole by rename, with a certificate.
-
-    The trial's own certificate is of the trial's own ledger, which is deleted; `ledger` was charged for the search.
-    """
+    """Make the folder `winner`, whole by rename, with a certificate by `ledger` in place of the trial's own."""
     budget = trials.space.budget
     assert budget is not None
     own = read_json(trial / "certificate.json")

@@ -190,10 +190,7 @@ def read_sentences(config: MetricConfig) -> list[str]:
 
 
 def utility(folder: Path, recipe: Recipe, config: MetricConfig, texts: str) -> float:
-    """The figure of one trial, where it is free; NaN for a model that has diverged.
-
-    Of its run directory only what was released is read: `model/`, or the file `texts`.
-    """
+    """The figure of one trial, read from what it released (`model/`, `texts`); NaN for a model that has diverged."""
     if config.of_model:
         return _perplexity(recipe.model.model_copy(update={"base": str(folder / "model")}), config)
     released = [str(text) for text in pq.read_table(folder / texts)["text"].to_pylist()]

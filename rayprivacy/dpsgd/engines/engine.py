@@ -42,19 +42,9 @@ def make_engine(
 ) -> Engine:
     """The engine that the settings name, once it was tried on public tokens (`independence`); collective.
 
-    Args:
-        model: on its device, with `requires_grad` set; the engine takes it over.
-        training: clipping and optimizer.
-        noise: keyed noise, the mechanism that scales it at each step, and the expected batch.
-        engine: ZeRO stage, and how gradients are clipped.
-        losses: forward pass of a batch, one loss for each row.
-        low_precision: `losses` computes in less than float32.
-        report: is given the sentence on what was tried.
-
-    Raises:
-        ConfigError: the settings do not go together, the model or the loss has what cannot be clipped or mixes users,
-            or a package is missing.
-        ReleaseError: ranks would leave a coordinate without noise, or differ in the noise.
+    It takes the model over, which is on its device with `requires_grad` set. `losses` gives one loss for each row, with
+    `low_precision` in less than float32; `report` is given the sentence on what was tried. Refused are a model or a
+    loss that cannot be clipped or mixes users, and ranks that leave a coordinate without noise, or differ in it.
     """
     _check_together(training, engine)
     independence.check_memory(model)

@@ -46,20 +46,15 @@ _PROBE = ""  # no parameter has this name
 
 @dataclass(frozen=True)
 class StepNoise:
-    """The noise of every step, and what the noisy sum is divided by.
+    """The noise of every step, and what the noisy sum is divided by."""
 
-    Attributes:
-        noise: standard normal, by step, parameter and coordinate.
-        mechanism: whose `strategy` correlates it over steps, and whose `noise_std` of a step multiplies it, on the SUM
-            of clipped gradients.
-        expected_batch: B, public.
-        scales: alpha_k by parameter, with which noise is multiplied besides, and by which gradients were divided
-            before they were clipped; none where all parameters are alike.
-    """
-
-    noise: KeyedNoise
+    noise: KeyedNoise  # standard normal, by step, parameter and coordinate
+    # whose `strategy` correlates it over steps, and whose `noise_std` of a step multiplies it, on the SUM of clipped
+    # gradients
     mechanism: NoisySteps
-    expected_batch: float
+    expected_batch: float  # B, public
+    # alpha_k by parameter, with which noise is multiplied besides, and by which gradients were divided before they were
+    # clipped; none where all parameters are alike
     scales: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,10 +143,7 @@ class NoisyOptimizer:
             self._noised.clear()
 
     def hand_over(self, tensor: Tensor, summed: Tensor) -> None:
-        """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`.
-
-        A sum of another size is refused, and a tensor that has its noise already or is not in the manifest.
-        """
+        """Make a sum of clipped gradients, float64, the tensor's noisy gradient, once; within `open`."""
         partition = (self._due or {}).get(id(tensor))
         if partition is None or id(tensor) in self._noised:
             raise ReleaseError(f"step {self._step} was given a sum twice, or one that is not in the noise manifest.")
@@ -233,7 +225,6 @@ class Engine:
         return self._gradients(lambda: self._losses(self._model, batch), batch.rows_per_unit, live)
 
     def _spread(self) -> None:
-        """Let the model hold what the optimizer's partitions do."""
         raise NotImplementedError
 
     def fragments(self) -> list[Fragment]:
@@ -245,10 +236,7 @@ class Engine:
         self._noisy.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Go on from what any engine on any number of ranks has saved.
-
-        Refused, on every rank, is a folder that is incomplete, damaged, or of another model or optimizer.
-        """
+        """Go on from what any engine on any number of ranks has saved; every rank refuses what is damaged."""
         self._noisy.load(folder)
         self._spread()
 

@@ -60,10 +60,7 @@ class Fragment:
 
 
 def check_manifest(sizes: Mapping[str, int], ranks: Sequence[Sequence[Fragment]], replicated: bool) -> None:
-    """Require every coordinate of every trainable parameter exactly once, over all ranks or (replicated) on each.
-
-    `sizes` are numbers of coordinates, and `ranks` the fragments of each rank, in any order.
-    """
+    """Require every coordinate of every trainable parameter exactly once, over all ranks or (replicated) on each."""
     if not ranks:
         raise ReleaseError("the noise manifest has 0 ranks: gather the fragments of every rank, this one included.")
     whole = ranks if replicated else [[fragment for rank in ranks for fragment in rank]]
@@ -118,15 +115,10 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A tensor that the optimizer updates, float32, and what is in it.
+    """A tensor that the optimizer updates, float32, and what is in it."""
 
-    Attributes:
-        tensor: the tensor itself, which the optimizer holds too.
-        pieces: in the order of their offsets.
-    """
-
-    tensor: Tensor
-    pieces: tuple[Piece, ...]
+    tensor: Tensor  # the tensor itself, which the optimizer holds too
+    pieces: tuple[Piece, ...]  # in the order of their offsets
 
     @property
     def gaps(self) -> Iterator[slice]:

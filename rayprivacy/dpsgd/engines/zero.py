@@ -77,7 +77,6 @@ def find_deepspeed(device: torch.device) -> Any:
 
 
 def _settings(stage: int, offload: bool) -> dict[str, object]:
-    """DeepSpeed's configuration."""
     zero: dict[str, object] = {"stage": stage, "overlap_comm": False, "contiguous_gradients": True, **LIMITS}
     if stage == 3:
         zero.update(STAGE_3_LIMITS)
@@ -142,10 +141,7 @@ class _Surrogate(torch.autograd.Function):
 
 @contextmanager
 def _full_shapes(parameters: Iterable[Any]) -> Iterator[None]:
-    """Give parameters that ZeRO 3 has partitioned away their full shape, without memory.
-
-    Autograd compares the shapes of a parameter and of its gradient; the values are not looked at.
-    """
+    """Give parameters that ZeRO 3 has partitioned away their full shape, which autograd compares, without memory."""
     partitioned = [p for p in parameters if hasattr(p, "ds_shape") and p.shape != p.ds_shape]
     before = [p.data for p in partitioned]
     for parameter in partitioned:

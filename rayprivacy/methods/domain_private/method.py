@@ -75,7 +75,6 @@ def _text_of(recipe: DomainPrivateRecipe) -> Redacting:
 
 
 def _write(context: Context, trained: steps.Trained) -> Written:
-    """The synthetic text of this model, equally much of each control code; it may be there already."""
     root, config, codes = context.run.root, context.recipe.generation, context.recipe.control_codes
     prompts: list[Any] = [(cell, codes.text(cell)) for cell in codes.draw(codes.uniform, config.texts, config.seed)]
     mark = digest_json([trained.inputs, prompts])

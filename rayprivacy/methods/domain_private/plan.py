@@ -81,7 +81,6 @@ def plan_run(recipe: DomainPrivateRecipe) -> Plan:
 
 
 def _second_account(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAccount | None:
-    """The plain account that pays for all steps besides."""
     budget, central = recipe.central_budget, recipe.redacted.central
     if budget is None or central is None:
         return None
@@ -91,7 +90,6 @@ def _second_account(recipe: DomainPrivateRecipe, steps: NoisySteps) -> SecondAcc
 def _figures_of(
     recipe: DomainPrivateRecipe, mechanism: NoisySteps, second: SecondAccount | None, published: dict[str, float]
 ) -> dict[str, str]:
-    """What people should read first, but the policy."""
     noisy = mechanism.steps - sum(mechanism.redacted)
     return {
         "Noisy steps": f"{noisy} of {mechanism.steps}",
@@ -102,7 +100,6 @@ def _figures_of(
 
 
 def _levels(mechanism: NoisySteps) -> dict[str, str]:
-    """The noise multiplier of every level of noisy steps; nothing where they have one."""
     found = [(leaf.event.noise_multiplier, times) for leaf, times in events.leaves(mechanism.event)]
     named = ", ".join(f"{sigma:.4g} ({times} steps)" for sigma, times in found)
     return {"Noise multipliers of noisy steps": named} if len(found) > 1 else {}
@@ -133,7 +130,6 @@ def _as_published(recipe: DomainPrivateRecipe, noisy: int) -> dict[str, float]:
 
 
 def _assumptions_of(recipe: DomainPrivateRecipe, policy: str) -> tuple[Placed, ...]:
-    """The sentences of the method, whose account names its `policy`."""
     noise = "no noise" if recipe.redacted.central is None else "light noise alone"
     return (
         *at(

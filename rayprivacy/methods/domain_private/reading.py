@@ -17,14 +17,10 @@ class Redacting:
 
     The policy sees the whole text, and what it leaves is cut: half a value would match nothing, and where a cut falls
     in a text would say in its copy how long the hidden words were.
-
-    Attributes:
-        policy: what is hidden in the redacted copy.
-        max_chars: of either version.
     """
 
-    policy: Policy
-    max_chars: int
+    policy: Policy  # what is hidden in the redacted copy
+    max_chars: int  # of either version
 
     def __call__(self, row: Any, version: int) -> str:
         """The redacted copy, or the text as it is."""
@@ -38,13 +34,9 @@ class Redacting:
 
 @dataclass(frozen=True)
 class Scheduled:
-    """The version that a step reads; goes to the workers.
+    """The version that a step reads; goes to the workers."""
 
-    Attributes:
-        redacted: for each step whether it reads the redacted copy.
-    """
-
-    redacted: tuple[bool, ...]
+    redacted: tuple[bool, ...]  # for each step whether it reads the redacted copy
 
     def __call__(self, step: int) -> int:
         """The version of a step."""

@@ -57,10 +57,7 @@ def expected_noisy(name: Name, form: Form, steps: int, scale: float | None = Non
 
 
 def draw(name: Name, form: Form, steps: int, seed: int, scale: float | None = None) -> tuple[bool, ...]:
-    """For each step whether it reads redacted text; the same on every machine and in every version.
-
-    The coin of step t is SHA-256 of the public seed and t; eta, the scale, is by default the paper's.
-    """
+    """For each step whether it reads redacted text: by SHA-256 of seed and step; eta is by default the paper's."""
     return tuple(_uniform(seed, t) < chance for t, chance in enumerate(chances(name, form, steps, scale)))
 
 

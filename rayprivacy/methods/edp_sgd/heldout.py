@@ -36,11 +36,7 @@ def frames(
     tags: settings.Tags,
     said: Iterable[tuple[int, list[int]]],
 ) -> Iterator[tuple[figures.Frame, figures.Frame]]:
-    """For each row its labels as a frame, and what a tagger found.
-
-    Rows are private; `columns` are those of the intent and of the word labels, and `said` has numbers of the intent and
-    of a label for each word of each row (`TaggedRows.by_word`).
-    """
+    """For each private row its labels as a frame, and what a tagger found (`said`, from `TaggedRows.by_word`)."""
     intent, labels = columns
     for row, (number, numbers) in zip(rows, said, strict=True):
         words = str(row["text"]).split()
@@ -94,7 +90,6 @@ class Heldout:
             yield "nonprivate", self._reference(self._context.recipe.evaluation.nonprivate_steps)
 
     def _reference(self, steps: int) -> Any:
-        """The tagger after `steps` steps of AdamW without clipping and noise, at the learning rate of the recipe."""
         recipe = self._context.recipe
         model, documents = trainable.trainable(self._backbone, recipe.adapter), self._documents(steps * REFERENCE_BATCH)
         rate = with_learning_rate(recipe.training, recipe.adapter).optimizer.learning_rate
@@ -111,7 +106,6 @@ class Heldout:
         return trainable.merged(model, self._backbone)
 
     def _documents(self, most: int) -> list[batches.Document]:
-        """Training rows as documents, at most `most`."""
         context = self._context
         tables = (table for part in range(context.plan.parts) for table in part_tables(context.shards, part))
         rows = list(islice((row for table in tables for row in table.to_pylist()), most))

@@ -29,17 +29,11 @@ def tagged_rows(recipe: EdpSgdRecipe) -> "TaggedRows":
 
 @dataclass(frozen=True)
 class TaggedRows:
-    """The documents of some rows, each from its row alone; goes to the workers.
+    """The documents of some rows, each from its row alone; goes to the workers."""
 
-    Attributes:
-        tags: the public lists.
-        columns: of the intent and of the word labels.
-        max_tokens: of a text; what is longer is cut.
-    """
-
-    tags: Tags
-    columns: tuple[str, ...]
-    max_tokens: int
+    tags: Tags  # the public lists
+    columns: tuple[str, ...]  # of the intent and of the word labels
+    max_tokens: int  # of a text; what is longer is cut
 
     def __call__(self, rows: Sequence[Row], backbone: Backbone, version: int) -> list[Document]:
         """One document for each row, in their order."""

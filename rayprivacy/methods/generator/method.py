@@ -75,7 +75,6 @@ def reading_of(recipe: GeneratorRecipe) -> Reading:
 
 
 def _shares(context: Context, codes: Codes) -> Any:
-    """The share of each control code: released with noise, or all equal."""
     with context.stage(CODES):
         mechanism = context.plan.stage(CODES).mechanism
         if mechanism is None:
@@ -95,10 +94,7 @@ def _write(context: Context, codes: Codes, shares: Any, trained: steps.Trained) 
 
 @sealing.sealed(_STEP)
 def label_sums(shards: Path, parts: int, codes: Codes, mechanism: HistogramMechanism) -> Private[npt.NDArray[np.int64]]:
-    """The private sums [cells] of all users' (or records') shares of the control codes. Ray must be started.
-
-    Ray tasks count file by file; the driver adds one array for each file. See `work.pieces` for what Ray learns of it.
-    """
+    """The private sums [cells] of all users' (or records') shares of the control codes. Ray must be started."""
     bench, files = Bench(shards.absolute() / ".counting"), _files(shards.absolute(), parts)
     bench.remove()
     bench.offer(len(files))

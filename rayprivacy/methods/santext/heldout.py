@@ -135,7 +135,6 @@ class _Reader:
 
     @cached_property
     def _first(self) -> Ids:
-        """The first piece of every word."""
         return np.array([self._encoded(word)[0] for word in range(len(self.spelled))], dtype=np.int64)
 
     @cached_property
@@ -176,10 +175,7 @@ def attack_table(measured: Mapping[str, Any]) -> Table:
 
 @sealed("writing texts before and after")
 def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
-    """Write a few private texts beside their sanitised ones, for those who may see private text.
-
-    Not into the report: that is copied to object storage, and has figures of private text, never the text.
-    """
+    """Write a few private texts beside their sanitised ones, for those who may see private text; no report has them."""
     rows, part = read_part(job.shards, 0), 1
     while len(rows) < SHOWN and part < parts:  # a part of a small corpus has few users, or none
         rows, part = pa.concat_tables([rows, read_part(job.shards, part)]), part + 1

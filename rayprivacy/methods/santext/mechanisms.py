@@ -99,7 +99,6 @@ def confirmed(plan: Planned) -> Planned:
 
 
 def _for_each(recipe: SanTextRecipe) -> float:
-    """What privacy.epsilon leaves for each word when randomised labels are paid."""
     return _left_for_words(recipe) / (recipe.records * recipe.sanitize.max_tokens)
 
 

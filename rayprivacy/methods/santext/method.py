@@ -52,7 +52,6 @@ def run(context: Context) -> Output:
 
 
 def _pretrain(context: Context, found: mechanisms.Planned) -> Mapping[str, Any]:
-    """Train the model that reads sanitised text, where it is asked for and not there yet; figures of public text."""
     config, out = context.recipe.pretraining, context.run.root / directory.MODEL
     if config is None:
         return {}

@@ -123,7 +123,6 @@ def _protected_of(recipe: SanTextRecipe) -> str:
 
 
 def _claimed(recipe: SanTextRecipe, found: Planned, charges: Sequence[MetricLocalDpEvent]) -> Mapping[str, Any]:
-    """Figures, the paper's own, and at most one warning, of the smallest unit whose guarantee says nothing."""
     labels = Labels(recipe.sanitize.labels, recipe.corpus.labels)
     alone = (found.mechanism.event(recipe.sanitize.max_tokens), labels.event(1))
     document = sum(document_epsilon(event) for event in alone if event is not None)
@@ -165,7 +164,6 @@ def _figures(recipe: SanTextRecipe, found: Planned, document: float, together: f
 
 
 def _not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
-    """Sentences about what is released of a document as it is."""
     config, mechanism = recipe.sanitize, found.mechanism
     said = [
         "Lengths are not protected: how many words a document has, as the public rule of words counts them (up to the"

@@ -32,10 +32,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Example:
-    """Pieces of sanitised words behind the start of a document, and what is to be predicted.
-
-    That is the first piece of the original next word behind the last piece of each word, and `IGNORED` elsewhere.
-    """
+    """Sanitised pieces; the first piece of the original next word behind each word, `IGNORED` elsewhere."""
 
     ids: list[int]
     targets: list[int]

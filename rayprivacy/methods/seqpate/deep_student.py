@@ -25,10 +25,7 @@ from rayprivacy.models.pretraining import descend
 
 @dataclass(frozen=True)
 class DeepStudent:
-    """A tuned upper part of the trunk, in which all students that come from one put their tensors to work.
-
-    The embedding and the output head are the base's.
-    """
+    """A tuned upper part of the trunk, in which all students that come from one put their tensors to work."""
 
     backbone: Backbone
     upper: LoraLayers
@@ -144,7 +141,6 @@ class DeepStudent:
 
 
 def _some(places: torch.Tensor, most: int, draw: torch.Generator) -> torch.Tensor:
-    """At most `most` of the true entries of a bool tensor, drawn without replacement."""
     found = places.nonzero()
     found = found[torch.randperm(len(found), generator=draw)[:most]]
     kept = torch.zeros_like(places)
@@ -153,10 +149,7 @@ def _some(places: torch.Tensor, most: int, draw: torch.Generator) -> torch.Tenso
 
 
 def _batches(counts: torch.Tensor, batch: int, seed: int) -> Iterator[torch.Tensor]:
-    """Row numbers, endlessly, in shuffled passes over the rows that count: enough rows each time to hold `batch`.
-
-    `counts`, int64 [rows], is what a row holds: a row without any is left out. No take is more than one pass.
-    """
+    """Rows, endlessly, in shuffled passes over those where `counts`, int64 [rows], is not 0; `batch` in each take."""
     draw, least = torch.Generator().manual_seed(seed), min(batch, int(counts.sum()))
     rows = torch.nonzero(counts).squeeze(1)
     take: list[int] = []

@@ -42,10 +42,7 @@ NONPRIVATE_BATCH, NONPRIVATE_RATE, NONPRIVATE_ROWS = 128, 3e-3, 4096
 def heldout_metrics(
     run: Run[SeqPateRecipe], students: dict[str, Student], spec: GroupSpec, told: Told = nobody
 ) -> Mapping[str, Any]:
-    """Perplexity and Bleu of the students and a non-private model; little where no user is held out.
-
-    Students are by name, `base_pseudo` among them; all read text as one tokenizer does.
-    """
+    """Perplexity and Bleu of the students by name and a non-private model; little where no user is held out."""
     texts = _heldout_texts(run)
     if not texts:
         return {"releasable": False, "why": "corpus.holdout keeps nobody aside: nothing was measured"}
@@ -121,7 +118,6 @@ def _shuffled(spec: GroupSpec, draw: random.Random) -> Iterator[str]:
 
 
 def _bleu(student: Student, long: list[list[str]], max_tokens: int) -> dict[str, float]:
-    """Bleu of a student's most likely continuations of the first words of held-out texts, beside what users wrote."""
     prefixes, references = ([" ".join(words[part]) for words in long] for part in (_FIRST, _REST))
     documents, backbone = greedy(student.model(), student.backbone, prefixes, max_tokens), student.backbone
     written = [backbone.text_after(prefix, document) for prefix, document in zip(prefixes, documents, strict=True)]

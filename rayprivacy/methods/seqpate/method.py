@@ -86,7 +86,6 @@ def run(context: Context) -> Output:
 
 
 def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[str, Student]:
-    """The base model that the recipe names, and what it became by pretraining, as students that learnt nothing."""
     if context.pretrained is None or context.base is None:
         return {"base": untrained}
     return {"base": HeadStudent.untrained(context.base, basis, context.recipe.student), "pretrained": untrained}
@@ -155,7 +154,6 @@ def _distilled(
 
 
 def _write(context: Context, backbone: Backbone, student: Student, prompts: list[str]) -> Written:
-    """Save a student as everybody loads a model, and write its text unless that is there."""
     folder, recipe = context.run.root / directory.MODEL, context.recipe
     config = recipe.generation.model_copy(update={"texts": recipe.candidates(recipe.generation.texts)})
     path, mark = match.text_file(context.run, recipe.match), digest_bytes(save(student.state()))
@@ -168,7 +166,6 @@ def _write(context: Context, backbone: Backbone, student: Student, prompts: list
 
 
 def _phrase_block(context: Context, phrases: Phrases | None) -> Mapping[str, Any]:
-    """What each secret phrase costs, for metrics.json; nothing where another unit is protected."""
     if phrases is None:
         return {}
     asked, delta = context.plan.stage(plan.GATE).mechanism, context.recipe.privacy.delta

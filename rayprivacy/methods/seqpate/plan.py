@@ -128,7 +128,6 @@ class Votes(Block):
 
 
 def _measuring(recipe: SeqPateRecipe, votes: VoteMechanism) -> Stage:
-    """Of the base, also pretrained, the student before and after the votes and, if wanted, a model without privacy."""
     without_privacy = recipe.evaluation.nonprivate_steps and recipe.teachers.kind == "square"
     models = 3 + bool(without_privacy) + bool(recipe.pretrain)
     efforts = efforts_of(recipe, votes.queries)["measuring"]

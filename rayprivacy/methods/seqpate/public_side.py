@@ -40,10 +40,7 @@ WARM = "warm.safetensors"
 
 @dataclass(frozen=True)
 class Round:
-    """One round of questions, by its number from 0, and a name for its files.
-
-    The name holds the digest of the student that asks, because other votes before are other questions now.
-    """
+    """One round of questions, by its number from 0, and a name for its files, with the digest of who asks."""
 
     number: int
     name: str
@@ -90,10 +87,7 @@ def bases(run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded) -> Basis:
 def warm_students(
     run: Run[SeqPateRecipe], backbone: Backbone, basis: Basis, rows: Encoded, told: Told = nobody
 ) -> tuple[Student, Student]:
-    """The student before anything, and after the pseudo-sentences, before any vote; `told` how many steps are done.
-
-    Teachers on the head start from the warm head student, also where the recipe's student is a deep one.
-    """
+    """The student (teachers start from the head one) before and after the pseudo-sentences, before any vote."""
     config = run.recipe.student
     head = HeadStudent.untrained(backbone, basis, config)
     warm = _warm(run, head, rows, WARM, told)

@@ -130,11 +130,7 @@ def distill(
     config: StudentConfig,
     told: Told = nobody,
 ) -> HeadAdapter:
-    """Train the student on released votes.
-
-    Votes, float32 [queries, k], are raw: they may be negative. `public` are next-token examples of the pseudo-
-    sentences, for L_pseudo, and `head` is float32 [vocabulary, width].
-    """
+    """Train the student on released, raw votes [queries, k], and on `public` examples of the pseudo-sentences."""
     draw = torch.Generator().manual_seed(config.seed)
     pools = _pools(queries, config)
 
@@ -162,10 +158,7 @@ def _pools(queries: Queries, config: StudentConfig) -> Iterator[torch.Tensor]:
 
 
 def vote_loss(logits: torch.Tensor, votes: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
-    """L_votes, a scalar: the mean over queries of the cross-entropy between the vote and the student.
-
-    Logits and votes are float32 [queries, k]; votes may be negative. Only `allowed` candidates count.
-    """
+    """L_votes over `allowed` candidates: the mean cross-entropy between vote and student, both [queries, k]."""
     log_student = torch.log_softmax(logits.masked_fill(~allowed, -torch.inf), -1).masked_fill(~allowed, 0.0)
     return -(votes * log_student).sum(1).mean()
 
@@ -200,10 +193,7 @@ def adapted_model(backbone: Backbone, adapter: HeadAdapter) -> Any:
 
 
 def vote_targets(votes: torch.Tensor, queries: Queries, centred: bool, config: StudentConfig) -> torch.Tensor:
-    """What the student is fitted to, float32 [queries, k]; entries may be negative, as the noise is.
-
-    Votes, float32 [queries, k], are released mean votes or, where they are centred, mean deviations from the centre.
-    """
+    """What the student is fitted to from released votes, both float32 [queries, k]; entries may be negative."""
     mean = votes + queries.centre if centred else votes
     mixed = (1 - config.mix) * mean + config.mix * queries.centre
     if config.label == "vote":

@@ -69,10 +69,7 @@ def kept_parser(
     release: str,
     how: str,
 ) -> Path:
-    """The folder of a parser, trained or found trained under a name made of all that decides its weights.
-
-    Beside it, with the suffix .json, lie its losses. `release` and `how` are for its card, as in `save_model`.
-    """
+    """The folder of a parser, trained or found by what decides its weights; its losses lie beside it as .json."""
     settings = config.model_dump(mode="json", exclude={"source", "text"})
     name = private.digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
@@ -86,10 +83,7 @@ def kept_parser(
 def fitted_parser(
     backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: console.Told
 ) -> tuple[Any, dict[str, float]]:
-    """A parser in the base's number format, and its loss on held-out pairs before and after.
-
-    Trees of more than `tree_tokens` are cut, and do not end with the end token.
-    """
+    """A parser in the base's number format, and its loss on held-out pairs before and after."""
     held, others = (
         [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
     )
@@ -125,7 +119,6 @@ def _predicted(examples: Sequence[_Example]) -> int:
 
 
 def _loss(filling: int) -> Any:
-    """The loss of a few examples, right-padded to the longest."""
 
     def loss(model: Any, examples: Sequence[_Example]) -> torch.Tensor:
         width = max(len(example.ids) for example in examples)
@@ -147,11 +140,7 @@ UNREAD = ""  # as in a row without a tree
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser with its bounds.
-
-    Of an utterance at most `text_tokens` are read, and of a tree `tree_tokens` written. Without the public rules of a
-    grammar, whatever is a tree is taken.
-    """
+    """A parser with bounds, in tokens, of text and tree; without a grammar, whatever is a tree is taken."""
 
     backbone: Backbone = field(repr=False)
     text_tokens: int

@@ -128,9 +128,7 @@ class Trainings(Block):
         }
 
     def _as_published(self, recipe: TwoStageRecipe) -> dict[str, float]:
-        """Epsilon as the paper states it, and that of its shuffled batches without amplification; none where noise
-        differs by step or is shared.
-        """
+        """Epsilon as the paper states it, and without amplification; none where noise differs by step or is shared."""
         training = recipe.training
         if training.bands > 1 or training.noise_schedule.rule.falls or training.microbatches is not None:
             return {}

@@ -198,7 +198,6 @@ def _entry(job: ParsingJob, key: keys.Key, entry: manifest.FileEntry) -> manifes
 
 
 def _notes(job: ParsingJob, key: keys.Key) -> Path:
-    """The folder of what was found in this corpus by this parser."""
     return job.notes / _mark(job, key)[:16]
 
 

@@ -55,10 +55,7 @@ class Recorder:
             yield
 
     def differentiate(self, losses: Tensor) -> None:
-        """Compute the gradients of the recorded outputs by the losses of rows, [rows]; frees the graph.
-
-        Rows must be the first axis of every recorded module's input.
-        """
+        """Compute gradients of recorded outputs by the losses of rows, each input's first axis; frees the graph."""
         if losses.dim() != 1:
             raise ConfigError(f"the losses have shape {list(losses.shape)}: return one loss per row, unreduced.")
         if not self._edges:
@@ -112,7 +109,6 @@ class Recorder:
 
     @contextmanager
     def _hooks(self, edges: list[GradientEdge]) -> Iterator[None]:
-        """Tap the outputs of the modules with rules, and note where they are in the graph."""
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> Tensor | None:
             inputs = [*args, *kwargs.values()]

@@ -66,7 +66,6 @@ def _rule(module: nn.Module) -> Rule | None:
 
 
 def _plain(module: nn.Module) -> bool:
-    """Whether no option of the module changes what its rule assumes."""
     if isinstance(module, nn.Embedding):
         return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
     return not isinstance(module, nn.LayerNorm) or len(module.normalized_shape) == 1
@@ -173,7 +172,6 @@ def _products(scaled: Tensor, gradient: Tensor) -> Dense:
 
 
 def _positions(values: Tensor) -> Tensor:
-    """[rows, ..., width] as [rows, positions, width]."""
     return values.reshape(len(values), -1, values.shape[-1])
 
 

@@ -165,7 +165,6 @@ class Outer:
 
 
 def _lengths(gram: Tensor) -> Tensor:
-    """Sums of the norms of a Gram matrix' vectors, float64 [units]."""
     return gram.diagonal(dim1=1, dim2=2).sqrt().sum(1, dtype=torch.float64)
 
 
