@@ -1,7 +1,5 @@
 """All figures of an evaluation in one dictionary: is synthetic text useful, and does it repeat private text?
 
-Each figure stands beside what real text of other users scores (see `texts`).
-
 Everything here reads private text without noise. The figures are internal: they are not covered by a certificate, and a
 setting chosen by them has seen the private text.
 """

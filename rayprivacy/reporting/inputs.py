@@ -27,7 +27,6 @@ from rayprivacy.runs.measure import rows_at
 from rayprivacy.runs.method import PRETRAINED, Card, Chart, Table
 
 M = TypeVar("M", bound=BaseModel)
-OPENER = "Hello, how are you"
 SHOWN = 100  # values of a label on a card
 SAMPLES, SEED, LONGEST = 20, 20, 600
 
@@ -236,7 +235,7 @@ class RecipeFacts(Lenient):
     def prompt(self) -> str:
         """Something the model can continue: its first control code, where it knows any."""
         if not self.codes.values:
-            return self.card.opener or OPENER
+            return self.card.opener or "Hello, how are you"
         return Codes(CodesConfig(values=self.codes.values), self.corpus.labels).text(0)
 
     def sentences(self) -> list[str]:
@@ -251,11 +250,7 @@ class RecipeFacts(Lenient):
 
 
 def public_name(base: str) -> str:
-    """A base model without the folders it lies in.
-
-    >>> public_name("/models/ours/base"), public_name("org/name"), public_name("smollm2-135m")
-    ('base', 'org/name', 'smollm2-135m')
-    """
+    """A base model without the folders it lies in: 'base' of /models/ours/base, and names as they are."""
     parts = base.replace("\\", "/").rstrip("/").split("/")
     is_hub_id = len(parts) <= 2 and parts[0] not in ("", ".", "..", "~")
     return "/".join(parts) if is_hub_id else parts[-1]
