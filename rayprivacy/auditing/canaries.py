@@ -257,9 +257,7 @@ def exposure(losses: npt.NDArray[np.float64], planted: int) -> float:
 
 
 def ranks(scorer: Losses, among: Sequence[Secret], planted: Sequence[int]) -> list[float]:
-    """Ranks of planted secrets of one kind by loss, each among the candidates that were not planted: beside one that
-    100 users share, a secret of one user would be rank 2.
-    """
+    """Ranks of planted secrets by loss, among candidates that were not planted: frequent ones push none down."""
     losses = scorer([secret.sentence for secret in among])
     others = np.delete(losses, np.asarray(planted))
     return [rank(np.append(others, losses[place]), len(others)) for place in planted]

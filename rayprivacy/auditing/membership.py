@@ -53,9 +53,8 @@ def calibrated(losses: Array, reference: Array) -> Array:
 def likelihood_ratio(
     losses: Array, shadow_losses: Array, shadow_members: Mask, *, shared_variance: bool = False
 ) -> Array:
-    """LiRA, online: the log-likelihood ratio of an example's loss, [examples], under "in" and "out". Losses and
-    membership by shadow model are [shadows, examples], two of either kind at least. One `shared_variance` is better
-    below about 64.
+    """LiRA, online: the log-likelihood ratio of an example's loss, [examples], under "in" and "out". Shadow arrays are
+    [shadows, examples], two of either kind at least. One `shared_variance` is better below about 64.
     """
     _check_shapes(losses, shadow_losses, shadow_members)
     inside = _gaussians(shadow_losses, shadow_members, shared_variance)
@@ -64,9 +63,7 @@ def likelihood_ratio(
 
 
 def offline_ratio(losses: Array, shadow_losses: Array, shadow_members: Mask, *, shared_variance: bool = False) -> Array:
-    """LiRA, offline: how improbably low a loss is for a model without the example, as a negated log-probability; shapes
-    as of `likelihood_ratio`. Shadow models trained on an example are left out.
-    """
+    """LiRA, offline: the negated log-probability of such a low loss for a model without the example, as above."""
     _check_shapes(losses, shadow_losses, shadow_members)
     return np.asarray(-stats.norm.logcdf(losses, *_gaussians(shadow_losses, ~shadow_members, shared_variance)))
 

@@ -44,9 +44,8 @@ def cores() -> int:
 
 
 def share_cores() -> None:
-    """Let torch's waiting threads sleep after microseconds rather than spin and keep a core from others; call it before
-    torch is imported. What the environment says stands. On shared cores steps take 0.64 of the time
-    (benchmarks/threads.py).
+    """Let torch's waiting threads sleep rather than keep a core from others, unless the environment says otherwise;
+    OpenMP reads it when torch is imported. Steps take 0.64 of the time on shared cores (benchmarks/threads.py).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)

@@ -22,7 +22,11 @@ _USER = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
 
 
 def is_uri(place: str) -> bool:
-    """Whether this is a URI and no path."""
+    """Whether this is a URI and no path.
+
+    >>> is_uri("s3://bucket/run"), is_uri("runs/chat")
+    (True, False)
+    """
     return "://" in place
 
 

@@ -266,9 +266,7 @@ def shares_of(config: CorpusConfig, by_place: bool = False) -> int:
 
 
 def read_share(config: CorpusConfig, share: int, shares: int, stamp: str, by_place: bool = False) -> Iterator[pa.Table]:
-    """The tables of one share, with columns user, text, the labels, `by` and `order`; without users, each row is its
-    own author, named by its place, so that equal texts stay several.
-    """
+    """The tables of one share: user, text, labels, `by`, `order`; without users a row is its own author, by place."""
     placed = _is_placed(config, by_place)
     pieces = _chitchat(share, placed) if config.source == CHITCHAT else _files(config, share, shares, stamp, placed)
     advance = sealed("reading the corpus")(next)

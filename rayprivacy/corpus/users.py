@@ -45,9 +45,7 @@ _PLACES = frozenset({"user", ORDER, "shard", "part", "record"})  # what follows 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Private counts of records set aside; they add up over blocks. A record that is both a duplicate and over the
-    bound counts as whichever was noticed first: the sum is exact, and how it splits depends on the blocks.
-    """
+    """Private counts of records set aside; their sum over blocks is exact, and how it splits depends on the blocks."""
 
     null_user: int = 0
     empty_text: int = 0  # set aside, or counted alone where rows have places

@@ -38,9 +38,7 @@ _STEP = "verifying the shards"
 
 @SEAL.around(_STEP)
 def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phrases: Phrases | None = None) -> None:
-    """Check that users or records sit where the key says, in one file, within bounds, and that digests match; an error
-    names the file and the rule, never a user or a phrase.
-    """
+    """Check places, bounds and digests of all files; an error names the file and the rule, never a user or a phrase."""
     manifest = read_manifest(out)
     check_unit(manifest, unit, phrases is not None)
     for number in range(len(manifest.files)):

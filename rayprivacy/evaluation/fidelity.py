@@ -32,10 +32,7 @@ _NEAREST_BLOCK = 1024
 
 
 def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other_covariance: Matrix) -> float:
-    """The squared Frechet (2-Wasserstein) distance of two Gaussians (Dowson and Landau, 1982), from eigenvalues:
-
-    |m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), whose last product is symmetric, so no root is complex.
-    """
+    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2) of two Gaussians (Dowson and Landau, 1982)."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
     cross = np.sqrt(np.clip(np.linalg.eigvalsh(root @ other_covariance @ root), 0, None)).sum()
@@ -58,9 +55,8 @@ def has_mauve() -> bool:
 
 
 def mauve(real: Matrix, synthetic: Matrix, seed: int) -> float:
-    """MAUVE of two sets of features, 0 to 1, higher is nearer (Pillutla et al., NeurIPS 2021), by mauve-text. With a
-    bucket for 20 texts of the smaller side, not 10 as in the paper (unstable for short texts): compare figures of this
-    project only.
+    """MAUVE of two sets of features, 0 to 1, higher is nearer (Pillutla et al., NeurIPS 2021). A bucket takes 20 texts
+    of the smaller side, not 10 (unstable for short texts): compare figures of this project only.
     """
     from mauve import compute_mauve  # imports faiss, torch and transformers
 
@@ -95,9 +91,8 @@ def _relative(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Balls:
-    """Findings whose means are the figures: for each synthetic text whether a real ball holds it (`precise`) and how
-    many do, over k (`dense`); for each real text whether a synthetic ball holds it (`recalled`), or it a synthetic text
-    (`covered`).
+    """By synthetic text, whether a real ball holds it (`precise`) and how many, over k (`dense`); by real text, whether
+    a synthetic ball holds it (`recalled`), or its ball a synthetic text (`covered`). Their means are the figures.
     """
 
     precise: _Numbers

@@ -65,9 +65,8 @@ def _replicates(above: npt.NDArray[np.float64], below: npt.NDArray[np.float64], 
 
 @dataclass(frozen=True)
 class FigureRow:
-    """One figure of a group, such as fidelity, of synthetic text and, as the best to hope for, of real text of other
-    users, if there are any. `better` is higher, lower or near; `by_embedding` has the same for each embedding averaged
-    over.
+    """One figure of synthetic text and, as the best to hope for, of real text of other users, if there are any;
+    `better` is higher, lower or near. `by_embedding` has the same for each embedding.
     """
 
     group: str

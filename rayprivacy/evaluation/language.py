@@ -93,9 +93,7 @@ def pool_bleu(hypotheses: Sequence[str], pool: Sequence[str], order: int, *, lea
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:
-    """Distinct word n-grams, as written, over all of the corpus (Li et al., 2016), 0.0 when there are none; n-grams do
-    not cross texts. It falls as a corpus grows: compare equal sizes only.
-    """
+    """Distinct word n-grams over all (Li et al., 2016), not across texts, or 0.0; compare equal sizes only."""
     if n < 1:
         raise ConfigError(f"distinct n is {n}: give 1 or more.")
     words = [text.split() for text in texts]

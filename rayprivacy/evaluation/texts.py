@@ -140,9 +140,7 @@ def _named(option: str) -> Iterator[None]:
 
 
 def _read(source: str, option: str, config: EvaluationConfig) -> Texts:
-    """A sample: the texts with the least of random numbers, which differ between files, so that a text and its
-    sanitised copy at one place are not drawn together.
-    """
+    """A sample by random numbers that differ between files, lest a text and its sanitised copy be drawn together."""
     where = CorpusConfig.parse({"source": source})
     files = locate(where)
     wanted = _columns(columns_of(where, files), files.kind, option, config)

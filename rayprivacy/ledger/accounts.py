@@ -35,12 +35,12 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Account:
-    """The terms of one account; `epsilon` and `delta` are its cap, which is its claim.
+    """The terms of one account; `epsilon` and `delta` are its cap, which is its claim; a corpus's share the label
+    `corpus`.
 
-    Accounts of one corpus share the label `corpus`. `parameters` are what the rule fixes besides (the RDP order), the
-    name of a selective policy, and the meaning: `of`, which columns mean the unit, and for a metric-local account
-    `protected`, the digest of the list of protected words, empty for all. `later` are those that a release fixed after
-    the account was opened.
+    `parameters` are what the rule fixes besides (the RDP order), the policy of a selective account, and the meaning:
+    `of`, which columns mean the unit, and `protected`, the digest of a metric-local account's list of protected words,
+    empty for all. `later` are those that a release fixed after the account was opened.
     """
 
     name: str

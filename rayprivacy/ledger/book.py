@@ -117,9 +117,7 @@ for _table in (accounts, entries, outputs):
 
 
 class Query:
-    """One statement with named parameters: SQLAlchemy writes the SQL once, and the driver runs it, which is several
-    times faster, and other writers wait for the lock meanwhile.
-    """
+    """One statement with named parameters, written once; the driver runs it faster, and other writers wait for it."""
 
     def __init__(self, statement: sql.ClauseElement) -> None:
         self._statement = statement
@@ -195,14 +193,11 @@ _INSERT = Query(sql.insert(entries))
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the ledger; `kind` is create, meaning, plan, reserve, start, renew, takeover, commit, cancel or
-    exposure.
+    """One row of the ledger; `release_id`, `input_digest` and `charge` are empty for `create`, `meaning` and `plan`.
 
-    `release_id`, `input_digest` and `charge` are empty for `create`, `meaning` and `plan`; `rung` is 0 for a release
-    charged as a whole. JSON: `events`, what a `reserve` pays for; `cost`, the integers it takes; `balance`, the
-    account's totals afterwards; `detail`, what else the entry fixes (terms, lease, digest of the output). `mac` is the
-    hash, authenticated with the ledger's key when it has one. Nothing depends on `created_at` (UTC), which is for
-    people.
+    JSON: `events`, what a `reserve` pays for; `cost`, the integers it takes; `balance`, the account's totals
+    afterwards; `detail`, what else the entry fixes (terms, lease, digest of the output). `rung` is 0 for a release
+    charged as a whole, `mac` the hash authenticated with the ledger's key. `created_at` (UTC) is for people.
     """
 
     seq: int
@@ -259,9 +254,7 @@ def _last(connection: Connection, seen: int) -> _Last:
 
 
 class Tail:
-    """The end of the ledger inside one write transaction, where entries are appended; another key, or the lack of the
-    end `seen` by this process before, is refused.
-    """
+    """The end of the ledger in one write transaction; another key, or the lack of the end `seen` before, is refused."""
 
     def __init__(self, connection: Connection, key: Key | None, seen: Head) -> None:
         self.connection = connection

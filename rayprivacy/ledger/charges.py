@@ -145,10 +145,7 @@ STATE_AFTER = {
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release, or one rung of it, costs an account: `cost` in the integers of the account's rule.
-
-    `lease` says who may draw, once it has started; `entry_hash` is the hash of the last entry about it.
-    """
+    """What one release, or one rung of it, costs an account, in the integers of its rule, and who may draw it."""
 
     id: str
     account: str

@@ -40,17 +40,10 @@ class ServiceLostError(LedgerError):
 
 
 def connect(url: str, key_path: Path | None = None, expected_head: str | None = None) -> "LedgerClient":
-    """Find the service of a ledger, or start it.
+    """Find the service of a ledger, or start it; `url` and `expected_head` are as for `Ledger.open`.
 
-    Args:
-        url: as for `Ledger.open`.
-        key_path: file of the key that authenticates entries; the service reads it.
-        expected_head: a head seen earlier, which the ledger must still contain.
-
-    Raises:
-        LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
-        KeyFileError: the key cannot be read.
-        ConfigError: Ray is not started.
+    The key in the file `key_path`, which the service reads, authenticates entries. LedgerError when the URL is no
+    ledger or an older copy was put back, KeyFileError when the key cannot be read, ConfigError when Ray is not started.
     """
     return LedgerClient(Address.of(url, key_path), expected_head)
 

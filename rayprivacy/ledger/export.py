@@ -79,10 +79,8 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
 def verify_export(
     directory: Path, key: Key | None = None, public_key: str | None = None, expected_head: str | None = None
 ) -> VerifyReport:
-    """Verify an export: macs and signature by the ledger's key, or the signature by a public key (64 hex digits) known
-    from elsewhere; it must hold `expected_head`.
-
-    LedgerError when a file is missing or altered, the signature is missing or another's, or a row does not replay.
+    """Verify an export, which must hold `expected_head`: macs and signature by the ledger's key, or the signature by a
+    public key (64 hex digits) known from elsewhere. LedgerError when anything is missing, altered, or does not replay.
     """
     expected = public_key_of(key) if key else None
     if public_key is not None and expected not in (None, public_key.lower()):

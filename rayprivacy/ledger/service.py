@@ -159,8 +159,8 @@ class LedgerService:
 
 
 def ensure_service(address: Address, node: str | None = None, service: type[LedgerService] = LedgerService) -> Any:
-    """The handle of the service, which is started when there is none: on `node`, or this one, where the ledger is a
-    file. A missing file is refused where it could belong on any of several nodes.
+    """The handle of the service, started if need be: for a file on `node`, or on this one if the file can be no
+    other's.
     """
     if not ray.is_initialized():
         raise ConfigError("Ray is not started: start it, or open the ledger in this process.")

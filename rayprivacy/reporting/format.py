@@ -32,7 +32,11 @@ def percent(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person would say them: 4.2 s, 5 min 12 s, 2 h 05 min."""
+    """Seconds as a person would say them.
+
+    >>> duration(4.21), duration(312), duration(7500)
+    ('4.2 s', '5 min 12 s', '2 h 05 min')
+    """
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -50,7 +54,11 @@ def unbroken(text: str) -> Markup:
 
 
 def one_line(text: str) -> str:
-    """Without line breaks and control characters."""
+    """Without line breaks and control characters.
+
+    >>> one_line("a\\n---\\tb")
+    'a --- b'
+    """
     return CONTROL.sub("\ufffd", " ".join(text.split()))
 
 

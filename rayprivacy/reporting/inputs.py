@@ -250,7 +250,11 @@ class RecipeFacts(Lenient):
 
 
 def public_name(base: str) -> str:
-    """A base model without the folders it lies in: 'base' of /models/ours/base, and names as they are."""
+    """A base model without the folders it lies in.
+
+    >>> public_name("/models/ours/base"), public_name("org/name"), public_name("smollm2-135m")
+    ('base', 'org/name', 'smollm2-135m')
+    """
     parts = base.replace("\\", "/").rstrip("/").split("/")
     is_hub_id = len(parts) <= 2 and parts[0] not in ("", ".", "..", "~")
     return "/".join(parts) if is_hub_id else parts[-1]

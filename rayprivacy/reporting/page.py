@@ -37,9 +37,8 @@ class View:
 
 
 def write_report(run_dir: Path, *, internal: bool = True) -> Path:
-    """Write `run_dir/report.html`, with figures measured on private text, or `report-public.html` without them, timings
-    and audit; also the cards of what is released and, in `plots`, pictures. An error names the file or key that is
-    missing.
+    """Write `run_dir/report.html` with figures measured on private text, or `report-public.html` without them and
+    timings; also cards and, in `plots`, pictures. An error names the file or key that is missing.
     """
     view = _view(run_dir, internal)
     path = run_dir / ("report.html" if internal else "report-public.html")
