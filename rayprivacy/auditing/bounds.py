@@ -63,9 +63,7 @@ class Profile:
 
     @classmethod
     def of(cls, events: Sequence[DpEvent], accountant: AccountantName = "pld") -> "Profile":
-        """The profile of events together, at the fixed deltas `DELTAS`; `rdp` takes every central event, and is not
-        tight.
-        """
+        """The profile of events together, at fixed deltas; `rdp` takes every central event, and is not tight."""
         return cls(tuple((epsilon(events, delta, accountant), delta) for delta in DELTAS))
 
     @classmethod
@@ -100,11 +98,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of counts with a claim.
-
-    `flagged` says whether some attack does better than the claim admits; a correct run is not flagged with a chance of
-    `confidence` at least. `excess`, positive where flagged, is least hits - exp(epsilon) * most false alarms - delta at
-    the point of the profile where that is largest.
+    """Counts beside a claim: `flagged` if some attack does better than it admits (a correct run is not, with chance
+    `confidence`); `excess` is the largest least hits - exp(epsilon) * most false alarms - delta over the profile.
     """
 
     flagged: bool

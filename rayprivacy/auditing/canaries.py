@@ -62,7 +62,6 @@ _FIRST = "Ada Boris Clara Elena Farid Greta Hugo Ines Jonas Kira Luca Mona Nils 
 _SYLLABLES = "bal cor dun fel gri hol jas kem lor mav nel pom quar rin sol tev ulm vos wex yar zim dal fen".split()  # noqa: SIM905
 _STREETS = "Maple Harbour Mill Station Orchard Chapel River Castle Garden Forest Bridge Meadow".split()  # noqa: SIM905
 _WAYS = "Street Road Lane Avenue Close Square".split()  # noqa: SIM905
-_DOMAINS = ("example.com", "example.org", "example.net")
 _LETTERS = "ABCDEFGHJKLMNPRSTUVWXYZ"
 
 # Short, because a method that cuts texts after some 30 tokens must not cut the secret off.
@@ -153,7 +152,7 @@ def _phone(draw: _Draws) -> tuple[str, str]:
 
 def _email(draw: _Draws) -> tuple[str, str]:
     local = f"{draw.of(_FIRST).lower()}.{_surname(draw).lower()}{_digits(draw, 2)}"
-    return f"{local}@{draw.of(_DOMAINS)}", local
+    return f"{local}@{draw.of(('example.com', 'example.org', 'example.net'))}", local
 
 
 def _plate(draw: _Draws) -> tuple[str, str]:
@@ -205,10 +204,7 @@ def canary_rows(plan: CanaryPlan, key: Key) -> pa.Table:
 
 
 def record_plan(run: Path, plan: CanaryPlan, key: Key) -> Path:
-    """Write `private/canaries.json` into a run directory, before or after the run; it holds no secret.
-
-    `rayprivacy audit` needs the key that planted them as `privacy.key`.
-    """
+    """Write `private/canaries.json` into a run directory; it holds no secret: an audit needs the key of the plan."""
     path = private_directory(run / "private") / PLAN_FILE
     digest = key.digest("canary-plan")
     write_json(path, {"schema_version": _SCHEMA_VERSION, "plan": plan.model_dump(mode="json"), "key": digest})
@@ -261,11 +257,7 @@ def exposure(losses: npt.NDArray[np.float64], planted: int) -> float:
 
 
 def ranks(scorer: Losses, among: Sequence[Secret], planted: Sequence[int]) -> list[float]:
-    """The ranks of several planted secrets of one kind, from the model's loss on each text.
-
-    Each is compared with the candidates that were not planted, and not with the other planted ones: a secret that 100
-    users share would push one that a single user holds to rank 2.
-    """
+    """Ranks of planted secrets by loss, among candidates that were not planted: frequent ones push none down."""
     losses = scorer([secret.sentence for secret in among])
     others = np.delete(losses, np.asarray(planted))
     return [rank(np.append(others, losses[place]), len(others)) for place in planted]
@@ -285,17 +277,10 @@ def planted_users(plan: CanaryPlan | None, key: Key) -> set[str]:
 
 
 def canary_figures(
-    scorer: Losses,
-    plan: CanaryPlan,
-    population: Population,
-    synthetic: Sequence[str],
-    claim: Profile | None,
-    most: int,
+    scorer: Losses, plan: CanaryPlan, population: Population, synthetic: Sequence[str], claim: Profile | None, most: int
 ) -> list[Mapping[str, Any]]:
-    """One entry for each canary, by kind and number of users; no secret is in it.
-
-    At most `most` candidates of a kind are scored, the planted ones among them. Without a claim that bounds membership,
-    no chance is admitted or not.
+    """One entry for each canary, by kind and number of users, without its secret; at most `most` candidates of a kind
+    are scored, the planted ones among them. Without a claim that bounds membership, no chance is admitted or not.
     """
     planted = canaries(plan, population.key)
     trained = population.training_users({user for canary in planted for user in canary.users})

@@ -27,11 +27,9 @@ _FOR_USERS = "For plain differential privacy"  # the figure in which a selective
 
 @dataclass(frozen=True)
 class Claim:
-    """A certificate, read for an audit.
-
-    `budget` is the cap of its account. `bound` is the pair that bounds membership: the cap, or for a selective claim
-    that of the account `central`, if there is one. `events` is the profile of the release's own events, where the
-    certificate tells them fully and they bound membership.
+    """A certificate, read for an audit: `budget` is the cap of its account, `bound` the pair that bounds membership
+    (the cap; for a selective claim that of the account `central`, if any), `events` the profile of the release's own
+    events, where the certificate tells them fully and they bound membership.
     """
 
     kind: AccountKind
@@ -77,10 +75,7 @@ def _pair(facts: Mapping[str, Any]) -> Budget:
 
 
 def _central_account(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The central account that pays for all steps of a selective run; None where the certificate names none.
-
-    Accounts of the same corpus that paid for other releases are listed beside it.
-    """
+    """The central account that pays for all steps of a selective run, if any; others are listed beside it."""
     said = body.get("figures", {}).get(_FOR_USERS, "")
     for other in body.get("other_accounts", []):
         same = other["kind"] == AccountKind.CENTRAL and other["unit"] == body["unit"]

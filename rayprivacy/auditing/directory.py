@@ -41,7 +41,6 @@ from rayprivacy.models.settings import ModelConfig
 Array = npt.NDArray[np.float64]
 Scores = tuple[Array, Array]  # of members and of others
 
-_AUDIT_FILE = "audit.json"
 _SEAL = Seal(RayPrivacyError, "report it, with the sizes of the corpus and the settings")  # errors may quote rows
 _WHY = "measured on private text of training users and of held-out users"
 NOTES = {
@@ -59,10 +58,8 @@ _NO_BOUND = "A selective claim does not bound membership, so the figures are mea
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What is audited: `users` members and others at most, `records` texts of each, `candidates` of a kind of canary.
-
-    Canaries are looked for in the first of the released models, and a row's loss is the sum over all of them. `texts`
-    is the file name of the released text, empty where none is released; stronger attacks need `shadows`.
+    """What is audited: `users` members and others at most, `records` texts of each, `candidates` of a kind of canary,
+    sought in the first released model; a row's loss sums over all models. `texts` names the released text, if any.
     """
 
     root: Path
@@ -122,7 +119,7 @@ def audit_run(audit: RunAudit) -> dict[str, Any]:
         "verdict": _verdict(claim, attacks, planted),
         "notes": _notes(claim),
     }
-    write_json(audit.root / _AUDIT_FILE, body)
+    write_json(audit.root / "audit.json", body)
     return body
 
 

@@ -1,8 +1,7 @@
 """Verbatim overlap: the texts that repeat a run of words of another text, word for word.
 
-Eight words in a row are rarely shared by chance, so a run that a synthetic text shares with a training user is a sign
-of copying; common phrases and quotations are shared by people too, which is why the share with held-out users stands
-beside it. Words are compared without case and punctuation. Only counts leave this module.
+A shared run of eight words is a sign of copying; people share common phrases too, so the share with held-out users
+stands beside it. Words are compared without case and punctuation. Only counts leave this module.
 
 >>> overlap = Overlap(["it was a bright cold day in April, I think", "hello"], words=8)
 >>> overlap.shared_with(["It was a bright cold day in april and the clocks struck"])

@@ -37,7 +37,6 @@ Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 RATES = (0.001, 0.01, 0.1)
-_LEAST_SHADOWS = 2
 _LEAST_STD = 1e-6
 
 
@@ -54,10 +53,8 @@ def calibrated(losses: Array, reference: Array) -> Array:
 def likelihood_ratio(
     losses: Array, shadow_losses: Array, shadow_members: Mask, *, shared_variance: bool = False
 ) -> Array:
-    """LiRA, online: the log-likelihood ratio of an example's loss, [examples], under "in" and "out".
-
-    Losses of each shadow model, and whether it was trained on the example, are [shadows, examples], two of either kind
-    at least. One `shared_variance` for all examples is better below about 64 shadow models.
+    """LiRA, online: the log-likelihood ratio of an example's loss, [examples], under "in" and "out". Shadow arrays are
+    [shadows, examples], two of either kind at least. One `shared_variance` is better below about 64.
     """
     _check_shapes(losses, shadow_losses, shadow_members)
     inside = _gaussians(shadow_losses, shadow_members, shared_variance)
@@ -66,19 +63,14 @@ def likelihood_ratio(
 
 
 def offline_ratio(losses: Array, shadow_losses: Array, shadow_members: Mask, *, shared_variance: bool = False) -> Array:
-    """LiRA, offline: how improbably low a loss is for a model without the example, as a negated log-probability.
-
-    Shapes are those of `likelihood_ratio`; shadow models that were trained on an example are left out.
-    """
+    """LiRA, offline: the negated log-probability of such a low loss for a model without the example, as above."""
     _check_shapes(losses, shadow_losses, shadow_members)
     return np.asarray(-stats.norm.logcdf(losses, *_gaussians(shadow_losses, ~shadow_members, shared_variance)))
 
 
 def shadow_attack(shadow_features: Array, shadow_members: Mask, features: Array, ridge: float = 1e-3) -> Array:
-    """The log-odds of membership, by a logistic regression learnt on shadow models.
-
-    Its rows, [rows, features] and [rows], are examples whose membership in their shadow model is known; `features` are
-    the same of the target model, [examples, features]. `ridge` is the L2 penalty on standardised features.
+    """The log-odds of membership, by a logistic regression on features, [rows, features], whose membership is known in
+    their shadow model; `ridge` is the L2 penalty on standardised features.
     """
     if shadow_features.shape != (len(shadow_members), features.shape[1]):
         raise ConfigError(
@@ -104,7 +96,7 @@ def shadow_attack(shadow_features: Array, shadow_members: Mask, features: Array,
 def _gaussians(losses: Array, chosen: Mask, shared: bool) -> tuple[Array, Array]:
     """Mean and standard deviation of the chosen losses of each example."""
     number = chosen.sum(0)
-    if number.min() < _LEAST_SHADOWS:
+    if number.min() < 2:
         raise ConfigError(f"an example has {number.min()} shadow models of one kind: train shadows until each has two.")
     mean = np.where(chosen, losses, 0.0).sum(0) / number
     squares = np.where(chosen, (losses - mean) ** 2, 0.0).sum(0)
@@ -122,10 +114,7 @@ def _check_shapes(losses: Array, shadow_losses: Array, shadow_members: Mask) -> 
 
 @dataclass(frozen=True)
 class Point:
-    """One threshold: how many members and others are above it.
-
-    `rate` is that of false alarms which was asked for; the measured rate is at most this.
-    """
+    """One threshold: how many members and others are above it; `rate` is the greatest allowed of false alarms."""
 
     rate: float
     hits: int
@@ -184,10 +173,7 @@ def curve(members: Array, others: Array) -> tuple[Array, Array]:
 
 
 def operating_points(members: Array, others: Array, rates: Sequence[float] = RATES) -> list[Point]:
-    """The rate of hits at the lowest threshold that keeps false alarms within each rate.
-
-    With fewer than 1 / rate others no false alarm is allowed, and only members above all others count.
-    """
+    """Hits at the lowest threshold that keeps false alarms within each rate, and allows none below 1 / rate others."""
     _check(members, others)
     descending = np.sort(others)[::-1]
     found = []

@@ -33,10 +33,8 @@ _LEAST_SHARED = 4  # tokens; below it copying keys and values costs more than re
 
 @dataclass(frozen=True)
 class ModelLoss:
-    """Losses of a model on texts, as documents `start, prefix, text, end`; the prefix carries no loss.
-
-    A text of more than `max_tokens` is cut, and then has no end. `batch_tokens` padded tokens are computed together.
-    `prefix` is the context of every text that is scored by calling this.
+    """Losses of a model on texts, as documents `start, prefix, text, end`, where the prefix carries no loss. A text of
+    more than `max_tokens` is cut, and then has no end. `batch_tokens` padded tokens are computed together.
     """
 
     backbone: Backbone
@@ -131,9 +129,7 @@ class ScoredModel(Protocol):
 
 @dataclass(frozen=True)
 class Scored:
-    """A released language model, and how it read a row: what stood in front, such as the control code of its labels,
-    and the text that it learnt to write behind it; `max_context` is None where the first is short by itself.
-    """
+    """A released model, and how it read a row: the context in front, and the text; no `max_context` if short."""
 
     folder: str
     prefix: Callable[[AuditedRow], str]

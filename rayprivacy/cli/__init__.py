@@ -16,10 +16,7 @@ app.add_typer(epsilon.app, name="epsilon")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, by default on this process's words, and return the exit code.
-
-    A wrong input is one sentence, not a traceback.
-    """
+    """Run the command line, by default on this process's words; a wrong input is one sentence and an exit code."""
     try:
         app(arguments)
     except SystemExit as end:  # typer ends every command so

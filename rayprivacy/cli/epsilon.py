@@ -252,10 +252,7 @@ def epsilon_edpsgd(
         f"effective multiplier of step 1: z / ({noise.divisor}) = {effective:.6g} with N = {logical}, of the last"
         f" step {last:.6g}; a clipped mean changes by up to 2C",
         "micro-batches are assigned by a keyed hash into N, and scale factors come from public data",
-        (
-            published.edpsgd(noise.as_printed(start), delta),
-            published.edpsgd_by_zcdp(noise.printed_rho(start), delta),
-        )
+        (published.edpsgd(noise.as_printed(start), delta), published.edpsgd_by_zcdp(noise.printed_rho(start), delta))
         if as_published
         else (),
     ).show(as_published, as_json)

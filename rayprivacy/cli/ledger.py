@@ -173,9 +173,7 @@ def ledger_verify(
 
 @app.command("export")
 def ledger_export(
-    ledger: LedgerUrl,
-    out: Annotated[Path, typer.Option(help="New directory.")],
-    ledger_key: LedgerKey = None,
+    ledger: LedgerUrl, out: Annotated[Path, typer.Option(help="New directory.")], ledger_key: LedgerKey = None
 ) -> None:
     """Write the book as JSON Lines with a summary, signed when the ledger has a key, for an auditor.
 

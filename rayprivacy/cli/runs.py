@@ -143,12 +143,10 @@ def submit(
     address: Annotated[str, typer.Option(help="URL of the cluster's dashboard, e.g. http://127.0.0.1:8265")],
     override: Overrides = None,
     out: Annotated[
-        str | None,
-        typer.Option(help=f"Run directory as all nodes see it, or a URI; {MOUNT}/runs/RELEASE by default."),
+        str | None, typer.Option(help=f"Run directory as all nodes see it, or a URI; {MOUNT}/runs/RELEASE by default.")
     ] = None,
     work: Annotated[
-        str | None,
-        typer.Option(help=f"Where all nodes work on a run at a URI; {MOUNT}/runs/RELEASE by default."),
+        str | None, typer.Option(help=f"Where all nodes work on a run at a URI; {MOUNT}/runs/RELEASE by default.")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show the job's log, and exit with its exit code.")] = False,
     token_file: Annotated[Path | None, typer.Option(help="File (mode 0600) with the cluster's token.")] = None,

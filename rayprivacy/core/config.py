@@ -1,8 +1,7 @@
 """The base of every config class (frozen, strict about keys, helpful about the nearest one), and marks of path fields.
 
-A field that holds a path is marked where it is declared: `key: Annotated[str, PathKind.PRIVATE]`. So whatever treats
-paths in its own way (a job sent to a cluster, a copy of a recipe for another corpus) needs no list of keys of its own,
-and finds those of a method that it does not know.
+A field that holds a path is marked where it is declared, `key: Annotated[str, PathKind.PRIVATE]`, so that jobs and
+copies of a recipe find it without a list of keys, also in methods that they do not know.
 """
 
 import difflib
@@ -56,9 +55,8 @@ def _keys_at(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 class PathKind(Enum):
-    """What lies behind a path: something of the private side (a secret, a cache of private text), or a public file.
-
-    A corpus, the private one or a public one, may also be a URI or a name; a public model a name or an id of the hub.
+    """What lies behind a path: something of the private side (a secret, a cache of private text), a public file, a
+    corpus (also a URI or a name), or a public model (also a name or an id of the hub).
     """
 
     PRIVATE = "private"

@@ -44,11 +44,8 @@ def cores() -> int:
 
 
 def share_cores() -> None:
-    """Let torch's threads that wait for each other sleep after microseconds; what the environment says already stands.
-
-    OpenMP's threads spin while they wait: where another process takes a core, each waits for one that does not run, and
-    keeps the core from it. Training steps then take 0.64 of the time, and 1.01 to 1.04 of it on idle cores
-    (benchmarks/threads.py). OpenMP reads it when torch is imported.
+    """Let torch's waiting threads sleep rather than keep a core from others, unless the environment says otherwise;
+    OpenMP reads it when torch is imported. Steps take 0.64 of the time on shared cores (benchmarks/threads.py).
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
@@ -56,11 +53,7 @@ def share_cores() -> None:
 
 @contextmanager
 def repeating(seconds: float, call: Callable[[], object]) -> Iterator[None]:
-    """Call a function every few seconds in a daemon thread, and not once the block has ended.
-
-    A call that raises is the last one, without a word: what it raised may quote private text, and must not stop the
-    block.
-    """
+    """Call a function every few seconds in a daemon thread in the block; an error, maybe private, ends it silently."""
     over = threading.Event()
 
     def repeat() -> None:

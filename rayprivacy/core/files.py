@@ -1,7 +1,6 @@
 """Files written whole, private directories, and the journal of a folder's finished files.
 
-A file is written beside its name and renamed, so a reader sees a whole one or none. Files and directories are for their
-owner alone, whatever the umask is, unless the caller says that they may be shared.
+Both are for their owner alone, whatever the umask is, unless the caller says that they may be shared.
 """
 
 import fcntl

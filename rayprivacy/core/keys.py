@@ -131,10 +131,8 @@ BLOCK_BYTES = 16
 
 
 def words_of(secret: bytes, blocks: bytes) -> npt.NDArray[np.uint64]:
-    """Two uniform 64-bit numbers for each of distinct 16-byte blocks that lie one behind the other, [blocks, 2].
-
-    They depend on the secret and their block alone. Distinct blocks have distinct images, so numbers of n blocks are
-    independent up to the gap between a pseudo-random permutation and a function, n^2 / 2^129.
+    """Two uniform 64-bit numbers for each of distinct 16-byte blocks, [blocks, 2], from the secret and the block alone:
+    independent up to the gap between a pseudo-random permutation and a function, n^2 / 2^129 for n blocks.
     """
     cipher = Cipher(algorithms.AES(secret), modes.ECB())  # noqa: S305 - a PRF of distinct blocks, nothing is encrypted
     return np.frombuffer(cipher.encryptor().update(blocks), dtype=">u8").reshape(-1, 2).astype(np.uint64)

@@ -139,10 +139,7 @@ class Seal:
         return decorate
 
     def unwrap(self, step: str, error: BaseException) -> RayPrivacyError:
-        """Find our own sentence in what Ray raised on the driver, or say which type of exception stopped the step.
-
-        Ray hands over the worker's traceback as text, and drops the exception that caused it.
-        """
+        """Find our own sentence in what Ray raised on the driver, or name the type of exception that stopped it."""
         own = _OWN_ERROR.search(str(error))
         kind = getattr(errors, own[1], self.kind) if own else self.kind
         return kind(own[2]) if own else self._bare(step, error)

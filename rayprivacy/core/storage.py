@@ -84,11 +84,8 @@ class Manifest(Config):
 
 
 class Store:
-    """A folder that pyarrow opens by a URI, on a file system or in an object store; names are relative to it.
-
-    Contents stream in blocks, and errors are one sentence that names the place without what is secret in its URI.
-    pyarrow itself retries transient errors. On a file system all folders are for the owner alone, and files appear
-    whole.
+    """A folder that pyarrow opens by a URI, on a file system (whole files, the owner's alone) or in an object store;
+    errors are one sentence that names the place without what is secret in its URI.
     """
 
     def __init__(self, uri: str) -> None:
@@ -198,10 +195,7 @@ class Mirror:
         self._remember(self._manifest.digest())
 
     def push(self) -> None:
-        """Make the store hold what the folder holds.
-
-        StorageError, and the state before, if another process has written to the store since, or the store refuses.
-        """
+        """Make the store hold what the folder holds; StorageError if another process wrote since, or it refuses."""
         self._push({name: entry for name, entry in self._manifest.files.items() if not self._takes(name)})
 
     def forget_private(self) -> int:

@@ -1,7 +1,4 @@
-"""What is protected and by how much: privacy unit, neighbouring relation, budget.
-
-An account fixes all three before the corpus is first touched and never mixes them (docs/concepts.md).
-"""
+"""What is protected and by how much: privacy unit, neighbouring relation, budget; an account fixes all three."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,10 +24,8 @@ class NeighbouringRelation(StrEnum):
 
 
 class AccountKind(StrEnum):
-    """What a guarantee means; epsilons of different kinds are different quantities and are never added.
-
-    Central privacy of the corpus; metric local privacy of each token (SanText); selective privacy, which protects what
-    a public policy function calls sensitive and nothing else.
+    """What a guarantee means: central privacy of the corpus; metric local privacy of each token (SanText); selective
+    privacy of what a public policy function calls sensitive. Epsilons of different kinds are never added.
     """
 
     CENTRAL = "central"

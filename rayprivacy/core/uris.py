@@ -19,7 +19,6 @@ _QUERY = re.compile(
     r"([?&;][^=\s&;]*(?:password|passwd|pwd|passphrase|secret|token)[^=\s&;]*=)[^&;\s'\"]*", re.IGNORECASE
 )
 _USER = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
-_AWS = re.compile(r"AWS Error ([A-Z_]+)")
 
 
 def is_uri(place: str) -> bool:
@@ -97,5 +96,5 @@ def open_uri(field: str, uri: str, kind: type[RayPrivacyError]) -> tuple[fs.File
 
 def reason(error: BaseException) -> str:
     """Why a store refused, in a word or two: the text of an exception may quote the URI, so it is left out."""
-    code = _AWS.search(str(error))
+    code = re.search(r"AWS Error ([A-Z_]+)", str(error))
     return code[1] if code else getattr(error, "strerror", None) or type(error).__name__

@@ -13,8 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_NOTHING = pa.scalar(b"", pa.large_binary())
-
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Framed:
@@ -40,7 +38,7 @@ def framed(columns: Sequence[pa.ChunkedArray]) -> Framed:
         return Framed(memoryview(b""), np.zeros(1, np.int64))
     values = [_flat(column).cast(pa.large_binary()) for column in columns]
     parts = [part for value in values for part in (_lengths(value), value)]
-    joined = pc.binary_join_element_wise(*parts, _NOTHING)
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     _, ends, data = joined.buffers()
     places = np.frombuffer(ends, np.int64)[joined.offset : joined.offset + rows + 1]
     return Framed(memoryview(data) if data is not None else memoryview(b""), places)

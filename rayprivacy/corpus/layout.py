@@ -63,10 +63,8 @@ _PLACES = ("shard", "part", "record", ORDER)
 
 
 def joined(rows: pa.Table, config: JoinConfig, max_chars: int | None) -> pa.Table:
-    """One row for each conversation, cut to `max_chars` if there is one, without the columns `by` and `order`.
-
-    Rows are distinct, and in an order that depends on a user's own rows alone, which decides between turns of one place
-    and text. A label is that of the first turn.
+    """One row for each conversation, without `by` and `order`, cut to `max_chars` if given; its label is that of the
+    first turn. The order depends on a user's own rows alone, and decides between turns of one place and text.
     """
     every: list[Json] = rows.to_pylist()
     alone, turns = ([row for row in every if (row[PLACED] is None) is without] for without in (True, False))
@@ -190,11 +188,7 @@ def gathered(table: pa.Table, layout: Layout) -> tuple[pa.Table, Dropped]:
 
 
 def finish(table: pa.Table, part: int, key: Key, layout: Layout) -> tuple[pa.Table, Dropped]:
-    """Make the final rows of one part out of all of its prepared rows, in whatever order they come.
-
-    Where the rows of a part are cut between two users of a shard, or between two shards, the final rows of the pieces
-    follow each other as those of the whole would.
-    """
+    """The final rows of one part from its prepared rows, in any order; those of its pieces follow each other."""
     kept, dropped = _bounded_documents(table, key, layout)
     shards = _shards(kept, key, layout)
     if any(layout.part_of(int(shard)) != part for shard in np.unique(shards)):

@@ -1,9 +1,7 @@
 """The files of a sharded corpus and their manifest: what was written, in private counts and digests.
 
-A part is one file, or several where its rows are many: then each holds whole users of a shard, and together they are
-the rows of the part in their order. Files are written whole or not at all, byte for byte the same for the same rows,
-readable by their owner only. `manifest.json` is written last, so that its presence means that every file is complete.
-Its counts are private: the dataclasses do not print them.
+A part is one file, or several with whole users of a shard each. Files are written whole or not at all, byte for byte
+the same for the same rows, readable by their owner only; `manifest.json`, whose counts are private, comes last.
 """
 
 from collections.abc import Iterator
@@ -51,10 +49,7 @@ class FileEntry:
 
 @dataclass(frozen=True, repr=False)
 class ShardManifest:
-    """All files of a sharded corpus and what they were made with.
-
-    Part p holds the shards from p * per_part up to (p + 1) * per_part, exclusive.
-    """
+    """All files of a sharded corpus and their settings; part p holds `per_part` shards from p * per_part up."""
 
     config: str  # keyed digest of the settings and of the state of the source
     shards: int

@@ -220,10 +220,7 @@ def _check_overlaps(numbered: Sequence[tuple[int, Words]]) -> None:
 
 
 def tidy(block: pa.Table, key: Key, layout: Layout, phrases: Phrases | None) -> tuple[pa.Table, Dropped]:
-    """Clean a block as it is read; with unit 'phrase' the phrases are masked and the cut comes after that.
-
-    Rows by place keep their texts as they are.
-    """
+    """Clean a block, by place not at all; for unit 'phrase', phrases are masked, and the cut comes after that."""
     if (phrases is not None) != (layout.unit is PrivacyUnit.PHRASE):
         raise ShardError(f"phrases belong to unit 'phrase' alone, and the unit is '{layout.unit}': pass both or none.")
     if layout.by_place:

@@ -1,11 +1,7 @@
 """Public text: prompts that generation starts from, corpora to train on for nothing, and where sentences end.
 
 Prompts must be PUBLIC: written by hand or taken from public text, never prefixes of the private corpus. A prefix copied
-from a user's message is published without noise as soon as a synthetic text starts with it. The packaged openers were
-written for this project: small talk, and beginnings of answers to the public questions that `chitchat` put to people.
-
-A public corpus is read with the readers of the private corpus, in this process and into memory. The private corpus is
-never read here.
+from a user's message is published without noise as soon as a synthetic text starts with it.
 """
 
 import re
@@ -71,7 +67,6 @@ def _rows(config: CorpusConfig) -> list[tuple[str, ...]]:
     return [row for row in zip(*columns, strict=True) if all(row)]
 
 
-_ABBREVIATED = 3
 _CLOSING, _OPENING = "\"'\u201d\u2019)]", "\"'\u201c\u2018(["
 _WIDE = "\u3002\uff01\uff1f"  # marks that no space follows
 _MARK = re.compile(f"[.!?\u2026]+[{re.escape(_CLOSING)}]*|[{_WIDE}]")
@@ -80,9 +75,8 @@ _MARK = re.compile(f"[.!?\u2026]+[{re.escape(_CLOSING)}]*|[{_WIDE}]")
 def first_sentences(text: str, count: int) -> str | None:
     """The first sentences of a text, or None where fewer of them end in it: a rule of thumb, for public text alone.
 
-    A full stop, question or exclamation mark ends a sentence at the end of the text, or where a space and a letter
-    follow that is no small one; in Chinese and Japanese wherever it stands. A full stop behind a capitalised word of at
-    most three letters is taken for that of an abbreviation.
+    A full stop after a capitalised word of at most three letters is an abbreviation's. Chinese and Japanese need no
+    space.
 
     >>> first_sentences("I thank Mr. Smith. It is late", 1)
     'I thank Mr. Smith.'
@@ -100,5 +94,5 @@ def _ends_sentence(before: str, mark: str, rest: str) -> bool:
     if mark in _WIDE or not following:
         return True
     first, word = following.lstrip(_OPENING)[:1], before.split()[-1] if before.strip() else ""
-    is_short = mark == "." and word[:1].isupper() and len(word) <= _ABBREVIATED  # Mr, Dr, St, U.S.
+    is_short = mark == "." and word[:1].isupper() and len(word) <= 3  # Mr, Dr, St, U.S.
     return rest[0].isspace() and first.isalpha() and not first.islower() and not is_short

@@ -15,7 +15,6 @@ from rayprivacy.corpus.users import ORDER, PLACE
 MEMORY = 2 << 30  # bytes that a process may take, about
 OWN_COLUMNS = frozenset({ORDER, PLACE, "part", "record", "shard", "text", "user"})
 WHOLE = 10**9  # characters: no text is cut
-_OF_PHRASES = ("phrases", "max_shards_per_phrase")
 
 
 class JoinConfig(Config):
@@ -152,7 +151,7 @@ def check_unit(config: CorpusConfig, unit: PrivacyUnit, shards: int) -> None:
         )
     if config.join and config.user is None:
         raise ConfigError("corpus.join is set, but corpus.user is null: name the column of the user, or conversation.")
-    for name in _OF_PHRASES:
+    for name in ("phrases", "max_shards_per_phrase"):
         given = getattr(config, name) is not None
         if given and unit is not PrivacyUnit.PHRASE:
             raise ConfigError(f"corpus.{name} is set, but privacy.unit is '{unit}': remove it, or protect 'phrase'.")

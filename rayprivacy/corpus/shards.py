@@ -82,12 +82,12 @@ def shard_corpus(
     memory: int = MEMORY,
     by_place: bool = False,
 ) -> ShardManifest:
-    """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`; reuse them if they are there.
+    """Write the corpus as `out/part-00000.parquet` ... and `out/holdout.parquet`, with Ray; an intact result of the
+    same settings, key and source is returned as it is.
 
-    Ray must be started. An intact result of the same settings, key and source is returned as it is. `planted` are rows
-    of user and text that an audit adds to the corpus, without labels. `memory` is about how many bytes a process may
-    take: a part whose rows are many for it becomes several files, but it decides neither which rows there are nor their
-    order. With `by_place` rows are known by their place in the source, for a claim word for word (see `layout`).
+    `planted` are an audit's rows of user and text, without labels. `memory`, bytes per process, decides how many files
+    a part becomes, but neither rows nor their order. With `by_place` rows are known by their place in the source
+    (`layout`).
     """
     layout = Layout(config, shards, per_part, unit, by_place)
     key = load_key(key_path)
@@ -180,10 +180,8 @@ def _read(share: int, work: _Work) -> Json:
 
 
 def _blocks(work: _Work, share: int, key: Key) -> Iterator[tuple[pa.Table, Dropped]]:
-    """The rows of a share, tidied, in blocks of bounded size, and how many each lost.
-
-    A piece is tidied before it meets others: of another file, whose column of users has another type, or planted. In
-    one table their ids would take a common type, in which some are not what they were.
+    """The tidied rows of a share, in blocks of bounded size, and how many each lost. Pieces are tidied before they
+    meet: in one table, ids of several types would take a common type, in which some are not what they were.
     """
     held: list[pa.Table] = []
     phrases, total = work.phrases.load(key) if work.phrases else None, Dropped()

@@ -147,10 +147,10 @@ def _kind(name: str) -> str:
 def read_pieces(
     stream: pa.NativeFile, kind: str, columns: list[str], stripe: tuple[int, int] = (0, 1)
 ) -> Iterator[pa.Table]:
-    """Read the given columns of an open file: CSV and JSONL as strings, Parquet with the types it has.
+    """Read columns of an open file: CSV and JSONL as strings, Parquet with the types it has.
 
-    The stripe (i, n) reads row groups i, i + n, i + 2n, ... of a Parquet file; of a JSONL file the lines that begin in
-    the i-th of n stretches of bytes. A CSV file is read as a whole, since its texts may hold line ends.
+    The stripe (i, n) reads row groups i, i + n, ... of a Parquet file, and the lines that begin in the i-th of n
+    stretches of a JSONL file. A CSV file is read as a whole, since its texts may hold line ends.
     """
     match kind:
         case "parquet":
@@ -266,10 +266,7 @@ def shares_of(config: CorpusConfig, by_place: bool = False) -> int:
 
 
 def read_share(config: CorpusConfig, share: int, shares: int, stamp: str, by_place: bool = False) -> Iterator[pa.Table]:
-    """The tables of one share of the source, with its columns renamed to user, text, the labels, `by` and `order`.
-
-    A row of a source without users is its own author, named by its place, so that equal texts stay several.
-    """
+    """The tables of one share: user, text, labels, `by`, `order`; without users a row is its own author, by place."""
     placed = _is_placed(config, by_place)
     pieces = _chitchat(share, placed) if config.source == CHITCHAT else _files(config, share, shares, stamp, placed)
     advance = sealed("reading the corpus")(next)
@@ -286,10 +283,7 @@ def _is_placed(config: CorpusConfig, by_place: bool) -> bool:
 
 
 def _with_places(pieces: Iterator[pa.Table], file: int, rows: Iterator[int]) -> Iterator[pa.Table]:
-    """Add each row's place: the number of its file among those of the source, and its own in the file.
-
-    It is the same however a file is cut into stripes, pieces and row groups, whose borders may follow what texts hold.
-    """
+    """Add each row's place: the number of its file, and its own there, however texts let the file be cut in pieces."""
     for piece in pieces:
         places = pa.array([f"{file}-{row}" for row in islice(rows, len(piece))], pa.string())
         yield piece.append_column(PLACE, places)

@@ -2,9 +2,8 @@
 
 Ray counts the rows of its blocks, and shows the counts on its metrics port and dashboard; how many records there are is
 private. So rows travel through files beside the shards, one for each block of the source. In a file rows lie by shard
-and user, in stretches of one part, each with its first and last place, so that the rows between two places are read
-from their stretches alone. A file also keeps *marks*: the place of a row every `MARK_BYTES`, by which `shards.cut` cuts
-parts into pieces of about one size.
+and user, in stretches of one part, each with its first and last place, beside *marks*: the place of a row every
+`MARK_BYTES`, by which `shards.cut` cuts parts into pieces of about one size.
 
 Files have mode 0600 in a directory of mode 0700. A task that runs twice writes the same bytes under the same names.
 """

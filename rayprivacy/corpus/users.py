@@ -45,11 +45,7 @@ _PLACES = frozenset({"user", ORDER, "shard", "part", "record"})  # what follows 
 
 @dataclass(frozen=True)
 class Dropped:
-    """Private counts of records set aside on the way into the shards, here and elsewhere; they add up over blocks.
-
-    Duplicates and records over the bound are dropped within blocks first and across blocks later; a record that is both
-    counts as whichever was noticed first. So their sum is exact, and how it splits depends on the blocks.
-    """
+    """Private counts of records set aside; their sum over blocks is exact, and how it splits depends on the blocks."""
 
     null_user: int = 0
     empty_text: int = 0  # set aside, or counted alone where rows have places
@@ -84,10 +80,7 @@ def bounded(table: pa.Table, most: int | None) -> tuple[pa.Table, Dropped]:
 def _settle(
     table: pa.Table, index: npt.NDArray[np.int64], users: npt.NDArray[np.int64], order: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
-    """Put rows of one user and one order, neighbours in `index`, in the order of their places, else of what they say.
-
-    Says which places of `index` repeat the row before them.
-    """
+    """Order rows of one user and order, neighbours in `index`, by place, else text; say which repeat the former."""
     repeated = np.zeros(len(index), dtype=bool)
     same = (np.diff(users[index]) == 0) & (np.diff(order[index]) == 0)
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))  # few: the text is the same, as a rule
@@ -139,10 +132,8 @@ def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
 
 
 def whole(table: pa.Table) -> tuple[pa.Table, Dropped]:
-    """Canonicalise a table of user, text and labels and leave every text as it is; only rows without user are dropped.
-
-    For rows by place (see `layout`). Not even white space around a text is taken off: what counts as white space, and
-    what as a word, is decided once, where words are counted. A missing text is one without words.
+    """Canonicalise user and labels; texts stay as they are and only rows without user go. For rows by place (`layout`):
+    what is white space and what a word is decided once, where words are counted. A missing text has no words.
     """
     users, texts = canonical_users(table["user"]), _strings(table["text"])
     has_user, missing = pc.is_valid(users), pc.is_null(texts)

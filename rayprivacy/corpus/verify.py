@@ -38,10 +38,7 @@ _STEP = "verifying the shards"
 
 @SEAL.around(_STEP)
 def verify_shards(out: Path, key: Key, unit: PrivacyUnit = PrivacyUnit.USER, phrases: Phrases | None = None) -> None:
-    """Check that each user or record sits where the key says, in one file, within the bounds, and that digests match.
-
-    An error names the file and the rule, never a user or a phrase.
-    """
+    """Check places, bounds and digests of all files; an error names the file and the rule, never a user or a phrase."""
     manifest = read_manifest(out)
     check_unit(manifest, unit, phrases is not None)
     for number in range(len(manifest.files)):
@@ -55,10 +52,7 @@ def check_unit(manifest: ShardManifest, unit: PrivacyUnit, has_phrases: bool) ->
 
 
 def verify_file(out: Path, manifest: ShardManifest, number: int, key: Key, phrases: Phrases | None) -> None:
-    """Check one file by itself, and that it ends before the next file of its part begins.
-
-    That is enough for all files together: a user's shard, hence the part, follows from the key.
-    """
+    """Check one file, and that it ends before the next of its part begins; a user's shard follows from the key."""
     entry = manifest.files[number]
     entry.check(out)
     table = pq.read_table(out / entry.file, partitioning=None)

@@ -65,9 +65,7 @@ def embed(corpora: Sequence[list[str]], embedding: Embedding, seed: int = 0) -> 
 
 
 def _latent_semantics(texts: list[str], places: npt.NDArray[np.int64], seed: int) -> Matrix:
-    """TF-IDF of distinct texts, reduced by a truncated SVD; `places` says which of them each text of all corpora is, so
-    that frequent texts weigh as much as they occur.
-    """
+    """TF-IDF of distinct texts, by a truncated SVD; `places` says which is each text, so frequent ones weigh more."""
     words = TfidfVectorizer(token_pattern=PATTERN, ngram_range=(1, 2), sublinear_tf=True, min_df=1)
     weighted = words.fit([texts[place] for place in places]).transform(texts)
     reduced = reducer(weighted.shape, DIMENSIONS, seed).fit(weighted[places]).transform(weighted)
@@ -104,10 +102,7 @@ def _reduced(vectors: npt.NDArray[np.float64], places: npt.NDArray[np.int64]) ->
 
 
 def mean_states(backbone: Backbone, texts: list[str], layers: int) -> npt.NDArray[np.float64]:
-    """Mean state of each text's first tokens after some decoder layers, [texts, width].
-
-    A base whose layers cannot be cut (see `models.split_trunk`) gives its final states.
-    """
+    """Mean state of each text's first tokens after some layers, the last if there is no cut, [texts, width]."""
     kind, most = backbone.model.config.model_type, backbone.model.config.num_hidden_layers
     trunk = lower_trunk(backbone, min(layers, most)) if kind in ARCHITECTURES else backbone.model.base_model
     documents = [backbone.prefix(text)[: TOKENS + 1] for text in texts]

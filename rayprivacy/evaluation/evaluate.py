@@ -1,7 +1,5 @@
 """All figures of an evaluation in one dictionary: is synthetic text useful, and does it repeat private text?
 
-Each figure stands beside what real text of other users scores (see `texts`).
-
 Everything here reads private text without noise. The figures are internal: they are not covered by a certificate, and a
 setting chosen by them has seen the private text.
 """
@@ -48,15 +46,9 @@ def evaluate(
 ) -> Measured:
     """Measure everything; the answer has sizes, settings, notes and a list of rows, marked `releasable: False`.
 
-    Args:
-        real: the private texts, or a sample of them.
-        synthetic: the synthetic texts.
-        holdout: real texts of users whom the model that wrote the synthetic text has not seen: the control of
-            memorisation, and what classifiers are tested on.
-        config: columns, embeddings, sizes and seed; the defaults if absent.
-        progress: takes the name of each stage as it begins.
-        opened: base models that are in memory already, by the name that `config` gives them.
-        searched: in which copies are looked for: all private texts, in blocks, where `real` is a sample of them.
+    `holdout` are real texts of users unknown to the model that wrote `synthetic`: the control of memorisation, and what
+    classifiers are tested on. `progress` takes the name of each stage, `opened` are base models in memory by the name
+    in `config`, and copies are looked for in `searched`, all private texts in blocks, where `real` is a sample.
 
     Raises:
         ConfigError: an embedding cannot be loaded, or `neighbours` is too large for the texts.

@@ -27,17 +27,12 @@ from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure
 Matrix = npt.NDArray[np.floating]
 Shares = npt.ArrayLike
 _Numbers = npt.NDArray[np.float64]
-_TEXTS_PER_BUCKET = 20
 _BLOCK = 512
 _NEAREST_BLOCK = 1024
 
 
 def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other_covariance: Matrix) -> float:
-    """The Frechet (2-Wasserstein) distance of two Gaussians, squared (Dowson and Landau, 1982).
-
-    |m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), from eigenvalues: C1^1/2 C2 C1^1/2 is symmetric, so that no
-    complex root of a non-symmetric product has to be thrown away.
-    """
+    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2) of two Gaussians (Dowson and Landau, 1982)."""
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
     cross = np.sqrt(np.clip(np.linalg.eigvalsh(root @ other_covariance @ root), 0, None)).sum()
@@ -46,9 +41,7 @@ def gaussian_frechet(mean: Matrix, covariance: Matrix, other_mean: Matrix, other
 
 
 def frechet(real: Matrix, synthetic: Matrix) -> float:
-    """Frechet distance of the Gaussians that fit two sets of features, of two texts or more (Heusel et al., NeurIPS
-    2017).
-    """
+    """Frechet distance of Gaussians that fit two sets of features, each of two texts or more (Heusel et al., 2017)."""
     if min(len(real), len(synthetic)) < 2:
         raise ConfigError(f"the Frechet distance of {min(len(real), len(synthetic))} texts is undefined: give two.")
     sides = [np.asarray(side, float) for side in (real, synthetic)]
@@ -62,16 +55,14 @@ def has_mauve() -> bool:
 
 
 def mauve(real: Matrix, synthetic: Matrix, seed: int) -> float:
-    """MAUVE of two sets of features, 0 to 1, higher is nearer (Pillutla et al., NeurIPS 2021), by mauve-text.
-
-    There is one bucket for 20 texts of the smaller side, where the paper has one for 10: fewer make k-means of short
-    texts unstable (faiss asks for 39 points a bucket). So compare with figures of this project only.
+    """MAUVE of two sets of features, 0 to 1, higher is nearer (Pillutla et al., NeurIPS 2021). A bucket takes 20 texts
+    of the smaller side, not 10 (unstable for short texts): compare figures of this project only.
     """
     from mauve import compute_mauve  # imports faiss, torch and transformers
 
     if not np.ptp(np.concatenate([real, synthetic]), axis=0).any():
         return 1.0  # all texts are one text: nothing to cluster
-    buckets = max(2, min(len(real), len(synthetic)) // _TEXTS_PER_BUCKET)
+    buckets = max(2, min(len(real), len(synthetic)) // 20)
     return float(compute_mauve(p_features=real, q_features=synthetic, num_buckets=buckets, seed=seed).mauve)
 
 
@@ -100,10 +91,8 @@ def _relative(p: npt.NDArray[np.float64], q: npt.NDArray[np.float64]) -> float:
 
 @dataclass(frozen=True)
 class Balls:
-    """Findings on each text, whose means are the figures.
-
-    `precise` and `dense` say for each synthetic text whether a real ball holds it, and how many do, over k; `recalled`
-    and `covered` for each real text whether a synthetic ball holds it, and whether its ball holds a synthetic text.
+    """By synthetic text, whether a real ball holds it (`precise`) and how many, over k (`dense`); by real text, whether
+    a synthetic ball holds it (`recalled`), or its ball a synthetic text (`covered`). Their means are the figures.
     """
 
     precise: _Numbers
@@ -124,10 +113,7 @@ class Balls:
 
 
 def balls(real: Matrix, synthetic: Matrix, neighbours: int) -> Balls:
-    """Look up the neighbours of features [texts, dimensions], by Euclidean distance; each side has more than k texts.
-
-    The ball of a text reaches to its k-th nearest neighbour (`neighbours`), itself not counted.
-    """
+    """Look up the `neighbours` nearest ones, itself not counted, by Euclidean distance; each side has more texts."""
     least = min(len(real), len(synthetic))
     if neighbours >= least:
         raise ConfigError(f"neighbours is {neighbours}, and one side has {least} texts: choose fewer neighbours.")
@@ -153,11 +139,7 @@ def _radii(features: Matrix, neighbours: int) -> npt.NDArray[np.float64]:
 
 
 def nearest_distances(texts: Matrix, real: Matrix) -> npt.NDArray[np.float64]:
-    """Cosine distance of each text to its nearest real text: 0 for the same point, at most 2.
-
-    Features have length 1, or 0, which is at distance 1 from everything. The figure behind copied meaning
-    (`memorisation`).
-    """
+    """Cosine distance of each text to its nearest real text, 0 to 2; features have length 1, or 0 (distance 1)."""
     found = [
         1 - (texts[start : start + _NEAREST_BLOCK] @ real.T).max(axis=1)
         for start in range(0, len(texts), _NEAREST_BLOCK)
@@ -166,8 +148,10 @@ def nearest_distances(texts: Matrix, real: Matrix) -> npt.NDArray[np.float64]:
     return np.asarray(np.concatenate(found).round(6).clip(0, 2), float)
 
 
-_HIGHER: tuple[str, ...] = ("precision", "recall", "f1", "density", "coverage")
-BETTER: Mapping[str, Better] = {**dict.fromkeys(_HIGHER, "higher"), "frechet": "lower", "mauve": "higher"}
+BETTER: Mapping[str, Better] = {
+    **dict.fromkeys(("precision", "recall", "f1", "density", "coverage", "mauve"), "higher"),
+    "frechet": "lower",
+}
 Users = npt.NDArray[np.int64]
 
 

@@ -1,7 +1,7 @@
 """Figures of an evaluation: a value, its interval over USERS, the row where it stands beside a reference; and the page.
 
-Intervals come from resampling users, because texts of one user resemble each other. Resampling texts would treat a
-thousand texts of ten users as a thousand observations, and give intervals that are far too narrow (a test shows it).
+Intervals come from resampling users, since texts of one user resemble each other: those of resampled texts are far too
+narrow (a test shows it).
 The percentile bootstrap of a cluster sample draws users with replacement, each with all their texts (Field and Welsh,
 2007). It serves figures that are means of one number per text: then a replicate needs the sums per user only, and a
 thousand of them are one product of matrices.
@@ -39,9 +39,8 @@ class Figure:
 def mean_figure(
     values: npt.ArrayLike, users: npt.NDArray[np.int64], seed: int, weights: npt.ArrayLike | None = None
 ) -> Figure:
-    """The (weighted) mean of one number per text, with its percentile interval over users; none below two users.
-
-    Weights are of texts, 1 if absent; give numerators as values / weights. The seed of the resampling is public.
+    """The mean of one number per text, weighted if `weights` are given (so give numerators as values / weights), with
+    its percentile interval over users; none below two users. The seed of the resampling is public.
     """
     weight = np.ones(len(users)) if weights is None else np.asarray(weights, float)
     totals = np.asarray(values, float) * weight
@@ -66,11 +65,8 @@ def _replicates(above: npt.NDArray[np.float64], below: npt.NDArray[np.float64], 
 
 @dataclass(frozen=True)
 class FigureRow:
-    """One figure of a group, such as fidelity, of synthetic text and of real text of other users.
-
-    The latter is the best that can be hoped for, and is None without such users. `better` says whether a higher or
-    lower value is better, or the one that is near the reference. Where both are averages over embeddings,
-    `by_embedding` has the same for each.
+    """One figure of synthetic text and, as the best to hope for, of real text of other users, if there are any;
+    `better` is higher, lower or near. `by_embedding` has the same for each embedding.
     """
 
     group: str

@@ -4,16 +4,14 @@ Which of these may leave depends on their input, not on the formula. Perplexity 
 read private text, so they are internal figures. `synthetic_metrics` reads released text alone: it is post-processing
 and free to share.
 
-Lengths are in words (what `str.split` yields), in a histogram over bins that are public constants. Bins chosen from the
-data would reveal its extremes, and two histograms (synthetic and held-out) could not be laid side by side.
+Lengths are in words (what `str.split` yields), over public bins: bins chosen from the data would reveal its extremes.
 
 Vocabularies are of normal words: runs of letters, digits and underscores, in lower case and one Unicode form. Scripts
 that are written without spaces have a word in each letter. The same words serve the search for copied passages (see
 `memorisation`): a copy stays one when capitals, accents' encoding or punctuation change.
 
-Perplexity under the public model is a check, not a goal: text that says one common sentence over and over is the
-least surprising of all. It should be near that of real text, which is the reference. The model scores a sample, since
-its full depth takes a second for about 2,000 tokens on two cores.
+Perplexity under the public model is a check, not a goal: it should be near that of real text, since one common sentence
+over and over is the least surprising text of all. The model scores a sample, at about 1,000 tokens a second and core.
 """
 
 import math
@@ -38,7 +36,6 @@ from rayprivacy.models.features import Encoded, driver_threads, encode, side_by_
 
 BLEU_TEXTS = 100
 _BASE = "base"
-_MAX_MEAN_NLL = 700.0
 _ROW_TOKENS = 64
 _ROWS = 512
 _Numbers = npt.NDArray[np.float64]
@@ -55,16 +52,14 @@ def perplexity(total_nll: float, tokens: int) -> float:
     if tokens <= 0:
         raise ConfigError(f"perplexity over {tokens} tokens is undefined: score at least one token.")
     mean = total_nll / tokens
-    if not 0 <= mean <= _MAX_MEAN_NLL:
+    if not 0 <= mean <= 700.0:
         raise ConfigError(f"the mean negative log-likelihood is {mean}: give a finite sum in nats, at least 0.")
     return math.exp(mean)
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], order: int) -> float:
-    """Corpus Bleu of sacrebleu, 0 to 100, one reference each: n-grams up to `order`, 13a tokens, exp smoothing.
-
-    Effective order is on: it matters only where no hypothesis has `order` tokens, which then counts the orders there
-    are in place of scoring 0. No texts at all score 0.0.
+    """Corpus Bleu of sacrebleu, 0 to 100, one reference each: n-grams up to `order`, 13a tokens, exp smoothing, and
+    effective order, for texts that all have fewer tokens. No texts at all score 0.0.
     """
     if len(hypotheses) != len(references):
         raise ConfigError(f"bleu has {len(hypotheses)} hypotheses and {len(references)} references: pair them up.")
@@ -83,10 +78,8 @@ def _bleu_metric(order: int) -> Any:
 
 
 def pool_bleu(hypotheses: Sequence[str], pool: Sequence[str], order: int, *, leave_one_out: bool = False) -> float:
-    """Mean sentence Bleu of each text against a whole pool of references, 0 to 100 (sacrebleu, as in `bleu`).
-
-    With the texts themselves as the pool, each left out in its turn, this is self-Bleu (Zhu et al., SIGIR 2018): high
-    where texts repeat each other. Both figures rise with the size of the pool: compare equal sizes only.
+    """Mean sentence Bleu of each text against a pool of references, 0 to 100 (as in `bleu`); with the texts as pool,
+    each left out in turn, it is self-Bleu (Zhu et al., SIGIR 2018). Both rise with the pool: compare equal sizes only.
     """
     if leave_one_out and list(hypotheses) != list(pool):
         raise ConfigError("self-Bleu leaves each text out of the pool, and the pool is not the texts: give them twice.")
@@ -100,11 +93,7 @@ def pool_bleu(hypotheses: Sequence[str], pool: Sequence[str], order: int, *, lea
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:
-    """Distinct word n-grams over all word n-grams of the corpus (Li et al., 2016); 0.0 when there are none.
-
-    N-grams do not cross texts; words are split at white space and compared as written. The figure falls as a corpus
-    grows, so compare corpora of the same size only.
-    """
+    """Distinct word n-grams over all (Li et al., 2016), not across texts, or 0.0; compare equal sizes only."""
     if n < 1:
         raise ConfigError(f"distinct n is {n}: give 1 or more.")
     words = [text.split() for text in texts]
@@ -113,10 +102,7 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
 
 
 def synthetic_metrics(texts: Sequence[str]) -> dict[str, object]:
-    """What the released text says about itself: size, diversity, lengths, shares of empty and repeated texts.
-
-    `duplicate_share` counts each text that equals an earlier one; no texts give zeros.
-    """
+    """What released text says of itself: size, diversity, lengths, shares of empty texts and of repetitions."""
     total = max(len(texts), 1)
     return {
         "texts": len(texts),
@@ -181,10 +167,7 @@ def public_perplexity(backbone: Backbone, texts: list[str], seed: int = 0) -> fl
 
 
 def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, float]:
-    """Distinct n-grams, repeated texts, self-Bleu, and Bleu against real texts as references.
-
-    Both kinds of Bleu compare at most `BLEU_TEXTS` texts with at most `BLEU_TEXTS` others.
-    """
+    """Distinct n-grams, repeated texts, self-Bleu, and Bleu against real texts, at most `BLEU_TEXTS` on either side."""
     drawn = [texts[place] for place in sample(len(texts), BLEU_TEXTS, seed)]
     pool = [real[place] for place in sample(len(real), BLEU_TEXTS, seed + 1)]
     return {
@@ -197,10 +180,7 @@ def diversity(texts: list[str], real: list[str], seed: int = 0) -> dict[str, flo
 
 
 def total_nll(hidden: torch.Tensor, rows: Encoded, head: torch.Tensor, threads: int = 1) -> tuple[float, int]:
-    """Negative log-likelihood of all next tokens under the full vocabulary, in nats, summed; and how many they are.
-
-    `hidden` are the model's states, [rows, row_tokens, width], and `hidden @ head.T` its logits.
-    """
+    """Summed negative log-likelihood of all next tokens in nats, and their number; `hidden @ head.T` are the logits."""
     return float(row_nll(hidden, rows, head, threads).sum()), int(rows.predicts.sum())
 
 
@@ -222,10 +202,8 @@ def _nll(head: torch.Tensor, examples: tuple[torch.Tensor, torch.Tensor]) -> tor
 def perplexity_figures(
     nll: Mapping[str, _Numbers], tokens: _Numbers, users: npt.NDArray[np.int64], seed: int = 0
 ) -> Measured:
-    """Perplexity of each model, and of each over that of the base, with 95% intervals where there are two users.
-
-    `nll` holds by model the negative log-likelihood of each piece of text in nats, summed over its `tokens`, [pieces].
-    Both models of a ratio in `over_base` are resampled together.
+    """Perplexity of each model, and of each over that of the base (resampled together), with 95% intervals where there
+    are two users; `nll` holds, by model, each piece's negative log-likelihood in nats over its `tokens`, [pieces].
     """
     found: Measured = {"perplexity": {}, "perplexity_interval": {}, "over_base": {}}
     for name, sums in nll.items():

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rayprivacy.evaluation.fidelity import nearest_distances
-from rayprivacy.evaluation.figures import Better, Figure, FigureRow, mean_figure, paired
+from rayprivacy.evaluation.figures import Figure, FigureRow, mean_figure, paired
 from rayprivacy.evaluation.language import normal_words
 from rayprivacy.evaluation.texts import Texts, sample
 
@@ -34,17 +34,13 @@ _Bools = npt.NDArray[np.bool_]
 _Matrix = npt.NDArray[np.floating]
 _Distances = npt.NDArray[np.float64]
 _GROUP = "memorisation"
-_QUANTILES = (1, 5, 50)
 _OF_GRAMS = (f"shared_{GRAM}gram_texts", f"shared_{GRAM}gram_share", "copied_texts")
 _OF_RUNS = ("longest_run_mean", "longest_run_p95", "longest_run_max")
-_RUN_BETTER: Mapping[str, Better] = dict.fromkeys((*_OF_GRAMS, *_OF_RUNS), "near")
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What each text shares with the real ones: its words, those of its longest shared run, and how many of its runs of
-    `GRAM` words are shared.
-    """
+    """What texts share with real ones: words, those of the longest run, and how many `GRAM`-word runs."""
 
     words: _Ints
     longest: _Ints
@@ -139,15 +135,12 @@ class Features:
 
 
 def run_rows(real: Iterable[Sequence[str]], synthetic: Texts, holdout: Texts | None, seed: int = 0) -> list[FigureRow]:
-    """Copied words of synthetic and of held-out texts (the control), in all real texts, given in blocks.
-
-    Texts of fewer than `GRAM` words count in the longest runs only.
-    """
+    """Copied words of synthetic and held-out texts in all real ones, by blocks; short ones count in runs only."""
     control = holdout.texts if holdout is not None else []
     found = shared_runs([*synthetic.texts, *control], real)
     ours = _figures(found.part(slice(len(synthetic))), synthetic, seed)
     theirs = None if holdout is None else _figures(found.part(slice(len(synthetic), None)), holdout, seed)
-    return paired(_GROUP, _RUN_BETTER, ours, theirs)
+    return paired(_GROUP, dict.fromkeys((*_OF_GRAMS, *_OF_RUNS), "near"), ours, theirs)
 
 
 def _figures(found: Runs, texts: Texts, seed: int) -> dict[str, Figure]:
@@ -167,7 +160,7 @@ def distance_rows(
     theirs = {
         name: nearest_distances(each.holdout, each.real) for name, each in features.items() if each.holdout is not None
     }
-    rows = [row for quantile in _QUANTILES for row in _quantile_rows(quantile, ours, theirs)]
+    rows = [row for quantile in (1, 5, 50) for row in _quantile_rows(quantile, ours, theirs)]
     mean = mean_figure(np.mean(list(ours.values()), axis=0), synthetic.users, seed)
     if holdout is None:
         return [*rows, FigureRow(_GROUP, "nearest_distance_mean", "near", mean)]

@@ -1,7 +1,4 @@
-"""What an evaluation compares and how (columns, embeddings, sample sizes, one public seed), and the packages it needs.
-
-None of the settings may be chosen by looking at the private text; none of them changes what was released.
-"""
+"""What an evaluation compares and how, none of it chosen by looking at private text, and the packages it needs."""
 
 from importlib.util import find_spec
 from typing import Annotated, ClassVar

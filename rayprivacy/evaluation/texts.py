@@ -1,9 +1,5 @@
 """Texts to be compared, with their users and labels: how they are read, and which are compared with which.
 
-The files are read with the corpus layer's readers, in this process, piece by piece: what is kept of a file is a sample
-of bounded size, whatever it holds. Texts are cut to `MAX_CHARS` characters, as a corpus is by default. Users matter in
-two places: the halves of the real corpus have no user in common, and intervals resample users (see `figures`).
-
 Real text is split in two halves without a common user. Synthetic text is compared with the first half, and so is the
 second half: equally many texts of real people whom the first half does not know. That is the best that a model can hope
 for, and the reference of every figure. Distances of distributions depend on sample sizes, so both sides are equally
@@ -29,7 +25,6 @@ from rayprivacy.evaluation.settings import EvaluationConfig
 
 MAX_CHARS = 2000
 LEAST_TEXTS = 20
-_LEAST_OF_HALF = 10
 _OPTIONS = {"corpus.text": "--text", "corpus.user": "--user", "corpus.labels": "--label"}
 _MARKS = {"authored": "user", "labelled": "label", "parsed": "tree"}  # columns that say whether there is such a one
 _PARSE = "parse"  # the column of trees that two-stage generation writes
@@ -42,10 +37,9 @@ R = TypeVar("R")
 class Texts:
     """Texts of one file, none of them empty; printing one shows sizes only.
 
-    `users` says who wrote each, numbered from 0: where no users were named (`authored`), each text has a user of its
-    own. Labels and parse trees are None where a text has none. `whole` are the numbers of texts and users of the file,
-    where these are a sample of them; `left_out` (rows without text) and `cut` (longer than `MAX_CHARS`) are of the
-    file, too.
+    `users` are numbered from 0; where none were named (`authored`), each text has one of its own. Labels and trees are
+    None where a text has none. `whole` (texts and users), `left_out` (rows without text) and `cut` (longer than
+    `MAX_CHARS`) are of the file, of which this may be a sample.
     """
 
     texts: list[str] = field(repr=False)
@@ -85,10 +79,7 @@ def plain(texts: list[str], users: list[str] | None = None, labels: list[str | N
 
 
 def texts_of(table: pa.Table, columns: Mapping[str, str]) -> Texts:
-    """Texts of a table, treated as those of a file: stripped, cut to `MAX_CHARS`, rows without text left out.
-
-    `columns` says which column is the `text`, and where there are such, the `user` and the `label`.
-    """
+    """Texts of a table, as of a file: stripped, cut, without empty ones; `columns` names text, user and label."""
     return _texts(_cleaned(table, dict(columns)))
 
 
@@ -100,25 +91,19 @@ def sample(count: int, most: int, seed: int) -> Indexes:
 
 
 def halves(users: Indexes, seed: int) -> tuple[Indexes, Indexes] | None:
-    """Split texts in two so that no user is in both: shuffled users fill the first half, then the second.
-
-    None if one half would have fewer than `_LEAST_OF_HALF` texts: a few users wrote nearly all.
-    """
+    """Split texts so that no user is in both halves, by shuffled users; None where a few users wrote nearly all."""
     counts = np.bincount(users)
     order = np.random.default_rng([seed, len(users), 2]).permutation(len(counts))
     # A user goes to the first half if the middle of their texts lies in it: the cut that is nearest to even.
     before = np.cumsum(counts[order]) - counts[order] / 2
     first = np.isin(users, order[before < len(users) / 2])
     parts = np.flatnonzero(first), np.flatnonzero(~first)
-    return parts if min(map(len, parts)) >= _LEAST_OF_HALF else None
+    return parts if min(map(len, parts)) >= 10 else None
 
 
 def read_texts(source: str, option: str, config: EvaluationConfig) -> Texts:
-    """Read a Parquet, JSONL or CSV file, a directory of them, or the URI of one: a sample where it has many texts.
-
-    A sample has `max_texts` texts, drawn without replacement by a public seed. One piece of the file is in memory, and
-    the names of its users. Errors name `option`, e.g. `--real`. A label column must be there, a user column in real
-    text only.
+    """Read a Parquet, JSONL or CSV file, a directory of them, or the URI of one, piece by piece: at most `max_texts`
+    texts, drawn by a public seed. Errors name `option`, e.g. `--real`. A user column must be in real text only.
     """
     with _named(option):
         texts = _sealed(option, _read)(source, option, config)
@@ -155,11 +140,7 @@ def _named(option: str) -> Iterator[None]:
 
 
 def _read(source: str, option: str, config: EvaluationConfig) -> Texts:
-    """A sample: each text has a random number, and the texts with the least ones are kept.
-
-    Files have numbers of their own: texts at one place of two files, such as a text and its sanitised copy, are not
-    drawn together.
-    """
+    """A sample by random numbers that differ between files, lest a text and its sanitised copy be drawn together."""
     where = CorpusConfig.parse({"source": source})
     files = locate(where)
     wanted = _columns(columns_of(where, files), files.kind, option, config)
@@ -251,10 +232,8 @@ def _texts(table: pa.Table) -> Texts:
 
 @dataclass(frozen=True)
 class DrawnTexts:
-    """Texts that are compared, and their parts.
-
-    `target` are places in `real` that those at `compared` in `synthetic` are set beside, and `reference` places in
-    `real` of other users, if there are any.
+    """Texts that are compared: `target` are places in `real` that those at `compared` in `synthetic` are set beside,
+    and `reference` places in `real` of other users, if there are any.
     """
 
     real: Texts

@@ -33,10 +33,7 @@ BETTER: dict[str, Better] = {
 
 
 def tree_rows(drawn: DrawnTexts) -> list[FigureRow]:
-    """The figures of synthetic texts and of other real ones, each against the same real texts.
-
-    There are none where a side has no trees. `tree_share` is the share of texts whose tree can be read.
-    """
+    """The figures of synthetic texts and of other real ones against the same real texts, where all have trees."""
     if drawn.real.trees is None or drawn.synthetic.trees is None:
         return []
     target = drawn.real.take(drawn.target)

@@ -2,7 +2,6 @@
 
 Topics are clusters of real text, and the shares of two corpora are compared. TF-IDF, a truncated SVD and k-means are
 fitted on real text alone, so that synthetic text cannot make topics of its own; its texts go to the nearest real topic.
-The cluster shares differ a little between any two samples: see the reference.
 
 Classifiers that are trained on synthetic text are compared with those of equally many real texts: the experiment of
 tables 3.1 to 3.3 of Yue et al. (ACL 2023), with TF-IDF and logistic regression in place of RoBERTa. It runs in seconds,
@@ -42,9 +41,6 @@ BETTER: Mapping[str, Better] = {
     **dict.fromkeys(("duplicate_share", "self_bleu_4"), "near"),
     **dict.fromkeys(("bleu_3", "bleu_4"), "higher"),
 }
-TOPICS = 20
-_DIMENSIONS = 50
-_TEXTS_PER_TOPIC = 5
 _STARTS = 4
 
 
@@ -83,11 +79,11 @@ class Topics:
     def __init__(self, real: list[str], seed: int = 0) -> None:
         words = TfidfVectorizer(token_pattern=PATTERN, sublinear_tf=True, stop_words=None)
         weighted = words.fit_transform(real)
-        svd = reducer(weighted.shape, _DIMENSIONS, seed)
+        svd = reducer(weighted.shape, 50, seed)
         self._space: Pipeline = make_pipeline(words, svd, Normalizer())
         points = Normalizer().transform(svd.fit_transform(weighted))
         distinct = len(np.unique(points.round(6), axis=0))
-        self.count = max(1, min(TOPICS, len(real) // _TEXTS_PER_TOPIC, distinct))
+        self.count = max(1, min(20, len(real) // 5, distinct))
         self._clusters = KMeans(self.count, n_init=_STARTS, random_state=seed).fit(points)
 
     def counts(self, texts: list[str]) -> npt.NDArray[np.int64]:
@@ -104,10 +100,8 @@ class Topics:
 def downstream(
     real: Texts, synthetic: Texts, test: Texts, seed: int = 0
 ) -> tuple[dict[str, Figure], dict[str, Figure], dict[str, int]]:
-    """Train on synthetic and on real text, test on other real text; texts without a label are left out.
-
-    Returns the figures of training on synthetic text, those of training on real text with the accuracy of the most
-    frequent label, and how many texts trained and tested each. A side without two labels to learn is refused.
+    """Train on synthetic and on real text, test on other real text; texts without a label are left out, and a side
+    without two labels is refused. Returns the figures of both, and how many texts trained and tested each.
     """
     sides = {"--real": labelled(real), "--synthetic": labelled(synthetic)}
     tested = labelled(test)

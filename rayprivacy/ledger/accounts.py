@@ -3,9 +3,7 @@
 The terms are written twice: as a row, and inside the hash-chained `create` entry that `verify` compares the row with.
 What an account protects is one of them (`MEANING`): which columns mean its unit, and which words. An account that was
 opened without takes it from its next release, by a `meaning` entry in the chain.
-
-Accounts of one corpus carry the same corpus label and form a group. A run that does not protect what another account of
-its group protects is recorded there, as an exposure (see `opening`).
+A run that does not protect what another account of the corpus protects is recorded there (see `opening`).
 """
 
 import json
@@ -37,15 +35,12 @@ _TYPES: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Account:
-    """The terms of one account.
+    """The terms of one account; `epsilon` and `delta` are its cap, which is its claim; a corpus's share the label
+    `corpus`.
 
-    Attributes:
-        epsilon, delta: the cap, which is the account's claim.
-        corpus: label shared by the accounts of one corpus; empty for an account that stands alone.
-        parameters: what the rule fixes besides (the RDP order), the name of a selective policy, and the meaning:
-            `of`, which columns mean the unit, as `user: author`; and for a metric-local account `protected`, the digest
-            of the list of words that is protected, empty where all are.
-        later: the parameters that were fixed by a release after it was opened.
+    `parameters` are what the rule fixes besides (the RDP order), the policy of a selective account, and the meaning:
+    `of`, which columns mean the unit, and `protected`, the digest of a metric-local account's list of protected words,
+    empty for all. `later` are those that a release fixed after the account was opened.
     """
 
     name: str
@@ -203,10 +198,7 @@ def check_protection(account: Account, protection: Protection) -> None:
 
 
 def check_words(account: Account, event: DpEvent) -> None:
-    """Require that a charge of a metric-local account protects the words that the account protects.
-
-    Else the sum of the two epsilons would be about neither list of words.
-    """
+    """Require that a charge of a metric-local account protects the same words, else the two epsilons would not add."""
     wanted, found = account.meaning.get("protected"), protected_by(event)
     if wanted is not None and wanted != found:
         raise LedgerError(

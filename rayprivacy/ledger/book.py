@@ -1,8 +1,7 @@
 """The book: the tables of a ledger, its hash chain, and how rows are read and appended.
 
-Three tables: `accounts` holds what was fixed before the corpus was first touched; `entries` one row for each step in
-the life of a charge, never updated or deleted (triggers refuse it); `outputs`, once, what a committed charge released.
-A database of another version is refused, never changed.
+`accounts` holds what was fixed before the corpus was first touched; `entries` a row for each step in the life of a
+charge; `outputs`, once, what a committed charge released. Triggers refuse updates and deletions.
 
 Each entry names the hash of the one before: SHA-256 of the canonical JSON of every other field, `prev_hash` and `seq`
 included. Changing, removing or reordering an entry breaks every later link. What a chain alone cannot show is a tail
@@ -34,7 +33,6 @@ from rayprivacy.core.private import digest_json
 Values = dict[str, Any]  # of a row, or of the parameters of a statement, by name
 VERSION = 3
 GENESIS = "0" * 64
-_PARAMETERS = {"sqlite": "named", "postgresql": "pyformat"}
 
 metadata = sql.MetaData()
 
@@ -119,11 +117,7 @@ for _table in (accounts, entries, outputs):
 
 
 class Query:
-    """One statement with named parameters: SQLAlchemy writes the SQL once, and the driver runs it.
-
-    A charge holds the ledger's write lock for as long as its few statements take, and every other writer waits. Running
-    a statement through SQLAlchemy costs several times what the database needs for it.
-    """
+    """One statement with named parameters, written once; the driver runs it faster, and other writers wait for it."""
 
     def __init__(self, statement: sql.ClauseElement) -> None:
         self._statement = statement
@@ -149,7 +143,7 @@ class Query:
 
     def _text(self, dialect: sql.Dialect) -> tuple[str, Values]:
         if dialect.name not in self._compiled:
-            named = type(dialect)(paramstyle=_PARAMETERS[dialect.name])  # type: ignore[call-arg]
+            named = type(dialect)(paramstyle={"sqlite": "named", "postgresql": "pyformat"}[dialect.name])  # type: ignore[call-arg]
             compiled = self._statement.compile(dialect=named)
             constants = {name: value for name, value in compiled.params.items() if value is not None}
             self._compiled[dialect.name] = str(compiled), constants
@@ -199,19 +193,11 @@ _INSERT = Query(sql.insert(entries))
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the ledger.
+    """One row of the ledger; `release_id`, `input_digest` and `charge` are empty for `create`, `meaning` and `plan`.
 
-    Attributes:
-        seq: 1, 2, 3, ... over the whole ledger.
-        kind: create, meaning, plan, reserve, start, renew, takeover, commit, cancel or exposure.
-        release_id, input_digest, charge: which charge; empty for `create`, `meaning` and `plan`.
-        events: JSON of the accounting event, for `reserve`.
-        detail: JSON of what else is fixed by the entry (the account's terms, the lease, the digest of the output).
-        created_at: UTC time, for people; nothing depends on it.
-        rung: which chunk of a long release; 0 for a release charged as a whole.
-        cost: JSON of the integers that a `reserve` takes from the account.
-        balance: JSON of the account's totals after this entry.
-        mac: the hash, authenticated with the ledger's key when it has one.
+    JSON: `events`, what a `reserve` pays for; `cost`, the integers it takes; `balance`, the account's totals
+    afterwards; `detail`, what else the entry fixes (terms, lease, digest of the output). `rung` is 0 for a release
+    charged as a whole, `mac` the hash authenticated with the ledger's key. `created_at` (UTC) is for people.
     """
 
     seq: int
@@ -268,10 +254,7 @@ def _last(connection: Connection, seen: int) -> _Last:
 
 
 class Tail:
-    """The end of the ledger inside one write transaction; entries are appended here.
-
-    A ledger that is kept with another key is refused, and one that lacks the end `seen` by this process before.
-    """
+    """The end of the ledger in one write transaction; another key, or the lack of the end `seen` before, is refused."""
 
     def __init__(self, connection: Connection, key: Key | None, seen: Head) -> None:
         self.connection = connection

@@ -35,7 +35,6 @@ _MEANING = {
 _ANOTHER = "is about other columns, words or another policy: for what this account protects it is non-private."
 _OF_KIND = "is {}: for plain differential privacy it counts as non-private."
 AUDIT_WARNING = "audit run: made-up secrets were planted into its corpus, so nothing of it is to be shared"
-TEST_KEY_WARNING = "not private: test key"
 EXPOSED_WARNING = (
     "the corpus has been used by runs that do not protect what this account protects; the claim covers this account "
     "only"
@@ -145,23 +144,9 @@ def build_certificate(
 ) -> Values:
     """Build the certificate of a committed release, as JSON values that fit `Certificate`.
 
-    Args:
-        ledger: the book.
-        account: the account that paid.
-        release_id: which release.
-        corpus_digest: names the corpus, keyed.
-        run_request: what the run asked for.
-        assumptions: what the guarantee rests on, in sentences.
-        test_key: whether the public test key was used.
-        versions: of the software.
-        stages: the run's stages, as JSON objects without clock times.
-        figures: what people should read first of the claim, by label.
-        warnings: of the method.
-        as_published: the method's own figure where the paper's analysis differs from ours.
-        audit: what was planted, if this is an audit run.
-
-    Raises:
-        LedgerError: the release has no commit entry.
+    `corpus_digest` is keyed, `assumptions` are what the guarantee rests on, `stages` are without clock times, `figures`
+    are what people should read first, `as_published` is the method's own figure where the paper's analysis differs from
+    ours, and `audit` what an audit run planted. LedgerError when the release has no commit entry.
     """
     (terms, rule), book = ledger.terms(account), _until_commit(ledger.entries(account), release_id)
     charges = [charge for charge in fold(book) if charge.is_live]
@@ -188,7 +173,7 @@ def build_certificate(
         ledger_head=book[-1].hash,
         ledger_keyed=bool(book[-1].mac),
         warnings=[*warnings]
-        + [TEST_KEY_WARNING] * test_key
+        + ["not private: test key"] * test_key
         + [EXPOSED_WARNING] * bool(exposures)
         + [AUDIT_WARNING] * bool(audit),
         versions=dict(versions),

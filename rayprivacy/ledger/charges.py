@@ -37,7 +37,6 @@ from rayprivacy.ledger.rules import Vector
 
 TERM_SECONDS = 300
 DAY_SECONDS = 86_400
-_NEARLY_OVER = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Lease:
     @property
     def is_nearly_over(self) -> bool:
         """Whether less than an hour of the term is left."""
-        return datetime.fromisoformat(self.until) - datetime.now(UTC) < _NEARLY_OVER
+        return datetime.fromisoformat(self.until) - datetime.now(UTC) < timedelta(hours=1)
 
     @property
     def day(self) -> tuple[datetime, datetime]:
@@ -142,21 +141,11 @@ STATE_AFTER = {
     "commit": ChargeState.COMMITTED,
     "cancel": ChargeState.CANCELLED,
 }
-_LEASING = ("start", "renew", "takeover")
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What one release, or one rung of it, costs an account.
-
-    Attributes:
-        id: the ledger's name of the charge.
-        release_id, input_digest, rung: which release, computed from which input, and which part of it.
-        event: what the mechanism does.
-        cost: what it takes, in the integers of the account's rule.
-        lease: who may draw, once it has started.
-        entry_hash: hash of the last entry about it.
-    """
+    """What one release, or one rung of it, costs an account, in the integers of its rule, and who may draw it."""
 
     id: str
     account: str
@@ -214,7 +203,7 @@ def advance(charge: Charge | None, entry: Entry) -> Charge:
     if charge is None or entry.kind not in STATE_AFTER:
         raise LedgerError(f"entry {entry.seq} of the ledger is out of place: run `rayprivacy ledger verify`.")
     with decoding(f"entry {entry.seq}"):
-        lease = Lease(**entry.facts) if entry.kind in _LEASING else charge.lease
+        lease = Lease(**entry.facts) if entry.kind in ("start", "renew", "takeover") else charge.lease
     return replace(charge, state=STATE_AFTER[entry.kind], lease=lease, entry_hash=entry.hash)
 
 
@@ -311,15 +300,5 @@ def _reserved(entry: Entry) -> Charge:
     with decoding(f"entry {entry.seq}"):
         event = from_json(json.loads(entry.events))
         cost = tuple(map(operator.index, json.loads(entry.cost)))
-    return Charge(
-        id=entry.charge,
-        account=entry.account,
-        release_id=entry.release_id,
-        input_digest=entry.input_digest,
-        rung=entry.rung,
-        event=event,
-        cost=cost,
-        state=ChargeState.RESERVED,
-        lease=Lease(),
-        entry_hash=entry.hash,
-    )
+    where = (entry.charge, entry.account, entry.release_id, entry.input_digest, entry.rung)
+    return Charge(*where, event, cost, ChargeState.RESERVED, Lease(), entry.hash)

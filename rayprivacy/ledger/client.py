@@ -11,8 +11,7 @@ first call ended:
 - it is still running, in an actor that was only out of reach: the database lets one of the two write first, and the
   other finds what it wrote.
 
-Leases belong to the process that calls, not to the actor: an actor that dies ends no lease, and a caller that dies ends
-its own.
+Leases belong to the process that calls, so an actor that dies ends none.
 """
 
 import functools
@@ -31,7 +30,6 @@ from rayprivacy.ledger.charges import TERM_SECONDS, Charge, ChargeState, same_ev
 from rayprivacy.ledger.service import SEAL, Address, ensure_service, find_service
 from rayprivacy.ledger.store import Ledger
 
-RECOVERY_SECONDS = 60.0
 POLL_SECONDS = 0.1
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,17 +40,10 @@ class ServiceLostError(LedgerError):
 
 
 def connect(url: str, key_path: Path | None = None, expected_head: str | None = None) -> "LedgerClient":
-    """Find the service of a ledger, or start it.
+    """Find the service of a ledger, or start it; `url` and `expected_head` are as for `Ledger.open`.
 
-    Args:
-        url: as for `Ledger.open`.
-        key_path: file of the key that authenticates entries; the service reads it.
-        expected_head: a head seen earlier, which the ledger must still contain.
-
-    Raises:
-        LedgerError: the URL is no ledger, or an older copy of the ledger was put back.
-        KeyFileError: the key cannot be read.
-        ConfigError: Ray is not started.
+    The key in the file `key_path`, which the service reads, authenticates entries. LedgerError when the URL is no
+    ledger or an older copy was put back, KeyFileError when the key cannot be read, ConfigError when Ray is not started.
     """
     return LedgerClient(Address.of(url, key_path), expected_head)
 
@@ -68,10 +59,7 @@ def _forward(
     method: Callable[Concatenate[Ledger, P], R],
     found: "Callable[Concatenate[LedgerClient, P], Sequence[R]] | None" = None,
 ) -> "Callable[Concatenate[LedgerClient, P], R]":
-    """Forward a method to the service.
-
-    If the service dies during a call, `found` looks in the ledger for the call's effect before it is repeated.
-    """
+    """Forward a method; if the service dies in a call, `found` looks for its effect before it is repeated."""
 
     @functools.wraps(method)
     def call(self: "LedgerClient", /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -161,7 +149,7 @@ class LedgerClient:
 
     def _enter(self) -> None:
         """Find or start the service, wait for it, and see whether the ledger is the one seen before."""
-        until = time.monotonic() + RECOVERY_SECONDS
+        until = time.monotonic() + 60.0
         while time.monotonic() < until:
             with suppress(ServiceLostError):
                 return self._open()

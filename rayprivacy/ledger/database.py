@@ -2,10 +2,8 @@
 
 A *write* holds the only write lock of the ledger from its first statement on: the process inside has read the ledger
 and will write the next row, and no other can do so in between. That is what makes `reserve` linearizable. A *read* sees
-one consistent snapshot. `create` is a write that may make the tables. What differs between databases is in `_Postgres`
-and `_Sqlite`; the queries are the same.
-
-Connections are kept between transactions. A forked child drops its parent's without closing them, and opens its own.
+one consistent snapshot. `create` is a write that may make the tables.
+Connections are kept; a forked child drops its parent's without closing them.
 """
 
 import fcntl
@@ -37,7 +35,6 @@ _BEGIN = {
     "create": f"BEGIN; SELECT pg_advisory_xact_lock({_CREATION_LOCK})",
 }
 BUSY_SECONDS = 60.0
-RETRY_SECONDS = 0.01
 _open: "weakref.WeakSet[Database]" = weakref.WeakSet()
 _abandoned: list[Any] = []  # pools of a parent process: closing them here could disturb its locks
 
@@ -258,10 +255,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _use_wal(path: Path) -> None:
-    """Switch the file to WAL, which it then keeps.
-
-    While another process switches it too, SQLite answers "busy" at once here, whatever the timeout: so we wait.
-    """
+    """Switch the file to WAL, for good; where another process does too, SQLite answers "busy" at once, so we wait."""
     until = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -272,7 +266,7 @@ def _use_wal(path: Path) -> None:
             busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > until:
                 raise LedgerError(f"the ledger {path} refuses: {error}; is it a ledger, and free?") from error
-        time.sleep(RETRY_SECONDS)
+        time.sleep(0.01)
 
 
 def _in_child() -> None:

@@ -7,8 +7,7 @@ An export is a directory of four files, readable by the owner alone:
                                                      signature
 
 All entries of all accounts are in it, because one hash chain runs through them. It holds release names and keyed
-digests, no released and no private text. `verify_export` believes none of it: it compares the digests, checks the
-signature, replays the rows with the auditor's code, and compares the summary with what came out.
+digests, no released and no private text. `verify_export` believes none of it.
 
 The signature is Ed25519, with a private key derived from the ledger's key. The macs inside the book convince only those
 who hold the ledger's key; a signature convinces anyone who knows the public key, which may be printed in a report. The
@@ -54,19 +53,10 @@ _PUBLIC, _SIGNATURE = re.compile("[0-9a-f]{64}"), re.compile("[0-9a-f]{128}")  #
 
 
 def export_ledger(connection: Connection, directory: Path, key: Key | None = None) -> Path:
-    """Write the whole ledger to a new directory, after replaying it.
+    """Write the whole ledger to a new or empty directory, after replaying it, signed where there is the ledger's key.
 
-    Args:
-        connection: inside a transaction, so that all rows are of one moment.
-        directory: new or empty.
-        key: the ledger's key; signs the export. Without it the summary says "unsigned".
-
-    Returns:
-        the directory.
-
-    Raises:
-        ConfigError: the directory is a file, or holds something.
-        LedgerError: the ledger does not replay.
+    The connection is inside a transaction, so that all rows are of one moment. ConfigError when the directory is a file
+    or holds something, LedgerError when the ledger does not replay.
     """
     _require_empty(directory)
     rows = read_rows(connection)
@@ -89,16 +79,8 @@ def export_ledger(connection: Connection, directory: Path, key: Key | None = Non
 def verify_export(
     directory: Path, key: Key | None = None, public_key: str | None = None, expected_head: str | None = None
 ) -> VerifyReport:
-    """Verify an export.
-
-    Args:
-        directory: what `export_ledger` wrote.
-        key: the ledger's key, to check macs and signature.
-        public_key: 64 hex digits known from elsewhere, to check the signature without the key.
-        expected_head: a head seen earlier, which the ledger must still contain.
-
-    Raises:
-        LedgerError: a file is missing or altered, the signature is missing or another's, or a row does not replay.
+    """Verify an export, which must hold `expected_head`: macs and signature by the ledger's key, or the signature by a
+    public key (64 hex digits) known from elsewhere. LedgerError when anything is missing, altered, or does not replay.
     """
     expected = public_key_of(key) if key else None
     if public_key is not None and expected not in (None, public_key.lower()):
@@ -130,10 +112,7 @@ def _usable() -> Iterator[None]:
 
 
 def _summarize(report: VerifyReport, books: Mapping[str, AccountBook]) -> Row:
-    """The first page of an export, from its rows, as JSON values without digests and signature.
-
-    A balance is given in the integers of the book (2^-80 of the measure; runs for a plan), what is left in the measure.
-    """
+    """The first page of an export, unsigned; balances are integers of the book, and what is left is in the measure."""
     accounts = [
         {
             "name": name,

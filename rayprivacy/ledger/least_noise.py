@@ -16,8 +16,6 @@ from rayprivacy.ledger.rules import parameters_for, rule_for
 def gaussian_noise(queries: int, budget: Budget, composition: str, beside: DpEvent | None = None) -> float:
     """Smallest noise std / L2 sensitivity of `queries` Gaussian events, rounded up; `beside` is charged besides.
 
-    In closed form for 'gdp'; also for 'pld', whose figure for Gaussian events is the same.
-
     >>> gaussian_noise(100, Budget(4.887, 1e-6), "gdp") < gaussian_noise(100, Budget(4.887, 1e-6), "zcdp")
     True
     """

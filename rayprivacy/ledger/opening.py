@@ -7,9 +7,8 @@ account may therefore be a non-private run for another account of the same corpu
 - for any account, every charge of one of its own kind that means another thing: other columns behind the unit, other
   protected words, another policy. What an account did not say is not compared.
 
-There is none where a central account pays for the same rung of the same release: its charge has started, from which
-there is no way back, and costs there at least as much as what is drawn would. Then all that is drawn is paid for in
-central terms too.
+There is none where a central account pays for the same rung of the same release, by a charge that has started and costs
+there at least as much as what is drawn would: then all that is drawn is paid for in central terms too.
 """
 
 import json
@@ -33,7 +32,6 @@ from rayprivacy.ledger.book import Entry, Tail, read
 from rayprivacy.ledger.charges import Charge, ChargeState, fold, live, read_rungs
 from rayprivacy.ledger.rules import Lines, PlanRule, Rule, Vector, parameters_for, rule_for
 
-NON_PRIVATE = json.dumps({"kind": "non-private"})
 _Rung = tuple[str, str, int]
 
 
@@ -114,10 +112,7 @@ def open_account(tail: Tail, account: Account, plan: Plan | None = None) -> Acco
 
 
 def fix_meaning(tail: Tail, name: str, meaning: Mapping[str, str]) -> None:
-    """Write what an account protects where it did not say so yet, and what its corpus has been exposed to for all that.
-
-    `meaning` holds values of `accounts.MEANING`; it is refused where the account says something else, or cannot say it.
-    """
+    """Write what an account protects (`accounts.MEANING`) where it did not say so yet, and its exposures so far."""
     found = accounts.get_account(tail.connection, name)
     account = accounts.with_meaning(found, meaning)
     new = {term: value for term, value in account.meaning.items() if term not in found.meaning}
@@ -191,10 +186,7 @@ def record_exposures(tail: Tail, account: Account, charge: Charge) -> None:
 
 
 def record_earlier_exposures(tail: Tail, account: Account, before: Account | None = None) -> None:
-    """The same for charges that were there before an account was opened, or before it said what it protects.
-
-    `before` is the account as it was until now; None where it was not there.
-    """
+    """The same for charges made before an account was opened, or said more than `before` (None: it was not there)."""
     group = accounts.group_of(tail.connection, account)
     books = {other.name: read(tail.connection, account=other.name) for other in (account, *group)} if group else {}
     for other in group:
@@ -272,7 +264,7 @@ def _record(tail: Tail, exposed: Account, account: Account, charge: Charge) -> N
         kind="exposure",
         release_id=charge.release_id,
         input_digest=charge.input_digest,
-        events=NON_PRIVATE,
+        events=json.dumps({"kind": "non-private"}),
         detail=json.dumps({"account": account.name, "kind": account.kind.value}, sort_keys=True),
         balance=read_balance(tail, exposed.name, rule).text,
     )

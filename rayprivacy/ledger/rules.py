@@ -53,12 +53,7 @@ Lines = tuple[tuple[DpEvent, int], ...]
 
 
 class Rule(Protocol):
-    """A composition rule with the account's cap in it.
-
-    Attributes:
-        size: length of its cost vectors.
-        claim: the accountant behind the account's claim, for the certificate.
-    """
+    """A rule with the account's cap in it; costs have `size` numbers, and `claim` names its accountant."""
 
     size: int
     claim: str
@@ -80,10 +75,7 @@ class Rule(Protocol):
 
 
 class SumRule:
-    """Adds up the prices of events, and admits while the sum stays within a limit; `epsilon_of` is that of a sum.
-
-    It travels to other processes, so its functions must be such as can be pickled.
-    """
+    """Adds up prices of events within a limit; `epsilon_of` is that of a sum. Its functions must pickle: it travels."""
 
     size = 1
 
@@ -230,11 +222,6 @@ def _rdp_epsilon(spent: float, order: float, delta: float) -> float:
     return renyi.epsilon_at(spent, order, delta) if spent else 0.0
 
 
-def _metric(budget: Budget) -> SumRule:
-    claim = "basic composition of metric local privacy, per document"
-    return SumRule(budget, budget.epsilon, _metric_price, float, claim)
-
-
 def _metric_price(event: DpEvent) -> Fraction:
     """Tokens times (epsilon times diameter, and the cost of words that are kept), for the words of one list."""
     events.protected_by(event)  # refuses parts that protect two lists
@@ -246,12 +233,13 @@ def _metric_price(event: DpEvent) -> Fraction:
     return total
 
 
+_DOCUMENTS = "basic composition of metric local privacy, per document"
 _RULES: dict[str, Callable[[Budget, Mapping[str, Any], Lines], Rule]] = {
     "gdp": lambda budget, parameters, lines: _gdp(budget),
     "zcdp": lambda budget, parameters, lines: _zcdp(budget),
     "rdp": lambda budget, parameters, lines: _rdp(budget, float(parameters["order"])),
     "pld": lambda budget, parameters, lines: PlanRule(budget, lines),
-    "metric": lambda budget, parameters, lines: _metric(budget),
+    "metric": lambda budget, parameters, lines: SumRule(budget, budget.epsilon, _metric_price, float, _DOCUMENTS),
 }
 COMPOSITIONS = tuple(_RULES)
 

@@ -5,8 +5,7 @@ repeats a call (`max_task_retries=0`), because whether to repeat is for the clie
 one call at a time, but nothing rests on that: what decides is the database transaction, so two services at once, or
 one beside processes that open the ledger themselves, cannot overspend.
 
-It is detached, and found by name: a driver that dies leaves it behind, and the next one finds it. The name is made of a
-digest of version, URL without passwords, and key path; so another version, or another key, has a service of its own.
+It is detached, and found by a name made of a digest of version, URL without passwords, and key path.
 
 A SQLite ledger is a file of one host, so its service is pinned to the node of the process that started it first, and
 serves the others from there. While no service runs, a process on another node could take a missing file for a new
@@ -66,7 +65,6 @@ GAUGES = {
     "charges": "Number of charges that are not cancelled.",
 }
 _FIGURE = {"epsilon_cap": "epsilon", "delta_cap": "delta"}
-_CHANGE = {"reserve": 1, "cancel": -1}
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,7 @@ class Address:
 
     @classmethod
     def of(cls, url: str, key_path: Path | None = None, watched: bool = True) -> "Address":
-        """The address as every process of the cluster can use it; an URL that is none is refused and not shown.
-
-        A service that is not watched exports no gauges: a trial whose existence is secret must not show.
-        """
+        """The address as every process can use it; unwatched services export no gauges: secret trials must not show."""
         parsed = parse_url(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:"):
             parsed = parsed.set(database=str(Path(str(parsed.database)).resolve()))
@@ -164,10 +159,8 @@ class LedgerService:
 
 
 def ensure_service(address: Address, node: str | None = None, service: type[LedgerService] = LedgerService) -> Any:
-    """The handle of the service, which is started when there is none.
-
-    A ledger file is on `node`, or on this one when that is left out; a missing file is refused where it could belong on
-    any of several nodes.
+    """The handle of the service, started if need be: for a file on `node`, or on this one if the file can be no
+    other's.
     """
     if not ray.is_initialized():
         raise ConfigError("Ray is not started: start it, or open the ledger in this process.")
@@ -251,7 +244,7 @@ class AccountGauges:
             rows = connection.execute(news).all()
         charges = self._charges.copy()
         for account, kind, count, _ in rows:
-            charges[account] += _CHANGE.get(kind, 0) * count
+            charges[account] += {"reserve": 1, "cancel": -1}.get(kind, 0) * count
         return max((last for *_, last in rows), default=self._seen), charges, {row[0] for row in rows}
 
     def _watch(self) -> None:

@@ -15,12 +15,7 @@ from rayprivacy.ledger.rules import Rule, Vector
 
 @dataclass(frozen=True)
 class AccountStatus:
-    """The account as it stands.
-
-    Attributes:
-        balance: what reserved, started and committed charges take of it.
-        exposures: releases of the same corpus that are non-private for this account.
-    """
+    """The account as it stands; `exposures` counts releases of its corpus that are non-private for it."""
 
     account: Account
     rule: Rule
@@ -71,14 +66,7 @@ class AccountStatus:
 
 @dataclass(slots=True)
 class Line:
-    """One charge in the account's statement.
-
-    Attributes:
-        release_id, rung: what was charged.
-        state: how far it has come.
-        cost: JSON of what it takes, in the integers of the account's rule.
-        reserved_at, changed_at: UTC times.
-    """
+    """One charge in the account's statement; `cost` is JSON, integers of the account's rule, and times are UTC."""
 
     release_id: str
     rung: int

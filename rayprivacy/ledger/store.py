@@ -48,8 +48,7 @@ _STORE = book.Query(insert(book.outputs))
 class Ledger:
     """Accounts in one database, safe for many processes at once; `with Ledger.open(url)` closes it.
 
-    Attributes:
-        news: a sentence about an account or a ledger that was opened here, unspent; None while nothing was opened.
+    `news` is a sentence about an account or a ledger that was opened here, unspent; None while nothing was opened.
     """
 
     def __init__(self, database: Database, key: Key | None = None) -> None:

@@ -1,8 +1,7 @@
 """Cards of what a run releases: `README.md` beside the synthetic text, `model/README.md` beside the weights.
 
-Both are in the form of the Hugging Face hub: YAML between two lines of dashes, then Markdown. Both say what
-`claim.statement` makes of the certificate, as the report does, and nothing that was measured on private text:
-`metrics.json` is not read here.
+Both are in the form of the Hugging Face hub and say what `claim.statement` makes of the certificate, and nothing that
+was measured on private text: `metrics.json` is not read here.
 """
 
 import textwrap
@@ -47,7 +46,6 @@ LOADED_ALONE = (
     " `intent:` are read from the mean over all tokens, and the others at one token of each word. Which one that is,"
     " and which tokens stand before and behind a text, is in its `config.json`, under `tagger`."
 )
-USE_OF_TAGGERS = "To find the intent and the slots of requests like those it learnt from."
 USE = (
     "To stand in for private text where that may not be seen: tests, prototypes, training of other models. Not as a"
     " source of facts, and not to learn anything about a single person."
@@ -114,7 +112,15 @@ def _model_card(certificate: Certificate, facts: RecipeFacts) -> str:
         return _card(front, title, certificate, facts, [f"A language model, made by {facts.method_sentence}"], code)
     front |= {"pipeline_tag": "token-classification", "tags": _tags(certificate)[:-2]}
     what = f"A tagger: it says the intent of a text, and a label for each word. It was made by {facts.method_sentence}"
-    return _card(front, title, certificate, facts, [what, LOADED_ALONE], TAGGER, USE_OF_TAGGERS)
+    return _card(
+        front,
+        title,
+        certificate,
+        facts,
+        [what, LOADED_ALONE],
+        TAGGER,
+        "To find the intent and the slots of requests like those it learnt from.",
+    )
 
 
 def _card(

@@ -75,10 +75,7 @@ def warnings(certificate: Certificate) -> list[str]:
 
 
 def account_parts(certificate: Certificate) -> list[Part]:
-    """The account's epsilon as this release, other releases and what is left: a reading aid, since epsilons do not add.
-
-    The ledger adds events; here the run's request counts in full and the others are what is spent beyond it.
-    """
+    """The account's epsilon as this release (its request in full), other releases and what is left: a reading aid."""
     spent = min(certificate.spent_diagnostic.epsilon, certificate.epsilon)
     this = min(certificate.run_request.epsilon, spent)
     values = {"this release": this, "other releases": spent - this, "left": certificate.epsilon - spent}

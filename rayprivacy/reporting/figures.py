@@ -121,11 +121,7 @@ def stacked_bar(kind: str, title: str, parts: Sequence[Part]) -> Markup:
 
 
 def bin_names(edges: Sequence[int]) -> list[str]:
-    """The bins in words.
-
-    >>> bin_names([0, 1, 5])
-    ['0', '1-4', '5+']
-    """
+    """The bins in words, as '0', '1-4', '5+'."""
     closed = [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in pairwise(edges)]
     return [*closed, f"{edges[-1]}+"]
 
@@ -283,7 +279,6 @@ def _across(rates: Sequence[float]) -> dict[float, float]:
 
 
 GAP, PAD = 18.0, 12.0
-TITLE = "The flow of the data, from the private corpus to this report"
 ARROW = Markup('<path class="arrow" d="M{} L{} M{} L{} L{}"/>')
 
 
@@ -336,7 +331,13 @@ def flow(card: Card, way: Way) -> Markup:
             arrows += way.arrow(at - PAD, GAP + PAD)
             at += way.gate + 2 * GAP
             arrows += way.arrow(at - GAP, GAP + way.enter)
-    return _svg(way.kind, way.turned(at, way.breadth), TITLE, _described(card), body + arrows)
+    return _svg(
+        way.kind,
+        way.turned(at, way.breadth),
+        "The flow of the data, from the private corpus to this report",
+        _described(card),
+        body + arrows,
+    )
 
 
 def _described(card: Card) -> str:

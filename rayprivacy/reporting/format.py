@@ -12,38 +12,22 @@ MARKUP = re.compile(r"([\\`*_\[\]<>|~#&$])")
 
 
 def number(value: float | None) -> str:
-    """A parameter, to at most four significant digits, as privacy statements write it.
-
-    >>> number(3.0), number(1e-6), number(None)
-    ('3', '1e-06', '–')
-    """
+    """A parameter to at most four significant digits, as privacy statements write it: 3, 1e-06."""
     return NONE if value is None else f"{value:.4g}"
 
 
 def figure(value: float | None) -> str:
-    """A measured figure with two decimals.
-
-    >>> figure(1234.5)
-    '1,234.50'
-    """
+    """A measured figure with two decimals, as 1,234.50."""
     return NONE if value is None else f"{value:,.2f}"
 
 
 def whole(value: int) -> str:
-    """A count with thousands separated.
-
-    >>> whole(12000)
-    '12,000'
-    """
+    """A count with thousands separated, as 12,000."""
     return f"{value:,}"
 
 
 def percent(value: float) -> str:
-    """A share between 0 and 1.
-
-    >>> percent(0.0125)
-    '1.2%'
-    """
+    """A share between 0 and 1 as a percentage, 0.0125 as 1.2%."""
     return f"{100 * value:.1f}%"
 
 

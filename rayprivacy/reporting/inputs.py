@@ -27,7 +27,6 @@ from rayprivacy.runs.measure import rows_at
 from rayprivacy.runs.method import PRETRAINED, Card, Chart, Table
 
 M = TypeVar("M", bound=BaseModel)
-OPENER = "Hello, how are you"
 SHOWN = 100  # values of a label on a card
 SAMPLES, SEED, LONGEST = 20, 20, 600
 
@@ -236,7 +235,7 @@ class RecipeFacts(Lenient):
     def prompt(self) -> str:
         """Something the model can continue: its first control code, where it knows any."""
         if not self.codes.values:
-            return self.card.opener or OPENER
+            return self.card.opener or "Hello, how are you"
         return Codes(CodesConfig(values=self.codes.values), self.corpus.labels).text(0)
 
     def sentences(self) -> list[str]:

@@ -4,9 +4,8 @@ No script, no network, no private text: a page reads the files of `reporting.inp
 left only for the internal copy, everything is escaped by the template, and a content security policy forbids the rest.
 The same run directory gives the same bytes.
 
-A page of several runs shows what each claims, what it bought, and where it lies between privacy and utility. Perplexity
-is measured on private text, so a copy to share has neither that column nor the frontier. Runs of different corpora
-stand side by side, but their perplexities say nothing about each other: the page says so.
+A page of several runs shows what each claims, what it bought, and where it lies between privacy and utility; a copy to
+share has neither perplexities, which are measured on private text, nor the frontier.
 """
 
 from collections.abc import Sequence
@@ -38,11 +37,8 @@ class View:
 
 
 def write_report(run_dir: Path, *, internal: bool = True) -> Path:
-    """Write `run_dir/report.html` and return its path: with figures measured on private text, labelled so.
-
-    A page that is not internal, `report-public.html`, leaves them and the timings out; of an audit there is none. The
-    cards of what is released are written again as well, and the figures as pictures in `plots`. An error names the file
-    that is missing, or lacks a key, and the key.
+    """Write `run_dir/report.html` with figures measured on private text, or `report-public.html` without them and
+    timings; also cards and, in `plots`, pictures. An error names the file or key that is missing.
     """
     view = _view(run_dir, internal)
     path = run_dir / ("report.html" if internal else "report-public.html")
@@ -121,10 +117,7 @@ class Row:
 
 
 def write_comparison(directories: Sequence[Path], path: Path, *, internal: bool = True) -> Path:
-    """Write one offline page about several finished runs, and return its path; its figure also as a picture beside it.
-
-    Figures measured on private text are shown, labelled so, only on an internal page.
-    """
+    """Write one page about several finished runs, its figure as a picture beside it; private figures if internal."""
     if len(directories) < 2:
         raise ConfigError(f"a comparison of {len(directories)} runs: give two run directories or more.")
     rows = [Row.read(directory, internal) for directory in directories]

@@ -1,9 +1,7 @@
 """The figures of a page as PNG: the SVG on its own, with title and legend, in the page's light colours.
 
-The page has the legends in HTML beside the figures, and colours by a style sheet. A picture that stands alone needs
-both inside. Rules and colours come from the page's own files, so a picture cannot look different from the page. A run
-keeps the files in `plots`; a comparison in a folder beside the page that is named after it, because several pages may
-lie in one folder.
+The page has legends in HTML and colours by a style sheet; a picture that stands alone needs both inside, and takes them
+from the page's own files. A run keeps the pictures in `plots`, a comparison in a folder named after its page.
 
 Rendering is done by resvg, which brings no fonts. Matplotlib's DejaVu is used where Matplotlib is installed, else fonts
 of the system; where neither draws a letter there are no pictures, since a figure without its numbers misleads.
@@ -33,14 +31,11 @@ from rayprivacy.reporting.inputs import Audit, Heldout, Metrics, Synthetic
 from rayprivacy.runs.method import Card
 
 SCALE, MARGIN, LINE, LETTER = 2.0, 16.0, 20.0, 7.0  # pixels per unit; a line's height, a letter's width
-NARROWEST = 484.0
 PLOTS = "plots"
-PLOTS_EXTRA = "install rayprivacy[report]"
-FONTS = "install fonts (Debian: fonts-dejavu-core) or matplotlib"
-XMLNS = Markup(' xmlns="http://www.w3.org/2000/svg"')
 ALONE = Markup(
     '<svg{xmlns} width="{w:.0f}" height="{h:.0f}" viewBox="0 0 {w:.0f} {h:.0f}"><style>{style}</style>{body}</svg>'
 )
+XMLNS = Markup(' xmlns="http://www.w3.org/2000/svg"')
 INSIDE = Markup('<svg x="{x:.0f}" y="{y:.0f}" width="{w:.0f}" height="{h:.0f}" ')
 _SIZE = re.compile(r'viewBox="0 0 ([\d.]+) ([\d.]+)"')
 _TITLE, _DESC = (re.compile(rf"<{tag} id=[^>]*>(.*?)</{tag}>", re.DOTALL) for tag in ("title", "desc"))
@@ -59,10 +54,7 @@ class Picture:
 
 
 def write_pictures(folder: Path, pictures: Sequence[Picture]) -> list[Path]:
-    """Write figures as PNG, internal ones readable by their owner only.
-
-    Without the renderer, or a font, there are none, and one sentence in the log says so.
-    """
+    """Write figures as PNG, internal ones for their owner only; without renderer or font none, but a log line."""
     missing = _missing() if pictures else ""
     if missing:
         _log.warning("Plots were left out of %s: %s, then run rayprivacy report again.", folder, missing)
@@ -82,7 +74,7 @@ def standalone(picture: Picture) -> Markup:
     found = _SIZE.search(picture.figure)
     assert found
     inner, height = float(found[1]), float(found[2])
-    width = max(inner, NARROWEST)
+    width = max(inner, 484.0)
     body, y = NOTHING, MARGIN
     for line in textwrap.wrap(_inside(_TITLE, picture), int(width / (LETTER * 1.35))):
         body += TEXT.format(css="picture-title", x=MARGIN, y=y + 14, anchor="start", text=line)
@@ -127,8 +119,12 @@ def _inside(tag: re.Pattern[str], picture: Picture) -> str:
 def _missing() -> str:
     """What to do where pictures cannot be drawn; empty where they can."""
     if importlib.util.find_spec("resvg_py") is None:
-        return PLOTS_EXTRA
-    return FONTS if _png(_LETTER.format("x")) == _png(_LETTER.format("")) else ""
+        return "install rayprivacy[report]"
+    return (
+        "install fonts (Debian: fonts-dejavu-core) or matplotlib"
+        if _png(_LETTER.format("x")) == _png(_LETTER.format(""))
+        else ""
+    )
 
 
 def _png(svg: str) -> bytes:
@@ -201,9 +197,5 @@ def comparison_pictures(frontier: Markup | None, points: Sequence[Point]) -> lis
 
 
 def comparison_folder(page: Path) -> Path:
-    """Where the pictures of a comparison go.
-
-    >>> comparison_folder(Path("runs/comparison.html")).as_posix()
-    'runs/comparison-plots'
-    """
+    """Where the pictures of a comparison go: `runs/comparison-plots` for `runs/comparison.html`."""
     return page.with_name(f"{page.stem}-{PLOTS}")

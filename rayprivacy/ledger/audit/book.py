@@ -40,7 +40,6 @@ _NEXT = {
     ("started", "takeover"): "started",
     ("started", "commit"): "committed",
 }
-_NON_PRIVATE = {"kind": "non-private"}
 
 Identity = tuple[str, str, str, int]  # account, release, input and rung
 _Rung = tuple[str, str, str, int]  # corpus, release, input and rung
@@ -239,7 +238,7 @@ class Exposures:
         account, kind = (rows.text(detail[key], where, "detail") for key in ("account", "kind"))
         exposure = _Exposure(row["account"], row["release_id"], row["input_digest"], account, kind)
         waiting = self._due if self._due[exposure] else self._may
-        if rows.parse(row["events"], where, "events") != _NON_PRIVATE or not waiting[exposure]:
+        if rows.parse(row["events"], where, "events") != {"kind": "non-private"} or not waiting[exposure]:
             rows.fail(where, "records an exposure that no charge calls for")
         waiting.subtract([exposure])
         self._due, self._may = +self._due, +self._may

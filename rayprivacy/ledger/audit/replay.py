@@ -1,9 +1,7 @@
 """One walk over the rows of a book that applies every check, in the order of the book.
 
-Six things must hold. Every entry carries the hash of its content and of its predecessor, and its mac. Every charge
-moved as a charge can. Every cost is what its event costs. Every balance is the sum of the account's charges. At no
-time did the live charges of an account exceed its cap. Every committed charge has exactly its output, every account
-its row, and every charge its exposures.
+Every entry carries its hash, its predecessor's and its mac; charges moved as they can; costs are those of the events,
+and balances their sums; live charges never exceeded a cap; outputs, rows of accounts and exposures are all there.
 """
 
 from dataclasses import dataclass
@@ -21,19 +19,15 @@ _BLANK: dict[str, tuple[str, ...]] = {
     "cancel": ("events", "cost", "detail"),
     "exposure": ("charge", "cost"),
 }
-_WITHOUT_RUNG = ("create", "meaning", "plan", "exposure")
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """A ledger that replays: how much of it there is, and the head to compare with.
+    """A ledger that replays: how many accounts, entries, charges and outputs it has, and the hash of its last entry.
 
-    Attributes:
-        accounts, entries, charges, outputs: how many.
-        head: hash of the last entry.
-        macs: 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key. Of a book that
-            was keyed later, 'checked from entry 17 on': the entries before may have been written anew.
-        signature: of an export: 'checked' against a key, 'unchecked' for want of one, or 'none'.
+    `macs` is 'checked' with the key, 'unchecked' for want of it, or 'none' in a book kept without a key. Of a book that
+    was keyed later, 'checked from entry 17 on': the entries before may have been written anew. `signature`, of an
+    export, is 'checked' against a key, 'unchecked' for want of one, or 'none'.
     """
 
     accounts: int
@@ -48,10 +42,7 @@ class VerifyReport:
 def audit(
     rows: Rows, key: Key | None = None, expected_head: str | None = None
 ) -> tuple[VerifyReport, dict[str, AccountBook]]:
-    """Replay a whole book; LedgerError names the first row that does not fit. Returns where every account ended, too.
-
-    It must contain the expected head, one that was seen earlier. Without the key, the macs are not checked.
-    """
+    """Replay a book that must hold `expected_head`; LedgerError names the first misfit. Macs need the key."""
     check_types(rows)
     head, macs = check_links(rows.entries, key, expected_head)
     walk = _Walk()
@@ -116,7 +107,8 @@ class _Walk:
 def _check_shape(row: Row, kind: str, where: str) -> None:
     if kind not in _BLANK:
         fail(where, "is of an unknown kind")
-    if any(row[column] for column in _BLANK[kind]) or (kind in _WITHOUT_RUNG and row["rung"]):
+    has_rung = kind not in ("create", "meaning", "plan", "exposure")
+    if any(row[column] for column in _BLANK[kind]) or (row["rung"] and not has_rung):
         fail(where, f"fills a column that a {kind} entry leaves empty")
 
 

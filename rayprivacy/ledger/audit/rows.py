@@ -1,8 +1,7 @@
 """The rows of a book, from a database or an export, read as what may have been forged.
 
-Rows are plain dictionaries, so that one auditor reads both. An output appears by its digest and size alone: its bytes
-are hashed when they are read from the database, and an export never holds them. The type of every cell is checked,
-because SQLite keeps whatever type was written into a column.
+Rows are plain dictionaries. An output appears by its digest and size alone. The type of every cell is checked, because
+SQLite keeps whatever type was written into a column.
 
 Python's JSON reader takes NaN, infinities, duplicate keys and integers of any length, and `True == 1 == 1.0`; each is a
 way to make two readers see two different books. Everything here either returns a value of the stated type and range or
@@ -188,7 +187,6 @@ def _check(row: Row, columns: _Types, where: str) -> None:
 
 
 GENESIS = "0" * 64
-MAX_RUNG = 2**31 - 1
 _LEFT_OUT = {"rung": 0, "cost": "", "balance": ""}
 
 
@@ -200,7 +198,7 @@ def check_links(entries: list[Row], key: Key | None, expected_head: str | None) 
         where = f"entry {seq}"
         if row["seq"] != seq or row["prev_hash"] != head:
             fail(where, "does not follow the one before it")
-        if not 0 <= row["rung"] <= MAX_RUNG or _hash(row) != row["hash"]:
+        if not 0 <= row["rung"] <= 2**31 - 1 or _hash(row) != row["hash"]:
             fail(where, "does not match its hash")
         head = str(row["hash"])
         if _check_mac(row["mac"], head, key, keyed > 0, where):

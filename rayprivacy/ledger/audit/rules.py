@@ -41,12 +41,9 @@ from rayprivacy.ledger.audit.terms import Terms
 UNIT = 2**80
 SLACK = {"gdp": 1e-6, "zcdp": 1e-4, "rdp": 1e-6, "metric": 1e-9}
 _ALPHAS = 1 + np.logspace(-9, 12, 40001)
-MOST_LINES = 1000
 MOST_LOSS = 1000.0  # a loss distribution that reaches further takes hours
-LEAST_NOISE = 0.04
 _SLACK, _STATED = 1e-4, 1e-3  # relative; two grids of this fineness differ by less
 _STEPS = (1e-5, 1e-4)  # of a grid, the finest and the coarsest
-_MOST_POINTS = 1e7
 _GUARD_ORDERS = (1.05, 1.2, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0, 32.0, 64.0)
 _FAMILIES = {"gaussian": "gaussian", "poisson-sampled-gaussian": "gaussian", "laplace": "laplace"}
 
@@ -176,7 +173,7 @@ def read_plan(row: Row, terms: Terms, where: str) -> PlanRule:
     plan = rows.read_mapping(row, "detail", {"events", "counts", "epsilon"}, where)
     stated = rows.number(plan["epsilon"], -1.0, 1e300, where, "detail")
     events, counts = rows.items(plan["events"], where, "detail"), rows.items(plan["counts"], where, "detail")
-    if not 1 <= len(events) == len(counts) <= MOST_LINES:
+    if not 1 <= len(events) == len(counts) <= 1000:
         rows.fail(where, "lists no events with as many counts")
     lines = []
     for event, count in zip(events, counts, strict=True):
@@ -236,7 +233,7 @@ def _has_room(leaves: list[tuple[Leaf, int]], lines: list[tuple[Leaf, int]]) -> 
 def _grid_step(lines: Leaves, reach: float) -> float:
     """A 25th of the usual loss of the mechanism that loses least: on a coarser grid an honest plan costs too much."""
     usual = math.sqrt(min(_second_order(leaf) for leaf, _ in lines))
-    return max(_STEPS[0], reach / _MOST_POINTS, min(_STEPS[1], usual / 25))
+    return max(_STEPS[0], reach / 1e7, min(_STEPS[1], usual / 25))
 
 
 def _second_order(leaf: Leaf) -> float:
@@ -269,14 +266,11 @@ def _epsilon(lines: Leaves, delta: float, step: float) -> float | None:
 
 
 def _guard(lines: Leaves, where: str) -> float:
-    """A loss that all mechanisms together exceed with a chance of about 1e-15.
-
-    Refuses before any work a plan that would keep the auditor busy for hours: no honest plan has such losses.
-    """
+    """A loss that all mechanisms exceed with a chance of about 1e-15; refuses plans that would take hours to audit."""
     reach = 0.0
     for leaf, times in lines:
         noisy = _noise(leaf)
-        if noisy is None or noisy.sigma <= LEAST_NOISE:
+        if noisy is None or noisy.sigma <= 0.04:
             rows.fail(where, "lists a plan that has no privacy loss distribution")
         found = [(_renyi_bound(leaf, order), order) for order in _GUARD_ORDERS]
         reach += min(cost * times - math.log(1e-15) / (order - 1) for cost, order in found)

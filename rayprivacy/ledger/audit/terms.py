@@ -10,7 +10,6 @@ from rayprivacy.ledger.audit import rows
 from rayprivacy.ledger.audit.rows import Row
 
 CENTRAL, SELECTIVE, METRIC = "central", "selective", "metric-local"
-MOST_ORDER = 1e5
 _TERMS = {"unit", "relation", "epsilon", "delta", "composition", "kind", "corpus", "parameters"}
 _MEANING = frozenset({"of", "protected"})
 _KNOWN = {
@@ -23,13 +22,7 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of one account.
-
-    Attributes:
-        values: what the `create` entry holds, as JSON values.
-        parameters: those of the `create` entry, and what a `meaning` entry said later.
-        created_at: of the `create` entry.
-    """
+    """The terms of one account as its `create` entry has them; `parameters` also hold what was said later."""
 
     name: str
     created_at: str
@@ -107,4 +100,4 @@ def _check_parameters(values: Mapping[str, Any], where: str) -> None:
     if "policy" in found:
         rows.text(found["policy"], where, "parameters")
     if "order" in found:
-        rows.number(found["order"], 1.0, MOST_ORDER, where, "parameters")
+        rows.number(found["order"], 1.0, 1e5, where, "parameters")
