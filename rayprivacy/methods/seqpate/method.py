@@ -89,7 +89,7 @@ def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[s
     """The base model that the recipe names, and what it became by pretraining, as students that learnt nothing."""
     if context.pretrained is None or context.base is None:
         return {"base": untrained}
-    return {"base": HeadStudent.untrained(context.base, basis, context.recipe.student), "pretrained": untrained}
+    return {"base": HeadStudent.untrained(context.base, basis), "pretrained": untrained}
 
 
 def reading_of(recipe: SeqPateRecipe) -> Reading:
