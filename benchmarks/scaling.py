@@ -63,7 +63,7 @@ from rayprivacy.runs.directory import Run, stored_recipe
 from rayprivacy.runs.drive import drive
 from rayprivacy.teachers.encoding import shards_of
 from rayprivacy.teachers.group import TeacherGroup
-from rayprivacy.teachers.pool import teacher_pool
+from rayprivacy.teachers.pool import QUERY_BATCH, teacher_pool
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.votes import Question
@@ -75,8 +75,8 @@ SHARDS, PER_PART = 1000, 50
 SMALL = {
     "seqpate": [
         "corpus.max_records_per_user=4", "pseudo.texts=64", "votes.queries=512", "votes.top_k=20",
-        "teachers={count: 400, stack: 25, rank: 16, shortlist: 200}",
-        "student={rank_in: 8, rank_out: 8, steps: 50, warm_steps: 50}", "generation={texts: 64, max_tokens: 20}",
+        "teachers={count: 400, stack: 25, rank: 16}",
+        "student={steps: 50, warm_steps: 50}", "generation={texts: 64, max_tokens: 20}",
         "evaluation={users: 20, completions: 8, nonprivate_steps: 20}",
     ],
     "generator": [
@@ -288,7 +288,6 @@ def _trainer(
     spec: GroupSpec, task: Task, nodes: tuple[int, ...]
 ) -> Iterator[tuple[Callable[[], Any], Callable[[], Any]]]:
     """How this arm trains all teachers, and how it gathers all votes."""
-    size = ResourcesConfig().query_batch
     if nodes:
         with teacher_pool(spec, ResourcesConfig()) as pool:
             ray.get([worker.actor.ready.remote() for worker in pool.actors.workers])
@@ -298,8 +297,8 @@ def _trainer(
 
     def vote() -> bytes:
         sums = []
-        for number, start in enumerate(range(0, len(task.queries), size)):
-            question = Question.of(task.queries.rows(start, start + size), task.mechanism, None, number)
+        for number, start in enumerate(range(0, len(task.queries), QUERY_BATCH)):
+            question = Question.of(task.queries.rows(start, start + QUERY_BATCH), task.mechanism, None, number)
             group.vote(range(spec.teachers.count), question)
             sums.append(group.collect(question.digest).sums)
         return np.concatenate(sums).tobytes()

@@ -47,7 +47,7 @@ class Basis:
 
 @torch.no_grad()
 def public_basis(backbone: Backbone, public: Features, rank: int, shortlist: int) -> Basis:
-    """The bases that public features span, of a rank, and a shortlist of a length."""
+    """The bases that public features span, and a shortlist: of a rank and a length, or of as much as there is."""
     hidden = public.hidden.float()
     head = backbone.head
     frequency = torch.zeros(len(head))
@@ -60,7 +60,7 @@ def public_basis(backbone: Backbone, public: Features, rank: int, shortlist: int
     centred = (head - frequency @ head) * frequency.sqrt()[:, None]
     outward = torch.linalg.eigh(centred.T @ centred).eigenvectors.flip(1)[:, :rank].T
     frequency[[backbone.start, backbone.end]] = math.inf
-    return Basis(inward, outward, frequency.topk(shortlist).indices.sort().values)
+    return Basis(inward, outward, frequency.topk(min(shortlist, len(head))).indices.sort().values)
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,6 @@ class Words:
         every = np.concatenate(found) if found else np.empty(0, dtype=np.int32)
         return every, np.array(lengths, dtype=np.int64)
 
-    def write(self, words: Sequence[str]) -> str:
-        """A text of words, spaced as `join` does."""
-        text = "".join(word if _NO_SPACE_BEFORE.fullmatch(word) else f" {word}" for word in words)
-        return _OPENS.sub(r"\1", text.removeprefix(" "))
-
     def join(self, ids: Ids, lengths: Ids) -> Iterator[str]:
         """Texts of words with one space between them, and none before a comma or a contraction; `ids` undone."""
         pieces, at = self._pieces, 0
@@ -121,17 +116,6 @@ def put_together(words: Sequence[str], gaps: Sequence[str]) -> str:
     return gaps[0] + "".join(word + gap for word, gap in zip(words, gaps[1:], strict=True))
 
 
-def cased(word: str, like: str) -> str:
-    """A word in capitals, with a capital, or as it is, like another one.
-
-    >>> [cased("tree", "HOUSE"), cased("tree", "House"), cased("tree", "I"), cased("tree", "house")]
-    ['TREE', 'Tree', 'Tree', 'tree']
-    """
-    if len(like) > 1 and like.isupper():
-        return word.upper()
-    return word[:1].upper() + word[1:] if like[:1].isupper() else word
-
-
 @dataclass(frozen=True, eq=False)
 class Sanitizer:
     """Turns texts into sanitised ones."""
@@ -142,7 +126,6 @@ class Sanitizer:
     surrogates: Surrogates
     coins: Coins  # of the release
     most: int  # words to which texts are cut
-    keep_case: bool = False  # every word gets the case of the word that it replaces
     keep_layout: bool = False  # the white space between words is released
 
     def sanitise(self, texts: Sequence[str], tags: Tags) -> list[str]:
@@ -182,20 +165,15 @@ class Sanitizer:
         return made
 
     def _written(self, bare: list[str], drawn: Ids, lengths: Ids) -> Iterator[str]:
-        if not (self.keep_case or self.keep_layout):
+        if not self.keep_layout:
             yield from self.words.join(drawn, lengths)
             return
         at = 0
         for text, length in zip(bare, lengths.tolist(), strict=True):
-            before, gaps = split(text)
+            gaps = split(text)[1]
             after = [self._spelling[each] for each in drawn[at : at + length].tolist()]
             at += length
-            if self.keep_case:
-                after = list(map(cased, after, before))
-            if self.keep_layout:
-                yield put_together(after, gaps[: length + 1])
-            else:
-                yield self.words.write(after)
+            yield put_together(after, gaps[: length + 1])
 
     @cached_property
     def _spelling(self) -> list[str]:

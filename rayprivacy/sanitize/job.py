@@ -57,7 +57,6 @@ class Job:
             surrogates=Surrogates(coins, key if config.consistent else None, *self.release),
             coins=coins,
             most=config.max_tokens,
-            keep_case=config.case == "keep",
             keep_layout=config.layout == "keep",
         )
 

@@ -60,7 +60,6 @@ class SanitizeConfig(Config):
             both, epsilon is the largest that `privacy.epsilon` allows.
         plus: SanText+; None protects every word.
         max_tokens: number of tokens to which texts are cut.
-        case: `lower` writes all in small letters; `keep` gives every word the case that the word before it had.
         layout: `spaces` puts one space between words; `keep` releases what stood between them.
         entities: kinds of typed values that are replaced by made-up ones of their format before words are.
         detector: `patterns` of this package, or those of Presidio (extra `presidio`).
@@ -78,7 +77,6 @@ class SanitizeConfig(Config):
     keep: float | None = Field(default=None, gt=0, lt=1)
     plus: PlusConfig | None = None
     max_tokens: int = Field(default=64, ge=1, le=2**16)
-    case: Literal["lower", "keep"] = "lower"
     layout: Literal["spaces", "keep"] = "spaces"
     entities: tuple[Kind, ...] = KINDS
     detector: Literal["patterns", "presidio"] = "patterns"

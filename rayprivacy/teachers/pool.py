@@ -43,6 +43,7 @@ _SEAL = Seal(ReleaseError, "nothing was charged or released, run again with --re
 _TRAINING = "training teachers"
 _VOTING = "voting"
 _ENCODING = "encoding private text"
+QUERY_BATCH = 1024  # queries in one vote call, a multiple of QUERY_ROWS
 _PIECES = 4  # of a part for each encoder at least, so that the last ones to finish do not keep the others waiting
 FAN_IN = 8
 
@@ -78,14 +79,14 @@ class TeacherPool:
     """A set of teacher actors over one ensemble."""
 
     def __init__(self, spec: GroupSpec, resources: ResourcesConfig) -> None:
-        self._spec, self._resources, self._askings = spec, resources, count()
+        self._spec, self._askings = spec, count()
         actor = ray.remote(_SealedGroup).options(**actor_options(resources))
         self.actors = ActorPool(lambda: actor.remote(spec), min(places(resources), spec.teachers.count))
 
     def train(self) -> Iterator[range]:
         """Train every teacher that is not in the workspace; yields pieces of the ensemble as they finish."""
         self.actors.begin()
-        pieces = training_pieces(self._spec.teachers, len(self.actors.workers), self._resources.piece)
+        pieces = training_pieces(self._spec.teachers, len(self.actors.workers))
         for piece, _ in self.actors.work(_TRAINING, "train", pieces):
             yield piece
 
@@ -98,11 +99,10 @@ class TeacherPool:
         counts the queries that all teachers have answered. A teacher who voted twice and differently, or is counted
         twice, is refused.
         """
-        size = self._resources.query_batch
         totals = []
-        for start in range(0, len(queries), size):
+        for start in range(0, len(queries), QUERY_BATCH):
             progress(start)
-            block = queries.rows(start, start + size)
+            block = queries.rows(start, start + QUERY_BATCH)
             totals.append(self._answer(Question.of(block, mechanism, rows, next(self._askings))))
         progress(len(queries))
         manifests = {total.teachers for total in totals}
@@ -112,7 +112,7 @@ class TeacherPool:
 
     def _answer(self, question: Question) -> PartialSum:
         self.actors.begin()
-        pieces = voting_pieces(self._spec.teachers, len(self.actors.workers), self._resources.piece)
+        pieces = voting_pieces(self._spec.teachers, len(self.actors.workers))
         asked = [ray.put(question)]
         while True:
             held = self.actors.held

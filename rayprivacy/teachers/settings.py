@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from rayprivacy.core.config import Config, PathKind
 
 _RANKS, _LEARNING_RATES = {"square": 128, "lora": 8}, {"square": 2e-2, "lora": 3e-3}  # of each kind
+SHORTLIST = 1024  # public tokens that the training loss ranks against each other
 
 
 class TeachersConfig(Config):
@@ -21,7 +22,6 @@ class TeachersConfig(Config):
         row_tokens: length of a packed row.
         max_rows: public bound on the rows of one group (a user; a shard where the unit is record or phrase).
         rank: size of what a teacher trains; by default 128 for `square`, 8 for `lora`.
-        shortlist: public tokens the training loss ranks against each other.
         epochs: how often a teacher sees each of its examples.
         max_steps: public bound on its AdamW steps.
         batch, learning_rate: examples per step, and step size (by default one that suits the kind).
@@ -35,7 +35,6 @@ class TeachersConfig(Config):
     row_tokens: int = Field(default=64, ge=8)
     max_rows: int = Field(default=64, ge=1)
     rank: int | None = Field(default=None, ge=1)
-    shortlist: int = Field(default=1024, ge=2)
     epochs: float = Field(default=4.0, gt=0)
     max_steps: int = Field(default=64, ge=1)
     batch: int = Field(default=64, ge=1)
@@ -91,17 +90,12 @@ class ResourcesConfig(Config):
         actors: teacher actors; 0 means as many as the cluster has room for.
         cpus_per_actor: CPUs each actor reserves.
         gpus_per_actor: the share of a GPU that each actor reserves and computes on, like 0.25; 0 means CPUs alone.
-        piece: teachers an actor is handed at a time; 0 means a quarter of its share, so that the slowest one is
-            not waited for long.
-        query_batch: queries in one vote call.
         features: where the trunk's states of private text are kept; by default inside the run, for this run alone.
     """
 
     actors: int = Field(default=0, ge=0)
     cpus_per_actor: float = Field(default=1.0, gt=0)
     gpus_per_actor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    piece: int = Field(default=0, ge=0)
-    query_batch: int = Field(default=1024, ge=32, multiple_of=32)
     features: Annotated[str | None, PathKind.PRIVATE] = Field(default=None, min_length=1)
 
     @field_validator("gpus_per_actor")

@@ -38,15 +38,15 @@ class GroupSpec:
     gpu: bool = False  # whether its actors compute on a GPU
 
 
-def training_pieces(teachers: TeachersConfig, actors: int, size: int = 0) -> list[range]:
-    """The teachers of each piece of training, ascending: at most `size`, or a quarter of an actor's share for 0."""
+def training_pieces(teachers: TeachersConfig, actors: int) -> list[range]:
+    """The teachers of each piece of training, ascending: at most a quarter of an actor's share."""
     parts = (teachers.members(part) for part in range(teachers.parts))
-    return [piece for part in parts for piece in _cut(part, size or _quarter(teachers, actors))]
+    return [piece for part in parts for piece in _cut(part, _quarter(teachers, actors))]
 
 
-def voting_pieces(teachers: TeachersConfig, actors: int, size: int = 0) -> list[range]:
-    """The teachers of each piece of voting, ascending: whole blocks, and the rest of them; `size` as for training."""
-    blocks = -(-(size or _quarter(teachers, actors)) // VOTERS)
+def voting_pieces(teachers: TeachersConfig, actors: int) -> list[range]:
+    """The teachers of each piece of voting, ascending: a quarter of an actor's share, in whole blocks but the last."""
+    blocks = -(-_quarter(teachers, actors) // VOTERS)
     return _cut(range(teachers.count), blocks * VOTERS)
 
 

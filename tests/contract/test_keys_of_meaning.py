@@ -150,7 +150,6 @@ SANITISE = {
     "words of the list": {"sanitize": {"plus": {"sensitive": 0.5, "p": 0.9}}},
     "column": {"corpus": {"text": "body"}},
     "labels": {"sanitize": {"labels": {"kind": "randomize", "values": {"topic": ["a", "b"]}}}},
-    "case": {"sanitize": {"case": "keep"}},
     "layout": {"sanitize": {"layout": "keep"}},
     "typed values": {"sanitize": {"entities": []}},
     "equality": {"sanitize": {"consistent": True}},

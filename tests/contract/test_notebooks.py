@@ -26,7 +26,7 @@ OUT = Path({out!r})
 SMALL = {{
     **{{"model.base": {base!r}, "model.dtype": "float32", "corpus.max_records_per_user": 1}},
     **{{"teachers.count": 4, "teachers.stack": 4, "teachers.max_steps": 2, "teachers.max_tokens": 8}},
-    **{{"teachers.shortlist": 100, "votes.queries": 4, "votes.top_k": 10, "pseudo.texts": 8}},
+    **{{"votes.queries": 4, "votes.top_k": 10, "pseudo.texts": 8}},
     **{{"student.warm_steps": 1, "student.steps": 1, "generation.texts": 6, "generation.max_tokens": 6}},
     **{{"evaluation.users": 10, "evaluation.completions": 1, "evaluation.nonprivate_steps": 0}},
     **{{"evaluation.compare": 0}},

@@ -1,5 +1,7 @@
 """Candidates and queries: public, distinct, repeatable, and asked only where the student is unsure."""
 
+from typing import Literal
+
 import pytest
 import torch
 from hypothesis import given
@@ -89,19 +91,19 @@ def _all_contexts(rows: Encoded) -> set[tuple[int, ...]]:
     return set(_contexts(rows, rows.predicts.nonzero()))
 
 
-@pytest.mark.parametrize("outside_top", [0, 1, 5, 100])
+@pytest.mark.parametrize("select", ["any", "threshold"])
 def test_queries_are_asked_only_outside_the_students_top_and_each_context_once(
-    outside_top: int, many: Encoded, student: HeadStudent, tiny_backbone: Backbone
+    select: Literal["any", "threshold"], many: Encoded, student: HeadStudent, tiny_backbone: Backbone
 ) -> None:
-    config = VotesConfig(top_k=8, outside_top=outside_top)
+    config = VotesConfig(top_k=8, select=select)
     queries = select_queries(many, student, tiny_backbone, config, 10_000, 0)
     row, position = queries.context.T
     logits = student.hidden(many)[row, position].float() @ tiny_backbone.head.T
     rank = (logits > logits.gather(1, many.ids[row, position + 1][:, None])).sum(1)
-    assert (rank >= outside_top).all()
+    assert (rank >= (select == "threshold")).all()
     asked = _contexts(many, queries.context)
     assert len(set(asked)) == len(asked), "equal beginnings of two documents are one query"
-    if outside_top == 0:
+    if select == "any":
         assert set(asked) == _all_contexts(many)
     assert torch.equal(queries.hidden, many.hidden[row, position].float())
     expected, _ = candidate_tokens(logits, tiny_backbone.end, config)

@@ -105,7 +105,7 @@ def _bytes(result: Result) -> bytes:
 def test_what_a_release_is_made_of_changes_its_coins(shared: Bench, finished: Result) -> None:
     """Two draws from one coin would be worth more than two charges."""
     for name, change in (
-        ("case", {"sanitize.case": "keep"}),
+        ("layout", {"sanitize.layout": "keep"}),
         ("account", {"privacy.account": "other"}),
         ("key", {"privacy.key": str(shared.folder / "other.key")}),
     ):
@@ -299,10 +299,12 @@ def test_nothing_is_charged_where_the_vocabulary_is_missing(bench: Bench, tmp_pa
 
 
 def test_a_public_model_learns_to_read_sanitised_text_for_nothing(
-    shared: Bench, finished: Result, public_sentences: list[str]
+    shared: Bench, finished: Result, public_sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name, value in (("READER_BATCH", 8), ("LEARNING_RATE", 1e-2)):
+        monkeypatch.setattr(f"rayprivacy.methods.santext.pretraining.{name}", value)
     (shared.folder / "public.txt").write_text("\n".join(public_sentences * 6))
-    block = {"text": str(shared.folder / "public.txt"), "steps": 60, "batch": 8, "learning_rate": 1e-2}
+    block = {"text": str(shared.folder / "public.txt"), "steps": 60}
     more = {"pretraining": block, "sanitize.keep": 0.9, "privacy.epsilon": 9000.0}
     result = elsewhere(shared, "pretrained", **more)
     figures = result.metrics["synthetic"]["pretraining"]

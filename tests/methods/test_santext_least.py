@@ -38,7 +38,6 @@ LEAST: dict[str, dict[str, Any]] = {
     "plus.sensitive": {"plus": {"sensitive": LEAST_FLOAT}},
     "plus.p": {"plus": {"p": LEAST_FLOAT}},
     "max_tokens": {"max_tokens": 1},
-    "case": {"case": "keep"},
     "layout": {"layout": "keep"},
     "entities": {"entities": []},
     "detector": {"detector": "presidio"},

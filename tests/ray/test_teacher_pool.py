@@ -48,8 +48,8 @@ from rayprivacy.work import pool as handout
 from rayprivacy.work.pool import ActorPool
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_ray")]
-TEACHERS = TeachersConfig(count=12, stack=2, rank=16, shortlist=200, max_steps=2, batch=8)
-RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=32, piece=2)
+TEACHERS = TeachersConfig(count=12, stack=2, rank=16, max_steps=2, batch=8)
+RESOURCES = ResourcesConfig(actors=2, cpus_per_actor=0.5)
 ALONE = ResourcesConfig(actors=1, cpus_per_actor=0.5)
 NOBODY = (3, 8, 9)  # M exceeds the number of users
 QUERIES, CANDIDATES = 70, 6
@@ -155,6 +155,7 @@ def test_many_storms_and_one_release(
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     ledger.ensure_account("chat", PrivacyUnit.USER, NeighbouringRelation.ADD_OR_REMOVE, Budget(8.0, 1e-6))
     gate, released = Gate(ledger, "chat", Key.for_tests()), []
+    monkeypatch.setattr(pool_module, "QUERY_BATCH", 32)
     with closing(ledger), teacher_pool(spec, RESOURCES) as pool:
 
         def hit() -> None:
@@ -189,11 +190,12 @@ def test_many_storms_and_one_release(
     assert len(strikes) >= STORMS + STORMS // 4
 
 
-@pytest.mark.parametrize("piece", [0, 5, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 100))])
+@pytest.mark.parametrize("pieces", [4, 2, *(pytest.param(each, marks=pytest.mark.exhaustive) for each in (1, 12))])
 def test_spreading_the_work_changes_nothing(
-    piece: int, spec: GroupSpec, queries: Queries, expected: np.ndarray
+    pieces: int, spec: GroupSpec, queries: Queries, expected: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with teacher_pool(spec, ResourcesConfig(actors=1, cpus_per_actor=0.5, piece=piece)) as pool:
+    monkeypatch.setattr("rayprivacy.teachers.spec.PIECES", pieces)
+    with teacher_pool(spec, ALONE) as pool:
         train(pool)
         sums, manifest = pool.vote(queries, MECHANISM)
         again, _ = pool.vote(queries, MECHANISM)
@@ -238,12 +240,13 @@ def test_no_teachers_vote_leaves_an_actor(
         seen.append(real(refs))
         return seen[-1]
 
-    with teacher_pool(spec, ResourcesConfig(actors=2, cpus_per_actor=0.5, query_batch=3008)) as pool:
+    monkeypatch.setattr(pool_module, "QUERY_BATCH", 3008)
+    with teacher_pool(spec, RESOURCES) as pool:
         list(pool.train())
         real([worker.actor.__ray_ready__.remote() for worker in pool.actors.workers])  # both have votes to hand over
         monkeypatch.setattr(ray, "get", get)
         sums, _ = pool.vote(many, mechanism)
-        monkeypatch.undo()
+        monkeypatch.setattr(ray, "get", real)
         digest = Question.of(many, mechanism).digest
         held = [real(worker.actor.collect.remote(digest)) for worker in pool.actors.workers]
         stored = plasma()
@@ -298,7 +301,7 @@ def test_the_drivers_memory_does_not_grow_with_the_teachers(
     for count in (200, 4000):
         workspace = Workspace(tmp_path / f"{count}", "recipe")
         workspace.prepare()
-        config = TeachersConfig(count=count, stack=50, rank=4, shortlist=200)
+        config = TeachersConfig(count=count, stack=50, rank=4)
         for part in range(config.parts):
             state = {"matrix": torch.randn(50, 4, 4), "filled": torch.ones(50, dtype=torch.bool)}
             workspace.write(dict.fromkeys(config.members(part), "source"), state)

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")  # as in a teacher actor
 
 KEY, SHARDS, CANDIDATES, BOUND = Key.for_tests(), 6, 5, 2
 TEACHERS = TeachersConfig(
-    count=SHARDS, max_tokens=30, row_tokens=48, max_rows=3, rank=16, shortlist=200, max_steps=6, batch=16, stack=SHARDS
+    count=SHARDS, max_tokens=30, row_tokens=48, max_rows=3, rank=16, max_steps=6, batch=16, stack=SHARDS
 )
 PHRASES = Phrases.of(["the", "like to eat", "hello"])
 CORPUS = {

@@ -55,7 +55,7 @@ INJECTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @pytest.fixture(scope="module")
 def kind(tiny_basis: Basis, tiny_backbone: Backbone) -> SquareKind:
-    config = TeachersConfig(count=SHARDS, max_tokens=30, row_tokens=ROW, rank=16, shortlist=200, max_steps=12, batch=16)
+    config = TeachersConfig(count=SHARDS, max_tokens=30, row_tokens=ROW, rank=16, max_steps=12, batch=16)
     warm = HeadAdapter(tiny_basis, torch.randn(16, 16, generator=torch.Generator().manual_seed(1)) / 30)
     return SquareKind(config, warm, tiny_backbone.head)
 

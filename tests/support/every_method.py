@@ -14,14 +14,14 @@ USERS, SENTENCES = 3, 2
 STEPS = {"sampling_rate": 0.5, "expected_batch": 2, "chunk": 1, "max_tokens": 14}
 ONE_WORKER, FEW_TEXTS = {"cpus": 1}, {"texts": 4, "max_tokens": 6}
 SAMPLED = {"evaluation": {"nonprivate_steps": 1}, "generation": FEW_TEXTS, "resources": {"cpus": 1, "actors": 1}}
-TEACHERS = {"count": 12, "stack": 1, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3}
+TEACHERS = {"count": 12, "stack": 1, "rank": 16, "row_tokens": 64, "max_steps": 3}
 # A method that is registered and has no blocks here fails: add its smallest job.
 BLOCKS: dict[str, dict[str, Any]] = {
     "seqpate": {
         "pseudo": {"texts": 24, "max_tokens": 12},
         "teachers": TEACHERS,
         "votes": {"queries": 4, "top_k": 10},
-        "student": {"rank_in": 8, "rank_out": 8, "steps": 2, "warm_steps": 2},
+        "student": {"steps": 2, "warm_steps": 2},
         "generation": FEW_TEXTS,
         "evaluation": {"completions": 0, "nonprivate_steps": 1},
         "resources": {"actors": 1, "cpus_per_actor": 0.5},

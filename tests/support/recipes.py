@@ -7,9 +7,9 @@ TRAINING |= {"steps": 4, "chunk": 2}
 SEQPATE: dict[str, Any] = {
     "method": "seqpate",
     "pseudo": {"texts": 24, "max_tokens": 12},
-    "teachers": {"count": 12, "stack": 4, "rank": 16, "shortlist": 128, "row_tokens": 64, "max_steps": 3},
+    "teachers": {"count": 12, "stack": 4, "rank": 16, "row_tokens": 64, "max_steps": 3},
     "votes": {"queries": 40, "top_k": 10},
-    "student": {"rank_in": 8, "rank_out": 8, "steps": 5, "warm_steps": 5},
+    "student": {"steps": 5, "warm_steps": 5},
     "generation": {"texts": 8, "max_tokens": 10},
     "resources": {"actors": 1, "cpus_per_actor": 0.5},  # each actor imports torch
 }

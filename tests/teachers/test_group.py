@@ -29,9 +29,7 @@ from rayprivacy.teachers.spec import GroupSpec, training_pieces, voting_pieces
 from rayprivacy.teachers.votes import Question, VoteTotal
 from rayprivacy.teachers.workspace import Workspace
 
-CONFIG = TeachersConfig(
-    count=5, max_tokens=20, row_tokens=32, max_rows=4, rank=16, shortlist=200, max_steps=2, batch=8, stack=3
-)
+CONFIG = TeachersConfig(count=5, max_tokens=20, row_tokens=32, max_rows=4, rank=16, max_steps=2, batch=8, stack=3)
 TEXTS = {
     0: ["the sun is out", "i like bread"],
     1: ["play cards at home"],
@@ -120,18 +118,21 @@ def test_training_twice_leaves_the_files_untouched(spec: GroupSpec) -> None:
     assert len(before) == 1
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_no_size_of_a_piece_changes_a_bit(size: int, spec: GroupSpec, question: Question) -> None:
+@pytest.mark.parametrize("pieces", [1, 2, 4, 5])
+def test_no_size_of_a_piece_changes_a_bit(
+    pieces: int, spec: GroupSpec, question: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rayprivacy.teachers.spec.PIECES", pieces)
     _trained(spec)
     whole, group = _state(spec, range(5)), TeacherGroup(spec)
     group.vote(range(5), question)
     other = replace(spec, workspace=Workspace(spec.workspace.root.with_name("others"), "recipe"))
     other.workspace.prepare()
-    for piece in training_pieces(CONFIG, 1, size):
+    for piece in training_pieces(CONFIG, 1):
         TeacherGroup(other).train(piece)
     assert _state(other, range(5)) == whole
     asked = TeacherGroup(other)
-    for piece in voting_pieces(CONFIG, 1, size):
+    for piece in voting_pieces(CONFIG, 1):
         asked.vote(piece, question)
     assert np.array_equal(asked.collect(question.digest).sums, group.collect(question.digest).sums)
 
@@ -195,7 +196,9 @@ def test_features_that_are_gone_stop_training(spec: GroupSpec) -> None:
         TeacherGroup(spec).train(range(3))
 
 
-def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: GroupSpec, queries: Queries) -> None:
+def test_votes_come_from_the_files_and_do_not_depend_on_grouping(
+    spec: GroupSpec, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     many = CONFIG.model_copy(update={"count": 25, "stack": 7})
     spec = replace(spec, teachers=many)
     draw = torch.Generator().manual_seed(4)
@@ -203,9 +206,10 @@ def test_votes_come_from_the_files_and_do_not_depend_on_grouping(spec: GroupSpec
     spec.workspace.write(dict.fromkeys(range(25), "source"), state)
     question = Question.of(queries, replace(MECHANISM, teachers=25))
     sums = []
-    for size in (100, 1, 3, 11):
+    for pieces in (1, 2, 25):
+        monkeypatch.setattr("rayprivacy.teachers.spec.PIECES", pieces)
         total = VoteTotal(len(queries), MECHANISM.candidates)
-        for piece in voting_pieces(many, 1, size):
+        for piece in voting_pieces(many, 1):
             group = TeacherGroup(spec)
             group.vote(piece, question)
             assert group.collect(question.digest).teachers == tuple(piece)

@@ -29,7 +29,7 @@ def make(tiny_basis: Basis, tiny_backbone: Backbone) -> Make:
 
     def kind(rank: int = 16, max_steps: int = 30) -> SquareKind:
         config = TeachersConfig(
-            count=TEACHERS, max_tokens=30, row_tokens=ROW, rank=rank, shortlist=200, batch=16,
+            count=TEACHERS, max_tokens=30, row_tokens=ROW, rank=rank, batch=16,
             max_steps=max_steps, learning_rate=2e-2,
         )  # fmt: skip
         return SquareKind(config, warm, tiny_backbone.head)

@@ -48,7 +48,7 @@ def _config(name: str) -> TeachersConfig:
     deep = name == "lora"
     return TeachersConfig(
         count=TEACHERS, kind=name, layers=1 if deep else None, rank=4 if deep else 16, row_tokens=ROW,
-        shortlist=200, batch=2 * ROW if deep else 16, max_steps=20, learning_rate=2e-2,
+        batch=2 * ROW if deep else 16, max_steps=20, learning_rate=2e-2,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The plan of SanText: one charge for all words of a user, a public model that learns to read them, and the claim.
 
-Epsilons of two releases add up for what both protect. So what one of them releases as it is (the case of words, white
-space, place and kind of typed values) is no part of what an account claims, and labels are a part where they are
+Epsilons of two releases add up for what both protect. So what one of them releases as it is (white space, place
+and kind of typed values) is no part of what an account claims, and labels are a part where they are
 randomised. Which words are protected is told by the events themselves.
 """
 
@@ -16,7 +16,7 @@ from rayprivacy.blocks.pretrain_plan import PRETRAINING, PRETRAINING_STEPS
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.units import AccountKind, NeighbouringRelation, Protection
 from rayprivacy.methods.santext.mechanisms import Planned, planned
-from rayprivacy.methods.santext.recipe import SanTextRecipe
+from rayprivacy.methods.santext.recipe import READER_BATCH, READER_WORDS, SanTextRecipe
 from rayprivacy.models.size import size_of
 from rayprivacy.runs.assumptions import Placed, Where, at
 from rayprivacy.runs.meaning import column_named
@@ -101,18 +101,18 @@ class Reader(Block):
         config, size = recipe.pretraining, size_of(recipe.model.base)
         if config is None:
             return ()
-        words = config.steps * config.batch * config.max_words * FULL
+        words = config.steps * READER_BATCH * READER_WORDS * FULL
         efforts = (Effort("train", size.forward(3 * words)),)
-        detail = f"{config.steps} steps of {config.batch} texts"
+        detail = f"{config.steps} steps of {READER_BATCH} texts"
         work = (Work(PRETRAINING_STEPS, config.steps),)
         return (Stage(PRETRAINING, "public text", detail, work=work, efforts=efforts),)
 
 
 def _protected_of(recipe: SanTextRecipe) -> str:
-    """What is protected of a unit, e.g. `words of text, labels topic, not case`."""
+    """What is protected of a unit, e.g. `words of text, labels topic, not layout`."""
     config, corpus = recipe.sanitize, recipe.corpus
     labels = sorted(map(column_named, corpus.labels)) if config.labels.kind == "randomize" else []
-    released = [name for name in ("case", "layout") if getattr(config, name) == "keep"]
+    released = ["layout"] * (config.layout == "keep")
     if config.entities:
         kept = "place, kind and equality" if config.consistent else "place and kind"
         released.append(f"{kept} of {' '.join(sorted(config.entities))} by {config.detector}")
@@ -182,8 +182,6 @@ def _not_protected(recipe: SanTextRecipe, found: Planned) -> tuple[str, ...]:
             f"Of typed values ({', '.join(config.entities)}) place, kind and layout are released, and nothing of the"
             f" value: others are made up.{consistent} What the patterns do not find is treated as words."
         )
-    if config.case == "keep":
-        said.append("The case of every word is released.")
     if config.layout == "keep":
         said.append("The white space between words is released.")
     if recipe.corpus.labels and config.labels.kind == "copy":

@@ -22,12 +22,14 @@ from rayprivacy.core.console import Told
 from rayprivacy.core.errors import ConfigError
 from rayprivacy.core.keys import Key
 from rayprivacy.methods.santext.mechanisms import Planned
-from rayprivacy.methods.santext.recipe import PretrainingConfig
+from rayprivacy.methods.santext.recipe import READER_BATCH, READER_WORDS, PretrainingConfig
 from rayprivacy.models import pretraining, settings, trainable
 from rayprivacy.models.backbone import Backbone
 from rayprivacy.sanitize import documents, mechanism
 
 IGNORED = -100
+LEARNING_RATE = 3e-4  # of AdamW
+ADAPTER = settings.AdapterConfig(kind="lora", rank=8)
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,14 @@ def pretrained(
     backbone: Backbone, found: Planned, config: PretrainingConfig, told: Told
 ) -> tuple[Any, dict[str, float]]:
     """The model, and its loss on held-out public text before and after, in nats for each word."""
-    every = examples(backbone, found, public_texts(Path(config.text)), config)
+    every = examples(backbone, found, public_texts(Path(config.text)))
     held = max(1, int(pretraining.HELD_OUT * len(every)))
-    if len(every) - held < config.batch:
+    if len(every) - held < READER_BATCH:
         raise ConfigError(f"pretraining.text is {config.text!r}, which has {len(every)} texts: give more of them.")
-    model = trainable.trainable(backbone, settings.AdapterConfig(kind="lora", rank=config.rank, layers=config.layers))
-    batches = itertools.islice(_batches(every[held:], config.batch), config.steps)
-    objective = pretraining.Objective(_loss, _predicted, config.batch)
-    figures = pretraining.fit(model, objective, batches, every[:held], config.learning_rate, told, "pretraining")
+    model = trainable.trainable(backbone, ADAPTER)
+    batches = itertools.islice(_batches(every[held:], READER_BATCH), config.steps)
+    objective = pretraining.Objective(_loss, _predicted, READER_BATCH)
+    figures = pretraining.fit(model, objective, batches, every[:held], LEARNING_RATE, told, "pretraining")
     return trainable.merged(model, backbone), figures
 
 
@@ -66,12 +68,12 @@ def public_texts(path: Path) -> list[str]:
         ) from None
 
 
-def examples(backbone: Backbone, found: Planned, texts: Sequence[str], config: PretrainingConfig) -> list[Example]:
+def examples(backbone: Backbone, found: Planned, texts: Sequence[str]) -> list[Example]:
     """Public texts, sanitised by the table of the release with public coins, beside their original words."""
     words = documents.Words(found.vocabulary.words)
-    ids, lengths = words.ids([documents.tidy(text) for text in texts], config.max_words)
+    ids, lengths = words.ids([documents.tidy(text) for text in texts], READER_WORDS)
     ids = np.minimum(ids, words.unknown)
-    coins = mechanism.Coins(Key.for_tests(), "public text", str(config.seed))
+    coins = mechanism.Coins(Key.for_tests(), "public text", "0")
     tags = np.repeat(np.arange(len(lengths), dtype=np.uint64), lengths)
     after, ends = found.mechanism.draw(ids, tags, documents.places_in(lengths), coins), np.cumsum(lengths)[:-1]
     pieces = [backbone.tokenizer.encode(f" {word}", add_special_tokens=False) for word in found.vocabulary.words]

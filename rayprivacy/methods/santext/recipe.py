@@ -14,6 +14,8 @@ from rayprivacy.runs.recipe import FREE, MeasureConfig, Recipe, Resources
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.settings import SanitizeConfig
 
+READER_BATCH, READER_WORDS = 32, 64  # texts of a step of the public model, and words of a text at most
+
 
 class SanTextCorpus(CorpusConfig):
     """The `corpus` block: every document is sanitised, so none is held out unless that is asked for.
@@ -58,22 +60,10 @@ class PretrainingConfig(Config):
     Attributes:
         text: a public Parquet file with the column `text`, or lines of text.
         steps: number of AdamW's steps.
-        batch: texts of a step.
-        max_words: of a public text; what is longer is cut.
-        learning_rate: of AdamW.
-        rank: of the LoRA matrices.
-        layers: how many of the last layers get them; all if absent.
-        seed: public seed with which these texts are sanitised.
     """
 
     text: Annotated[str, PathKind.PUBLIC]
     steps: int = Field(default=200, ge=1)
-    batch: int = Field(default=32, ge=1)
-    max_words: int = Field(default=64, ge=2)
-    learning_rate: float = Field(default=3e-4, gt=0)
-    rank: int = Field(default=8, ge=1)
-    layers: int | None = Field(default=None, ge=1)
-    seed: int = 0
 
 
 class SanTextResources(Resources):

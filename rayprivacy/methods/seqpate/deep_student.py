@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.methods.seqpate.recipe import PSEUDO_POSITIONS, StudentConfig
+from rayprivacy.methods.seqpate.recipe import PSEUDO_POSITIONS, VOTE_WEIGHT, StudentConfig
 from rayprivacy.methods.seqpate.students import vote_loss
 from rayprivacy.models.adapters import next_token_loss
 from rayprivacy.models.backbone import Backbone
@@ -81,7 +81,7 @@ class DeepStudent:
         """
         below = self._below(rows)
         asked = torch.bincount(queries.context[:, 0], minlength=len(rows))
-        weight, pseudo = config.weight, float(config.pseudo)
+        pseudo = float(config.pseudo)
         draw = torch.Generator().manual_seed(config.seed)
 
         def losses(take: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -91,7 +91,7 @@ class DeepStudent:
                 states = self.upper.states(few)
                 of_votes = self._vote_loss(states, queries, targets, index) * asked[index].sum() / asked[take].sum()
                 summed = next_token_loss(states, few, self.backbone.head, keep) if pseudo else 0.0
-                yield (pseudo * summed / looked_at.sum() + weight * of_votes) / (pseudo + weight)
+                yield (pseudo * summed / looked_at.sum() + VOTE_WEIGHT * of_votes) / (pseudo + VOTE_WEIGHT)
 
         batches = islice(_batches(asked, config.batch, config.seed), config.steps)
         return self._descend(batches, config.steps, config.step_size, losses, told)

@@ -6,9 +6,10 @@ counted as if they trained the whole model.
 
 from collections.abc import Mapping
 
-from rayprivacy.methods.seqpate.recipe import PSEUDO_POSITIONS, SeqPateRecipe
+from rayprivacy.methods.seqpate.recipe import HEAD_SHAPE, PSEUDO_POSITIONS, SeqPateRecipe
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.plan import FULL, UNKNOWN, Effort, Kernel, sampling_kernel
+from rayprivacy.teachers.settings import SHORTLIST
 
 _NONPRIVATE_BATCH, _PSEUDO_BATCH, _BACKWARD = 128, 32, 3.0
 _MODELS = 3  # that are measured on held-out users beside the bases
@@ -37,7 +38,7 @@ def _of_actors(
         return (Effort(kernel, flops, users, processes=actors, threads=False),)
 
     if teachers.kind == "square":
-        of_token = 2.0 * teachers.width * (size.width + teachers.width + teachers.shortlist)
+        of_token = 2.0 * teachers.width * (size.width + teachers.width + SHORTLIST)
         trained = shared("batched", _BACKWARD * teachers.epochs * tokens * of_token, users=True)
         votes = shared("batched", queries * teachers.count * of_token)
     else:
@@ -53,7 +54,7 @@ def _of_students(recipe: SeqPateRecipe, size: ModelSize, queries: int, written: 
     student, steps, pseudo = recipe.student, recipe.votes.rounds * recipe.student.steps, size.forward(written)
     if student.kind == "head":
         of_token = size.head
-        asked = student.batch * 2.0 * size.width * (recipe.votes.top_k + student.rank_in)
+        asked = student.batch * 2.0 * size.width * (recipe.votes.top_k + HEAD_SHAPE[0])
         last = Effort("product", _BACKWARD * steps * (asked + (_PSEUDO_BATCH * size.head if student.pseudo else 0.0)))
     else:
         of_token = size.forward(1)

@@ -88,7 +88,7 @@ def run(context: Context) -> Output:
 def _public_models(context: Context, untrained: Student, basis: Basis) -> dict[str, Student]:
     if context.pretrained is None or context.base is None:
         return {"base": untrained}
-    return {"base": HeadStudent.untrained(context.base, basis, context.recipe.student), "pretrained": untrained}
+    return {"base": HeadStudent.untrained(context.base, basis), "pretrained": untrained}
 
 
 def reading_of(recipe: SeqPateRecipe) -> Reading:

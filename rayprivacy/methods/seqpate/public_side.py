@@ -21,7 +21,7 @@ from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.private import digest_bytes, digest_file, digest_json
 from rayprivacy.generation import decode, fast
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
-from rayprivacy.methods.seqpate.recipe import SeqPateRecipe, VotesConfig
+from rayprivacy.methods.seqpate.recipe import WARM_LEARNING_RATE, SeqPateRecipe, VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent, Student
 from rayprivacy.models.adapters import Basis, public_basis
 from rayprivacy.models.backbone import Backbone, tokenizer_rules
@@ -31,6 +31,7 @@ from rayprivacy.models.store import FeatureStore
 from rayprivacy.runs.clean import remember_store
 from rayprivacy.runs.directory import Run
 from rayprivacy.teachers.encoding import store_recipe
+from rayprivacy.teachers.settings import SHORTLIST
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
 
@@ -77,9 +78,9 @@ def pseudo_rows(
 
 def bases(run: Run[SeqPateRecipe], backbone: Backbone, rows: Encoded) -> Basis:
     """The public bases of all adapters, from the first pseudo-sentences."""
-    path, config = run.public("basis.safetensors"), run.recipe.teachers
+    path = run.public("basis.safetensors")
     if not path.exists():
-        basis = public_basis(backbone, rows.examples, run.recipe.base_rank, config.shortlist)
+        basis = public_basis(backbone, rows.examples, run.recipe.base_rank, SHORTLIST)
         save_tensors(path, {"inward": basis.inward, "outward": basis.outward, "shortlist": basis.shortlist})
     return Basis.load(path)
 
@@ -89,7 +90,7 @@ def warm_students(
 ) -> tuple[Student, Student]:
     """The student (teachers start from the head one) before and after the pseudo-sentences, before any vote."""
     config = run.recipe.student
-    head = HeadStudent.untrained(backbone, basis, config)
+    head = HeadStudent.untrained(backbone, basis)
     warm = _warm(run, head, rows, WARM, told)
     if config.kind == "head":
         return head, warm
@@ -102,7 +103,7 @@ def warm_students(
 def _warm(run: Run[SeqPateRecipe], untrained: Student, rows: Encoded, name: str, told: Told) -> Student:
     path, config = run.public(name), run.recipe.student
     if not path.exists():
-        warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, config.warm_step_size, config.seed, told)
+        warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, WARM_LEARNING_RATE, config.seed, told)
         save_tensors(path, warm.state())
     return untrained.restored(load_file(path))
 
@@ -132,7 +133,7 @@ def select_queries(
         row, position = places[take].T
         logits = adapted[row, position].float() @ backbone.head.T
         rank = (logits > logits.gather(1, labels[take][:, None])).sum(1)
-        keep = rank >= (config.outside_top if config.select == "threshold" else 0)
+        keep = rank >= (1 if config.select == "threshold" else 0)
         candidates, allowed = candidate_tokens(logits[keep], backbone.end, config)
         own = logits[keep].gather(1, candidates).masked_fill(~allowed, -torch.inf)
         hidden = rows.hidden[row, position][keep].float()

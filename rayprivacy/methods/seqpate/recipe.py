@@ -19,8 +19,10 @@ from rayprivacy.runs.recipe import Resources
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
 LEARNING_RATES = {"head": 5e-3, "lora": 2e-3}
-WARM_LEARNING_RATE = 1e-3
+WARM_LEARNING_RATE = 1e-3  # on pseudo-sentences
 WARM_STEPS = {"head": 60, "lora": 200}
+HEAD_SHAPE = 32, 128  # of the matrix of a `head` student
+VOTE_WEIGHT = 20.0  # lambda, the weight of the votes against the pseudo-sentences
 PSEUDO_POSITIONS = 256  # at which a step of a `lora` student computes L_pseudo, at most
 
 
@@ -31,11 +33,9 @@ class StudentConfig(Config):
         kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all).
         layers: for `lora`: how many of the last layers; all if absent.
         rank: for `lora`: rank of its matrices.
-        rank_in, rank_out: for `head`: size of its matrix.
-        warm_steps, warm_batch, warm_learning_rate: on pseudo-sentences, before the votes; a resolved recipe has the
-            number of steps that suits the kind, where it gives none.
-        steps, batch, learning_rate: on the votes; learning rates are by default ones that suit the kind.
-        weight: lambda, the weight of the votes against the pseudo-sentences.
+        warm_steps, warm_batch: on pseudo-sentences, before the votes; a resolved recipe has the number of steps that
+            suits the kind, where it gives none.
+        steps, batch, learning_rate: on the votes; the learning rate is by default one that suits the kind.
         pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
         label: learn the whole `vote`, or the candidate with the most votes (`top1`).
         mix: share of the student's own distribution in what it learns from a vote.
@@ -46,15 +46,11 @@ class StudentConfig(Config):
     kind: Literal["head", "lora"] = "head"
     layers: int | None = Field(default=None, ge=1)
     rank: int = Field(default=8, ge=1)
-    rank_in: int = Field(default=32, ge=1)
-    rank_out: int = Field(default=128, ge=1)
     warm_steps: int = Field(default=WARM_STEPS["head"], ge=0)
     warm_batch: int = Field(default=128, ge=1)
-    warm_learning_rate: float | None = Field(default=None, gt=0)
     steps: int = Field(default=300, ge=1)
     batch: int = Field(default=256, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
-    weight: float = Field(default=20.0, ge=0)
     pseudo: bool = True
     label: Literal["vote", "top1"] = "vote"
     mix: float = Field(default=0.0, ge=0, lt=1)
@@ -65,11 +61,6 @@ class StudentConfig(Config):
     def step_size(self) -> float:
         """The learning rate on votes, or the default one of the kind."""
         return self.learning_rate or LEARNING_RATES[self.kind]
-
-    @property
-    def warm_step_size(self) -> float:
-        """The learning rate on pseudo-sentences."""
-        return self.warm_learning_rate or WARM_LEARNING_RATE
 
     @model_validator(mode="before")
     @classmethod
@@ -83,14 +74,12 @@ class StudentConfig(Config):
     def _options_of_the_kind(self) -> "StudentConfig":
         if self.layers is not None and self.kind != "lora":
             raise ValueError(f"layers is {self.layers} and kind is '{self.kind}': remove layers, or choose kind 'lora'")
-        if not self.pseudo and not self.weight:
-            raise ValueError("pseudo is false and weight is 0: there is nothing left to learn from, set one of them")
         if self.curriculum and self.kind != "head":
             raise ValueError(f"curriculum is set and kind is '{self.kind}': remove it, or choose kind 'head'")
         return self
 
 
-AFTER_THE_GATE = ("steps", "batch", "learning_rate", "weight", "pseudo", "label", "mix", "curriculum")
+AFTER_THE_GATE = ("steps", "batch", "learning_rate", "pseudo", "label", "mix", "curriculum")
 
 
 class VotesConfig(Config):
@@ -102,9 +91,8 @@ class VotesConfig(Config):
         rounds: over which the queries are spread; each asks about text of the student of the round before.
         top_k: candidates per query, the student's most likely tokens; the end token is always one of them.
         top_p: keep only the candidates that hold this much of the student's probability (no limit if absent).
-        select: positions to ask about: `any`, `threshold` (see outside_top), or of those where the student's `entropy`
-            is largest.
-        outside_top: ask only where the pseudo-label is outside the student's top m tokens; 0 asks anywhere.
+        select: positions to ask about: `any`, those where the pseudo-label is not what the student finds likeliest
+            (`threshold`), or those where the student's `entropy` is largest.
         ballot: a teacher votes with its `distribution` over the candidates, or for its `top1` alone.
         noise: `gaussian`, or `laplace` (not for privacy.composition gdp).
         clip: r: votes are centred on the student and their deviation is clipped to this L2 norm; `auto`: the widest
@@ -118,7 +106,6 @@ class VotesConfig(Config):
     top_k: int = Field(default=50, ge=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     select: Literal["any", "threshold", "entropy"] = "threshold"
-    outside_top: int = Field(default=1, ge=0)
     ballot: Literal["distribution", "top1"] = "distribution"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     clip: float | Literal["auto"] | None = "auto"
@@ -193,7 +180,7 @@ class SeqPateRecipe(PretrainedRecipe, MatchedRecipe):
     def base_rank(self) -> int:
         """Size of the public bases: the largest that teachers or student need."""
         square = self.teachers.width if self.teachers.kind == "square" else 1
-        return max(square, self.student.rank_in, self.student.rank_out)
+        return max(square, *HEAD_SHAPE)
 
     @property
     def release_id(self) -> str:

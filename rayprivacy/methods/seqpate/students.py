@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from rayprivacy.core.console import Told, nobody
-from rayprivacy.methods.seqpate.recipe import StudentConfig
+from rayprivacy.methods.seqpate.recipe import HEAD_SHAPE, VOTE_WEIGHT, StudentConfig
 from rayprivacy.models.adapters import Basis, HeadAdapter, summed_cross_entropy
 from rayprivacy.models.backbone import Backbone, read_head_contiguously
 from rayprivacy.models.features import Encoded, Features, Queries, driver_threads
@@ -67,10 +67,10 @@ class HeadStudent:
     adapter: HeadAdapter
 
     @staticmethod
-    def untrained(backbone: Backbone, basis: Basis, config: StudentConfig) -> "HeadStudent":
+    def untrained(backbone: Backbone, basis: Basis) -> "HeadStudent":
         """The public base itself."""
-        most = len(basis.outward)
-        return HeadStudent(backbone, HeadAdapter.zeros(basis, min(config.rank_in, most), min(config.rank_out, most)))
+        rank_in, rank_out = (min(rank, len(basis.outward)) for rank in HEAD_SHAPE)
+        return HeadStudent(backbone, HeadAdapter.zeros(basis, rank_in, rank_out))
 
     def hidden(self, rows: Encoded) -> torch.Tensor:
         """Adapted states."""
@@ -143,7 +143,7 @@ def distill(
         if not config.pseudo:
             return of_votes
         pseudo = _pseudo_loss(moved, public, head, PSEUDO_BATCH, draw)
-        return (pseudo + config.weight * of_votes) / (1 + config.weight)
+        return (pseudo + VOTE_WEIGHT * of_votes) / (1 + VOTE_WEIGHT)
 
     return _moved(adapter, config.steps, config.step_size, loss, told)
 
