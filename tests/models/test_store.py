@@ -229,22 +229,6 @@ def test_a_half_written_chunk_is_ignored_and_swept(
     assert kept.missing([kept.name(["x"])]) == []
 
 
-def test_markers_of_version_0_5_become_lines(kept: FeatureStore, groups: dict[str, Encoded]) -> None:
-    kept.write(groups)
-    (line,) = lines(kept)
-    marker = {name: value for name, value in line.items() if name != "file"}
-    (kept.folder / f"{chunk(kept).name}.json").write_text(json.dumps(marker, indent=2))
-    table(kept).unlink()
-    forged = kept.folder / f"{'0' * 32}-{'1' * 16}.safetensors.json"
-    forged.write_text("[1, {")
-    forget()
-    assert kept.missing(list(groups)) == list(groups)
-    kept.prepare()
-    assert kept.missing(list(groups)) == []
-    assert all(map(same, kept.read(list(groups)), groups.values()))
-    assert files(kept, ".json") == []
-    assert len(files(kept)) == 2
-
 
 def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     """Machines may differ in the last bit: every process must take the same of two whole chunks."""
