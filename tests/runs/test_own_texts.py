@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> PretrainConfig:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
     """What is asked of the sampler from here on."""
     found: list[SamplingConfig] = []
-    real = module.sampler_of
+    real = module.fast.sampler_of
 
     def watched(*arguments: Any) -> Any:
         sampler = real(*arguments).__enter__()
@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingConfig]:
 
         return nullcontext(sample)
 
-    monkeypatch.setattr(module, "sampler_of", watched)
+    monkeypatch.setattr(module.fast, "sampler_of", watched)
     return found
 
 
@@ -126,7 +126,7 @@ def test_a_text_ends_with_its_first_sentences_and_goes_on_where_it_has_fewer(
     start, end = [tiny_backbone.start], [tiny_backbone.end]
     whole, more, cut = (tiny_backbone.prefix(text) for text in ("we eat. We go.", "the end. We go home. And", "we eat"))
     written = [[*whole, *end], more, cut, [*cut, *end]]
-    monkeypatch.setattr(module, "sampler_of", lambda *_: nullcontext(lambda prompts, sampling: written))
+    monkeypatch.setattr(module.fast, "sampler_of", lambda *_: nullcontext(lambda prompts, sampling: written))
     found = own_texts(
         _run(tmp_path / "one", tiny_base), tiny_backbone, config.model_copy(update={"sentences": 1}), nobody
     )
