@@ -232,7 +232,7 @@ def test_prompts_that_cannot_be_read_are_refused_before_there_is_an_account(tmp_
 def test_a_recipe_with_a_source_is_written_as_it_was_before_there_were_prompts() -> None:
     recipe = parse_recipe({"method": "seqpate", "pretrain": {"source": "public.parquet"}})
     written = recipe.model_dump(mode="json")["pretrain"]
-    assert set(written) == {"source", "text", "steps", "batch", "max_tokens", "learning_rate", "seed"}
+    assert set(written) == {"source", "text", "steps", "batch", "max_tokens", "learning_rate"}
 
 
 def test_credentials_of_a_public_source_are_refused_and_not_shown() -> None:

@@ -29,11 +29,12 @@ from rayprivacy.core import console, files, private
 from rayprivacy.generation.decode import greedy
 from rayprivacy.models import pretraining, save, trainable
 from rayprivacy.models.backbone import Backbone, Documents
-from rayprivacy.models.settings import ParserConfig
+from rayprivacy.models.settings import AdapterConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.masks import Matcher, matcher_of
 from rayprivacy.structures.trees import names
 
+ADAPTER = AdapterConfig(rank=16)  # LoRA in all layers
 HELD_PAIRS = 32  # at most: their loss is measured
 AT_ONCE = 8  # pairs in one call of the model
 _SORTED = 8  # batches among which pairs are sorted by length, so that little of a batch is filling
@@ -54,9 +55,9 @@ def asked(utterance: str, documents: Documents, most: int) -> str:
     return f"parse {utterance if len(ids) <= most else documents.text(ids[:most])}\n"
 
 
-def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+def split_pairs(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Pairs that are held out, and the others, in an order that a public seed draws."""
-    return pretraining.held_out(pairs, seed, HELD_PAIRS)
+    return pretraining.held_out(pairs, HELD_PAIRS)
 
 
 def kept_parser(
@@ -90,10 +91,8 @@ def fitted_parser(
 
     Trees of more than `tree_tokens` are cut, and do not end with the end token.
     """
-    held, others = (
-        [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
-    )
-    model = trainable.trainable(backbone, config.adapter)
+    held, others = ([_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs))
+    model = trainable.trainable(backbone, ADAPTER)
     objective = pretraining.Objective(_loss(backbone.end), _predicted, AT_ONCE)
     batches = _batches(others, config)
     figures = pretraining.fit(
@@ -110,7 +109,7 @@ def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: 
 
 def _batches(examples: Sequence[_Example], config: ParserConfig) -> Iterator[list[_Example]]:
     """The examples of each step: all of them once before any is read again, those of like length together."""
-    dice, size = np.random.default_rng(config.seed), config.batch
+    dice, size = np.random.default_rng(pretraining.SEED), config.batch
     drawn = pretraining.endlessly(examples, dice)
     left = config.steps
     while left:
