@@ -114,7 +114,7 @@ class Plan:
 def plans(steps: int, seed: int) -> dict[str, Plan]:
     """All rows by name, the reference first."""
     full, hidden = (False,) * steps, (True,) * steps
-    two, concave = draw("step", "paper", steps, seed), draw("expconcave", "paper", steps, seed)
+    two, concave = draw("step", steps, seed), draw("expconcave", steps, seed)
     rows = {"only": Plan(None, full, False, (HOME,)), "public": Plan(None, full, False)}
     policies = ("keywords", "classifier")
     rows |= {f"redacted-{policy}": Plan(policy, hidden, False) for policy in policies}
@@ -434,7 +434,7 @@ def _rate(row: dict[str, Any]) -> Rate:
 def policy_table(data: Data) -> dict[str, dict[str, float]]:
     """What each policy hides of all words, of the words that annotators put into slots, and of names, as shares."""
     policies: dict[str, Policy] = {name: data.policy(name) for name in ("keywords", "classifier")}
-    policies |= {"patterns": PatternPolicy("patterns", KINDS, (USR,)), "slots": SlotPolicy("slots", (USR,))}
+    policies |= {"patterns": PatternPolicy(KINDS, (USR,)), "slots": SlotPolicy("slots", (USR,))}
     found = {}
     for name, policy in policies.items():
         flags = np.concatenate([policy.flags(row) for row in data.private])

@@ -122,7 +122,7 @@ class Benchmark:
 
     def _config(self) -> ParserConfig:
         given = self._given
-        return ParserConfig.parse({"source": "public", "text": "user_utterance", **given.parser, "seed": given.seed})
+        return ParserConfig.parse({"source": "public", "text": "user_utterance", **given.parser})
 
     def _parser(self, arm: str, pairs: list[Pair]) -> Backbone:
         return load_backbone(ModelConfig(base=str(self._trained(arm, pairs)), dtype="float32"))

@@ -95,7 +95,7 @@ def match_texts(
         question = shape.question(sentences)
         votes = _votes_of_corpus(context, shape, margins, question)
         wanted = margins.split(context.release_histogram(MATCH, margins, votes, question=question).value)
-        texts = cut(whole, wanted[1], seed) if match.cut else whole
+        texts = cut(whole, wanted[1], seed)
         cells = shape.cells(texts, sentences)
         sides, shares = cells, wanted
         if codes is not None and codes.columns:
@@ -119,7 +119,7 @@ def _shape(context: RunContext[Any], match: MatchConfig, whole: list[str], sente
     """The topics of the candidates, cut as if all lengths were wanted alike: no votes are known yet."""
     path = context.run.public(f"shape-{private.digest_json([whole, match.model_dump()])[:16]}.safetensors")
     if not path.exists():
-        texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed) if match.cut else whole
+        texts = cut(whole, np.full(LENGTHS, 1 / LENGTHS), context.recipe.seed)
         files.write_atomic(path, save({"centres": Shape.of(texts, sentences, match).centres}), files.SHARED)
     return Shape(load(path.read_bytes())["centres"])
 

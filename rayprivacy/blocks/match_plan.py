@@ -32,14 +32,12 @@ class MatchConfig(config.Config):
 
     Attributes:
         candidates: texts that the released model writes for each one that is kept; which are kept is free.
-        cut: whether candidates may be cut at the end of a sentence, so that lengths come right.
         topics: clusters of these texts by meaning, of which each private text votes for the nearest.
         noise_multiplier: sigma of the votes by topic and length, noise std / L2 sensitivity; None lets a recipe
             take 5, or more where its epsilon is below 3 (see `release.small_votes`).
     """
 
     candidates: float = Field(default=3.0, ge=1, le=100)
-    cut: bool = True
     topics: int = Field(default=24, ge=1, le=500)
     noise_multiplier: float | None = Field(default=None, gt=0)
 

@@ -119,7 +119,7 @@ def own_texts(run: Run[Any], base: Backbone, config: PretrainConfig, progress: T
     """
     prompts = load_prompts(config.prompts)
     # Without the engine: runs beside each other share texts, and so the pretrained model, whatever engines they have.
-    origin = [base.digest, prompts, config.texts, config.tokens_written, config.seed, config.sentences]
+    origin = [base.digest, prompts, config.texts, config.tokens_written, config.sentences]
     path = run.public(f"own-documents-{private.digest_json(origin)[:16]}.json")
     if not path.exists():
         files.write_json(path, _beside(run, path.name) or _written(run, base, prompts, config, progress))
@@ -148,7 +148,6 @@ def _written(
         prompt_words=(longest, longest),
         top_k=len(base.head),
         top_p=1.0,
-        seed=config.seed,
     )
     with fast.sampler_of(engine, base.model, base, run.public(""), progress) as sampler:
         documents = sampler(decode.cut_prompts(prompts, sampling), sampling)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_serializer, model_validator
+from pydantic import Field, model_serializer, model_validator
 
 from rayprivacy.accounting.schedule import NoiseSchedule, ScheduleKind
 from rayprivacy.core.config import Config, PathKind
@@ -20,26 +20,16 @@ class OptimizerConfig(Config):
 
     Attributes:
         kind: `adamw` (DP-Adam with decoupled weight decay), or `sgd`, with `momentum` if that is above 0.
-        learning_rate: of the first step after the warm-up; None takes one that suits the adapter.
+        learning_rate: of the first step; None takes one that suits the adapter.
         schedule: how it falls over all steps: not at all, `linear` to zero or `cosine` to zero.
-        warmup_steps: steps over which it first rises from zero.
-        weight_decay, betas, momentum: as in torch.
+        weight_decay, momentum: as in torch.
     """
 
     kind: Literal["adamw", "sgd"] = "adamw"
     learning_rate: float | None = Field(default=None, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    warmup_steps: int = Field(default=0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-
-    @field_validator("betas")
-    @classmethod
-    def _fractions(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError("give two numbers of at least 0 and below 1, e.g. [0.9, 0.999]")
-        return betas
 
 
 class NoiseScheduleConfig(Config):
@@ -155,8 +145,7 @@ class DpSgdConfig(Config):
         return self
 
     def _refusals(self) -> Iterator[tuple[bool, str]]:
-        warmup, rule = self.optimizer.warmup_steps, self.noise_schedule.rule
-        yield warmup >= self.steps, f"optimizer.warmup_steps is {warmup} of {self.steps} steps: give fewer"
+        rule = self.noise_schedule.rule
         yield (
             bool(self.steps % self.bands or self.chunk % self.bands),
             f"bands is {self.bands}, steps {self.steps} and chunk {self.chunk}: let both be multiples of bands",
@@ -206,7 +195,6 @@ class EngineConfig(Config):
         gradient_checkpointing: compute activations twice, and keep fewer.
         cpus: threads of each worker; 0 shares out what its machine has.
         gpu: each worker takes one GPU.
-        failures: how often workers that died are started again.
     """
 
     workers: int = Field(default=1, ge=1)
@@ -217,7 +205,6 @@ class EngineConfig(Config):
     gradient_checkpointing: bool = False
     cpus: int = Field(default=0, ge=0)
     gpu: bool = False
-    failures: int = Field(default=3, ge=0)
 
     @model_validator(mode="after")
     def _opacus_sees_all_layers(self) -> "EngineConfig":

@@ -1,6 +1,6 @@
 """Training with Ray Train: starts the workers of a job, and waits for the trained weights.
 
-Workers that die, alone or with their node, are started again by Ray Train, as often as the recipe says. When the
+Workers that die, alone or with their node, are started again by Ray Train, RESTARTS times at most. When the
 cluster has become too small for them, Ray Train would wait for ever; here it tries START_ATTEMPTS times, for a minute
 each, so that a new node has time to come. Both limits are public, and count failures without looking at data. A caller
 may give Ray Train's own settings instead; they are passed on as they are.
@@ -26,6 +26,7 @@ from rayprivacy.dpsgd.worker import PROGRESS, REFUSED, SEAL, Job, train_worker
 
 POLL_SECONDS = 0.5
 START_ATTEMPTS = 10
+RESTARTS = 3  # of workers that died
 
 
 def run_training(
@@ -73,7 +74,7 @@ def _own_run(job: Job) -> RunConfig:
     return RunConfig(
         name=job.release.release_id,
         storage_path=str(private_directory(job.folder / "ray")),
-        failure_config=FailureConfig(max_failures=job.engine.failures, controller_failure_limit=START_ATTEMPTS - 1),
+        failure_config=FailureConfig(max_failures=RESTARTS, controller_failure_limit=START_ATTEMPTS - 1),
     )
 
 

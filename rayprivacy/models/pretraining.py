@@ -27,6 +27,7 @@ from rayprivacy.models.trainable import merged, trainable
 
 E = TypeVar("E")
 LARGEST_NORM = 1.0  # of a gradient, where training is guarded
+SEED = 0  # public: of which examples are held out, and of the order of the others
 HELD_OUT = 0.1  # of public texts: their loss is measured
 CALL_TOKENS = 1024  # in one call of the model: 200 MB of logits with 49,152 tokens
 _GROUP = 64  # documents that are packed together: time grows with the number of rows that each is offered to
@@ -110,9 +111,9 @@ def fit(
     return {"loss_before": before, "loss_after": after}
 
 
-def held_out(texts: Sequence[E], seed: int, most: int | None = None) -> tuple[list[E], list[E]]:
-    """A tenth of the texts, at least one and at most `most`, and the others, in an order that a public seed draws."""
-    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+def held_out(texts: Sequence[E], most: int | None = None) -> tuple[list[E], list[E]]:
+    """A tenth of the texts, at least one and at most `most`, and the others, in an order that `SEED` draws."""
+    order = np.random.default_rng(SEED).permutation(len(texts)).tolist()
     held = max(1, min(int(HELD_OUT * len(texts)), most or len(texts)))
     return [texts[place] for place in order[:held]], [texts[place] for place in order[held:]]
 
@@ -134,11 +135,11 @@ def pretrained(
     most = getattr(backbone.model.config, "max_position_embeddings", None)
     if most is not None and config.max_tokens > most:
         raise ConfigError(f"pretrain.max_tokens is {config.max_tokens}, and the base model takes {most}: lower it.")
-    held, others = (_rows(backbone, part, config.max_tokens) for part in held_out(texts, config.seed))
+    held, others = (_rows(backbone, part, config.max_tokens) for part in held_out(texts))
     rows = list(itertools.islice(others, config.steps * config.batch))
     model = trainable(backbone, AdapterConfig(kind="full"))
     objective = Objective(_loss_in(backbone.model.dtype), _predicted, max(1, CALL_TOKENS // config.max_tokens))
-    drawn = endlessly(rows, np.random.default_rng(config.seed))
+    drawn = endlessly(rows, np.random.default_rng(SEED))
     batches = (list(itertools.islice(drawn, config.batch)) for _ in range(config.steps))
     first = list(itertools.islice(held, held_rows))
     figures = fit(model, objective, batches, first, config.learning_rate, progress, "pretrain")

@@ -42,7 +42,6 @@ class PretrainConfig(Config):
         batch: rows of a step.
         max_tokens: tokens of a row. Texts are packed into rows, and longer ones are cut.
         learning_rate: AdamW's step size.
-        seed: of what the base model writes, of which texts are held out, and of the order of the others.
     """
 
     source: Annotated[str | None, PathKind.PUBLIC_CORPUS] = Field(default=None, min_length=1)
@@ -55,7 +54,6 @@ class PretrainConfig(Config):
     batch: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=128, ge=8, le=2048)
     learning_rate: float = Field(default=1e-4, gt=0)
-    seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
@@ -97,8 +95,6 @@ class ParserConfig(Config):
         batch: pairs of a step.
         max_tokens: of an utterance, at most; longer ones are cut.
         learning_rate: of AdamW in the first step; it falls linearly towards zero.
-        adapter: what of the base model is trained.
-        seed: of which pairs are held out, and of the order of the others.
     """
 
     source: Annotated[str, PathKind.PUBLIC_CORPUS] = Field(min_length=1)
@@ -107,5 +103,3 @@ class ParserConfig(Config):
     batch: int = Field(default=16, ge=1)
     max_tokens: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=1e-3, gt=0)
-    adapter: AdapterConfig = AdapterConfig(rank=16)
-    seed: int = Field(default=0, ge=0)

@@ -3,7 +3,7 @@
 Source: Domain Private Transformers (2023), sequence classification: F = 1 where a window of words has p(domain) above a
 threshold, for any domain. The paper fine-tunes RoBERTa on the private training text, and chooses the threshold by
 attacks on private models; either makes F private. Here a logistic regression on TF-IDF features of single words is
-trained on a file that the recipe declares public, and the threshold is a number of the recipe. ALL windows of a line
+trained on a file that the recipe declares public, and the threshold is a fixed number. ALL windows of a line
 that reach it are hidden, overlaps included, where the authors' code leaves tails.
 
 Training needs scikit-learn (extra `eval`). What comes of it is a table of numbers, rounded to 1e-6, whose digest names

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
+from pydantic import SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from rayprivacy.core.config import Config, PathKind
 from rayprivacy.core.errors import ConfigError
@@ -16,11 +16,13 @@ from rayprivacy.policies.policy import Policy
 from rayprivacy.sanitize.settings import KINDS
 
 _OF_KIND = {
-    "patterns": ("detector", "kinds"),
+    "patterns": ("kinds",),
     "keywords": ("file",),
     "slots": ("column",),
-    "classifier": ("train", "text", "label", "window", "threshold"),
+    "classifier": ("train", "text", "label"),
 }
+WINDOW = 16  # words that a classifier judges at once; a shorter line is judged whole
+THRESHOLD = 0.96  # the probability of a domain above which it hides a window
 _NEEDED = {"keywords": "file", "slots": "column", "classifier": "train"}
 
 
@@ -30,27 +32,22 @@ class PolicyConfig(Config):
     Attributes:
         kind: `patterns` hides typed values; `keywords` the words and phrases of a public list; `slots` what the row's
             own word labels put into a slot; `classifier` windows of words that are surely of some domain.
-        detector, kinds: of `patterns`: who finds values, and which.
+        kinds: of `patterns`: which values are found.
         file: of `keywords`: a public YAML file, a list of phrases or lists by domain.
         column: of `slots`: the labels, one of corpus.join.words.
         train: of `classifier`: a file, Parquet, JSONL or CSV, which this recipe declares public.
         text, label: of `classifier`: its columns of texts and of domains.
-        window: of `classifier`: words that are judged at once; a shorter line is judged whole.
-        threshold: of `classifier`: the probability of a domain above which a window is hidden.
         digest: names the policy with the content of its file, and so is part of the release id; filled in when it is
             left out. A recipe that has it is of that content, and a run with another one is refused.
     """
 
     kind: Literal["patterns", "keywords", "slots", "classifier"] = "patterns"
-    detector: Literal["patterns", "presidio"] = "patterns"
     kinds: tuple[str, ...] = KINDS
     file: Annotated[str | None, PathKind.PUBLIC] = None
     column: str | None = None
     train: Annotated[str | None, PathKind.PUBLIC] = None
     text: str = "text"
     label: str = "label"
-    window: int = Field(default=16, ge=1)
-    threshold: float = Field(default=0.96, gt=0, lt=1)
     digest: str = ""
 
     @field_validator("kinds")
@@ -86,7 +83,7 @@ class PolicyConfig(Config):
 def digest_of(config: PolicyConfig) -> str:
     """The digest that names a policy, from the recipe and its public file as it is now; nothing is trained."""
     if config.kind == "classifier":
-        shape = [config.text, config.label, config.window, config.threshold, INVERSE_REGULARISATION]
+        shape = [config.text, config.label, WINDOW, THRESHOLD, INVERSE_REGULARISATION]
         return digest_json(["classifier-file-1", _file_digest(str(config.train)), *shape])
     return _untrained(config).digest
 
@@ -107,7 +104,7 @@ def _untrained(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
         return words.KeywordPolicy([phrase for listed in lists.values() for phrase in listed], kept)
     if config.kind == "slots":
         return words.SlotPolicy(str(config.column), kept)
-    return words.PatternPolicy(config.detector, config.kinds, kept)
+    return words.PatternPolicy(config.kinds, kept)
 
 
 def make_policy(config: PolicyConfig, kept: Sequence[str] = ()) -> Policy:
@@ -134,7 +131,7 @@ def _made(config: PolicyConfig, kept: Sequence[str]) -> Policy:
         )
     if config.kind != "classifier":
         return _untrained(config, kept)
-    return ClassifierPolicy(_scores(config), config.window, config.threshold, kept)
+    return ClassifierPolicy(_scores(config), WINDOW, THRESHOLD, kept)
 
 
 @lru_cache(maxsize=4)
@@ -144,4 +141,4 @@ def _scores(config: PolicyConfig) -> WordScores:
         rows = public_rows(str(config.train), config.text, config.label, "policy", "policy.label")
     except ConfigError as error:
         raise ConfigError(str(error).replace(".source is", ".train is")) from None
-    return train_scores(rows, config.window)
+    return train_scores(rows, WINDOW)

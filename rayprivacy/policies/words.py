@@ -69,13 +69,13 @@ def read_lists(path: str) -> dict[str, list[str]]:
 
 
 class PatternPolicy(Policy):
-    """Hides typed values, such as numbers, dates and addresses, that a detector of `sanitize.entities` finds.
+    """Hides typed values, such as numbers, dates and addresses, that the patterns of `sanitize.entities` find.
 
     Names of people are words like others to a pattern, and so they stay.
     """
 
-    def __init__(self, detector: str, kinds: Sequence[str], kept: Iterable[str] = ()) -> None:
-        self._detector = detector_of(detector, kinds)
+    def __init__(self, kinds: Sequence[str], kept: Iterable[str] = ()) -> None:
+        self._detector = detector_of("patterns", kinds)
         super().__init__(digest_json(["patterns-1", self._detector.name, sorted(kinds)]), kept)
 
     def hides(self, words: str) -> bool:

@@ -22,11 +22,11 @@ from typing import Any
 
 import ray
 
+from rayprivacy.blocks import steps_plan
 from rayprivacy.cli import main
 from rayprivacy.corpus import shards
 from rayprivacy.dpsgd import train
 from rayprivacy.generation import writing
-from rayprivacy.methods.generator import plan
 from rayprivacy.teachers import pool
 
 POLL = 0.05
@@ -147,7 +147,7 @@ def _watch(points: Points) -> None:
     pool._SealedGroup = _watched_group(points)  # type: ignore[misc]
     train.train_worker = _watched_worker(train.train_worker, points)
     writing.SamplingActor = _watched_sampler(points)  # type: ignore[misc]
-    plan.PART_FILES = int(os.environ.get("PART_FILES", plan.PART_FILES))
+    steps_plan.PART_FILES = int(os.environ.get("PART_FILES", steps_plan.PART_FILES))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from rayprivacy.release.step_mechanism import NoisySteps
 VOCABULARY, RATE, BATCH, PAD = 97, 1e3, 4.0, 96  # the rate is so large that rounding of the weights does not matter
 SGD = OptimizerConfig(kind="sgd", learning_rate=RATE, schedule="constant")
 GROUPS = ((0, 1, 2), (3, 4), (5, 6, 7), (8,))  # units of micro-batches
-ADAM = OptimizerConfig(learning_rate=1e-3, schedule="linear", warmup_steps=1, weight_decay=0.1)
+ADAM = OptimizerConfig(learning_rate=1e-3, schedule="linear", weight_decay=0.1)
 
 # Tiny limits, so that tiny models fill several buckets, are really partitioned, and form several sub-groups.
 deepspeed_setup.LIMITS.update(reduce_bucket_size=6000, allgather_bucket_size=6000)

@@ -26,18 +26,9 @@ def test_rates_stay_or_fall_to_zero_one_step_after_the_last() -> None:
     assert 0 < rates[-1] < 0.1
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-def test_the_warm_up_rises_in_equal_parts_to_the_learning_rate(schedule: str) -> None:
-    rates = _rates(10, schedule=schedule, warmup_steps=3)
-    assert rates[:4] == [0.5, 1.0, 1.5, 2.0]
-    assert all(rate <= 2.0 for rate in rates[4:])
-
-
-def test_a_rate_is_needed_and_a_warm_up_shorter_than_the_run() -> None:
+def test_a_rate_is_needed() -> None:
     with pytest.raises(ConfigError, match="learning_rate is not set"):
         Schedule(OptimizerConfig(), 10)
-    with pytest.raises(ConfigError, match="warmup_steps is 10 of 10 steps"):
-        Schedule(OptimizerConfig(learning_rate=1.0, warmup_steps=10), 10)
 
 
 def _after(config: OptimizerConfig, gradients: list[float]) -> float:

@@ -7,42 +7,34 @@ from rayprivacy.methods.domain_private.schedules import chances, draw, expected_
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "steps", "noisy"),
+    ("name", "steps", "noisy"),
     [
-        ("step", "paper", 200, 100),
-        ("step", "paper", 400, 200),
-        ("step", "code", 200, 109),
-        ("step", "code", 400, 219),
-        ("linear", "paper", 200, 99.5),
-        ("linear", "code", 400, 199.5),
-        ("expconvex", "paper", 200, 198.4),
-        ("expconvex", "code", 400, 398.4),
-        ("expconcave", "paper", 200, 12.8),
-        ("expconcave", "code", 200, 13.8),
-        ("expconcave", "code", 400, 27.2),
-        ("none", "paper", 200, 200),
+        ("step", 200, 100),
+        ("step", 400, 200),
+        ("linear", 200, 99.5),
+        ("linear", 400, 199.5),
+        ("expconvex", 200, 198.4),
+        ("expconvex", 400, 398.4),
+        ("expconcave", 200, 12.8),
+        ("expconcave", 400, 26.2),
+        ("none", 200, 200),
     ],
 )
-def test_expected_noisy_steps_are_those_of_the_specification(name, form, steps, noisy):
-    assert expected_noisy(name, form, steps) == pytest.approx(noisy, abs=0.05)
-    assert all(0 <= chance <= 1 for chance in chances(name, form, steps))
+def test_expected_noisy_steps_are_those_of_the_specification(name, steps, noisy):
+    assert expected_noisy(name, steps) == pytest.approx(noisy, abs=0.05)
+    assert all(0 <= chance <= 1 for chance in chances(name, steps))
 
 
 def test_the_schedule_of_two_stages_has_no_chance_in_it():
     for steps in (4, 7):
-        assert {draw("step", "paper", steps, seed) for seed in range(5)} == {
+        assert {draw("step", steps, seed) for seed in range(5)} == {
             tuple(2 * t < steps for t in range(steps)),
         }
 
 
-def test_scales_bend_the_curves():
-    assert chances("expconvex", "paper", 3, 0.0) == [1.0] * 3
-    assert expected_noisy("expconcave", "paper", 200, 30.0) < expected_noisy("expconcave", "paper", 200)
-
-
 def test_coins_are_equal_on_every_call_and_differ_between_seeds():
-    draws = [draw("expconcave", "paper", 200, seed) for seed in range(20)]
-    assert draws == [draw("expconcave", "paper", 200, seed) for seed in range(20)]
+    draws = [draw("expconcave", 200, seed) for seed in range(20)]
+    assert draws == [draw("expconcave", 200, seed) for seed in range(20)]
     assert len(set(draws)) == 20
     assert all(5 <= 200 - sum(each) <= 25 for each in draws)
     # A changed stream of coins would be another release of every recipe.
@@ -54,10 +46,10 @@ NOISY_OF_SEED_0 = [179, 189, 191, 194, 195, 196, 197, 198, 199]
 
 def test_coins_have_the_chances_that_are_declared():
     for name in ("linear", "expconcave"):
-        expected = expected_noisy(name, "code", 100)
-        noisy = sum(100 - sum(draw(name, "code", 100, seed)) for seed in range(400))
+        expected = expected_noisy(name, 100)
+        noisy = sum(100 - sum(draw(name, 100, seed)) for seed in range(400))
         assert stats.poisson(400 * expected).cdf(noisy) > 1e-4
         assert stats.poisson(400 * expected).sf(noisy) > 1e-4
-    late = [sum(draw("linear", "code", 10, seed)[t] for seed in range(400)) for t in (0, 9)]
+    late = [sum(draw("linear", 10, seed)[t] for seed in range(400)) for t in (0, 9)]
     assert late[0] == 400
     assert 20 <= late[1] <= 60

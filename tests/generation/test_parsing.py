@@ -15,14 +15,12 @@ from rayprivacy.methods.two_stage import parser as parsing
 from rayprivacy.methods.two_stage.parser import UNREAD, Parser, asked, fitted_parser, split_pairs
 from rayprivacy.models.backbone import Backbone, load_backbone, model_digest
 from rayprivacy.models.save import save_model
-from rayprivacy.models.settings import AdapterConfig, ModelConfig, ParserConfig
+from rayprivacy.models.settings import ModelConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.trees import names
 
 RULES = Grammar(json.dumps(SCHEMA), "json")
-CONFIG = ParserConfig(
-    source="public", steps=120, batch=8, max_tokens=16, learning_rate=3e-3, adapter=AdapterConfig(kind="full")
-)
+CONFIG = ParserConfig(source="public", steps=120, batch=16, max_tokens=16, learning_rate=1e-2)
 PAIRS = [request(random.Random(seed)) for seed in range(60)]
 STRANGE = ["", " ", "\x00", "play " * 2000, "parse play\n{", "\ud83c\udfb6", '{"intent": "Stop"', "stop it\nstop it"]
 
@@ -45,15 +43,15 @@ def parser(learnt: tuple[Any, dict[str, float]], tiny_backbone: Backbone) -> Par
 
 def test_it_learns_public_pairs(learnt: tuple[Any, dict[str, float]], parser: Parser, tiny_backbone: Backbone) -> None:
     assert learnt[1]["loss_after"] < 0.3 * learnt[1]["loss_before"]
-    held, others = split_pairs(PAIRS, 0)
+    held, others = split_pairs(PAIRS)
     assert len(held) == 6
     assert sorted(held + others) == sorted(PAIRS)
     assert sum(parser(said) == tree for said, tree in PAIRS[:12]) >= 9
     assert not any(parameter.requires_grad for parameter in tiny_backbone.model.parameters())
 
 
-def test_equal_seeds_give_equal_bits_and_lora_trains_as_well(tiny_backbone: Backbone, one_thread: None) -> None:
-    short = CONFIG.model_copy(update={"steps": 3, "adapter": AdapterConfig(rank=4)})
+def test_equal_pairs_give_equal_bits(tiny_backbone: Backbone, one_thread: None) -> None:
+    short = CONFIG.model_copy(update={"steps": 3})
     (one, figures), (other, _) = (fitted_parser(tiny_backbone, PAIRS, short, 64, nobody) for _ in range(2))
     assert model_digest(one) == model_digest(other) != tiny_backbone.digest
     assert figures["loss_after"] < figures["loss_before"]

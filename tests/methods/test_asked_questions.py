@@ -112,7 +112,7 @@ def label_shares(desk: Desk, changed: str, bit: int) -> str:
 
 def match_votes(desk: Desk, changed: str, bit: int) -> str:
     """The topics of other candidates, and the same ones seen by another sentence model."""
-    recipe = desk.recipe(method="seqpate", match={"topics": 2, "cut": False})
+    recipe = desk.recipe(method="seqpate", match={"topics": 2})
     texts = ["my cat sleeps", "a dog chased it", "the car is red", "an engine and brakes" if changed else "new tyres"]
     sums = np.full(2 + matching.LENGTHS, SCALE, dtype=np.int64)
     sums[0] += bit

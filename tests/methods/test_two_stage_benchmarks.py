@@ -17,7 +17,7 @@ FEW = (
 )
 TWO = ("stages.trees.steps=4", "stages.utterances.steps=4", "parses.max_tokens=96")
 ONE = ("training.steps=4",)
-PARSER = {"steps": 60, "batch": 8, "max_tokens": 24, "learning_rate": 0.003, "adapter": {"kind": "full"}}
+PARSER = {"steps": 60, "batch": 8, "max_tokens": 24, "learning_rate": 0.01}
 
 
 @pytest.fixture

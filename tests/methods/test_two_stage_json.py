@@ -36,8 +36,7 @@ def done(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path, local_ray: P
         "text": "said",
         "steps": 120,
         "batch": 8,
-        "learning_rate": 0.003,
-        "adapter": {"kind": "full"},
+        "learning_rate": 0.01,
     }
     recipe["stages"] = {"trees": {"steps": 2}, "utterances": {"steps": 2}}
     path = folder / "requests.yaml"

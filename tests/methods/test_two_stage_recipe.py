@@ -50,11 +50,11 @@ def test_the_noise_is_the_least_with_which_both_stages_fit(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # it is found here and now
     privacy = {"epsilon": 3.0, "composition": composition, "ledger": f"sqlite:///{tmp_path}/ledger.db"}
-    stages = {"trees": {"steps": 20, "sampling_rate": 0.02}, "utterances": {"steps": 80}, "sigma_ratio": ratio}
+    stages = {"trees": {"steps": 20}, "utterances": {"steps": 80}, "sigma_ratio": ratio}
     recipe = _recipe(privacy=privacy, stages=stages)
     found, plan = mechanisms(recipe), plan_run(recipe)
     trees, utterances = found[PARSES], found[UTTERANCES]
-    assert (trees.sampling_rate, trees.steps, utterances.sampling_rate, utterances.steps) == (0.02, 20, 0.05, 80)
+    assert (trees.sampling_rate, trees.steps, utterances.sampling_rate, utterances.steps) == (0.05, 20, 0.05, 80)
     assert trees.noise_multiplier == pytest.approx(ratio * utterances.noise_multiplier)
     assert 2.98 < epsilon(plan.charges, 1e-6, "pld" if composition == "pld" else "rdp") <= 3.0
     open_account(recipe, plan).close()

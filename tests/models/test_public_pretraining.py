@@ -17,7 +17,7 @@ from rayprivacy.models.settings import ModelConfig, PretrainConfig
 CONFIG = PretrainConfig(source="public", steps=12, batch=4, max_tokens=32, learning_rate=3e-3)
 
 
-def test_all_weights_learn_and_equal_seeds_give_equal_bits(
+def test_all_weights_learn_and_equal_inputs_give_equal_bits(
     tiny_backbone: Backbone, public_sentences: list[str], one_thread: None
 ) -> None:
     before, told = tiny_backbone.digest, list[int]()
@@ -28,8 +28,6 @@ def test_all_weights_learn_and_equal_seeds_give_equal_bits(
     assert all(not tensor.equal(was[name]) for name, tensor in model.state_dict().items())
     again, _ = pretrained(tiny_backbone, public_sentences * 4, CONFIG, 8, nobody)
     assert model_digest(again) == model_digest(model)
-    other, _ = pretrained(tiny_backbone, public_sentences * 4, CONFIG.model_copy(update={"seed": 1}), 8, nobody)
-    assert model_digest(other) != model_digest(model)
     assert model_digest(tiny_backbone.model) == before
 
 

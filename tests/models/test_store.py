@@ -229,7 +229,6 @@ def test_a_half_written_chunk_is_ignored_and_swept(
     assert kept.missing([kept.name(["x"])]) == []
 
 
-
 def test_two_writers_of_one_group(kept: FeatureStore) -> None:
     """Machines may differ in the last bit: every process must take the same of two whole chunks."""
     name, ours, theirs = kept.name(["a"]), encoded(1), encoded(2)

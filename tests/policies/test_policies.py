@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayprivacy.core.errors import ConfigError
+from rayprivacy.policies import settings
 from rayprivacy.policies.classifier import ClassifierPolicy, train_scores
 from rayprivacy.policies.policy import MARK
 from rayprivacy.policies.settings import PolicyConfig, make_policy
@@ -26,7 +27,7 @@ PUBLIC = [
     ("hello there", "media"),
 ]
 KEYWORDS = KeywordPolicy(["seat", "zip code", "plan", "code red"], KEPT)
-PATTERNS = PatternPolicy("patterns", KINDS, KEPT)
+PATTERNS = PatternPolicy(KINDS, KEPT)
 CLASSIFIER = ClassifierPolicy(train_scores(PUBLIC, 3), window=3, threshold=0.8, kept=KEPT)
 WORDS = (
     f"a Seat, disseat zip code ZIP-code. red plan USR: 12345 flight jan 5 555 1234 4567 x@y.org internet {MARK}".split()
@@ -127,17 +128,19 @@ def test_digests_name_the_content(tmp_path):
     assert len({PolicyConfig(kinds=kinds).digest for kinds in (KINDS, KINDS[:2])}) == 2
 
 
-def test_a_classifier_is_trained_on_the_declared_file(tmp_path):
+def test_a_classifier_is_trained_on_the_declared_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(settings, "WINDOW", 3)
+    monkeypatch.setattr(settings, "THRESHOLD", 0.8)
     path = tmp_path / "public.parquet"
     table = {"utterance": [text for text, _ in PUBLIC], "domain": [domain for _, domain in PUBLIC]}
     pq.write_table(pa.table(table), path)
-    keys = {"kind": "classifier", "train": str(path), "text": "utterance", "label": "domain", "window": 3}
-    config = PolicyConfig.parse({**keys, "threshold": 0.8})
+    keys = {"kind": "classifier", "train": str(path), "text": "utterance", "label": "domain"}
+    config = PolicyConfig.parse(keys)
     made, again = make_policy(config, KEPT), make_policy(config, KEPT)
     assert made.digest == again.digest == CLASSIFIER.digest
     assert _redacted(made, "USR: the internet plan") == f"USR: {MARK}"
     pq.write_table(pa.table({name: column[:4] for name, column in table.items()}), path)
-    assert PolicyConfig.parse({**keys, "threshold": 0.8}).digest != config.digest
+    assert PolicyConfig.parse(keys).digest != config.digest
     with pytest.raises(ConfigError, match=r"policy.label is 'topic', which is not a column"):
         make_policy(PolicyConfig.parse({**keys, "label": "topic"}))
     one = [(text, "air") for text, _ in PUBLIC]
@@ -151,7 +154,7 @@ def test_a_classifier_is_trained_on_the_declared_file(tmp_path):
         ({"kind": "keywords"}, "needs policy.file"),
         ({"kind": "slots"}, "needs policy.column"),
         ({"kind": "classifier"}, "needs policy.train"),
-        ({"kind": "patterns", "window": 4}, "policy.window means nothing where policy.kind is 'patterns'"),
+        ({"kind": "patterns", "column": "slots"}, "policy.column means nothing where policy.kind is 'patterns'"),
         ({"kind": "keywords", "file": "missing.yaml"}, "policy.file is 'missing.yaml', which cannot be read"),
         ({"kind": "classifier", "train": "missing"}, "policy.train is 'missing', which cannot be read"),
         ({"kinds": ["name"]}, "give some of email"),

@@ -11,7 +11,7 @@ from rayprivacy.policies.words import PatternPolicy
 from rayprivacy.sanitize.entities import PatternDetector
 from rayprivacy.sanitize.settings import KINDS
 
-POLICY = PatternPolicy("patterns", KINDS)
+POLICY = PatternPolicy(KINDS)
 DASHES = ["-", "--", *map(chr, range(0x2010, 0x2016)), "\u2212"]
 BLANKS = [" ", "  ", "\u00a0", *map(chr, range(0x2000, 0x200B)), "\u202f"]
 BETWEEN = ["", ".", *DASHES, *BLANKS, *(f" {dash} " for dash in DASHES), "\u00ad", "\u200b"]

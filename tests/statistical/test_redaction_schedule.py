@@ -36,7 +36,7 @@ from rayprivacy.sanitize.settings import KINDS
 KEY, NORM = Key.for_tests(), 0.5
 LISTED = (True, True, False, True, False)
 NOISY = [step for step, redacted in enumerate(LISTED) if not redacted]
-POLICY = PatternPolicy("patterns", KINDS)
+POLICY = PatternPolicy(KINDS)
 OTHERS = [("bob", "we meet at the station tomorrow"), ("cat", "hello how are you"), ("dan", "call 555 123 4567 today")]
 SECRETS = ["12345", "99999 88888 77777", "555-12-3456", "a1b2c3 " * 9 + "77777", "call@me.org"]
 ROUNDING = 1e-3

@@ -10,7 +10,7 @@ from rayprivacy.core.units import Budget, PrivacyUnit
 from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.dpsgd.settings import DpSgdConfig
 from rayprivacy.generation.codes import Codes, CodesConfig
-from rayprivacy.methods.domain_private.schedules import SCALES, Form, Name, draw
+from rayprivacy.methods.domain_private.schedules import Name, draw
 from rayprivacy.models.settings import AdapterConfig
 from rayprivacy.policies.settings import PolicyConfig
 from rayprivacy.runs.method import BASE, PRETRAINED, Card, Method
@@ -56,8 +56,6 @@ class RedactedConfig(Config):
 
     Attributes:
         schedule: of the chance that a step does; `step` is JFT, and `none` makes every step noisy.
-        form: as printed in the paper, or as the authors' code has it.
-        scale: eta of `expconvex` and `expconcave`; None takes the paper's.
         seed: public; all coins are drawn from it before the run.
         central: the plain account that pays for all steps, for users rather than for what the policy finds; redacted
             steps then take light noise. None leaves noise out of them, and the run is non-private for plain accounts.
@@ -65,8 +63,6 @@ class RedactedConfig(Config):
     """
 
     schedule: Name = "expconcave"
-    form: Form = "paper"
-    scale: float | None = Field(default=None, ge=0)
     seed: int = 0
     central: CentralConfig | None = None
     noise_multiplier: float | None = Field(default=None, gt=0)
@@ -80,15 +76,9 @@ class RedactedConfig(Config):
             )
         return self
 
-    @model_validator(mode="after")
-    def _scale_of_a_curve(self) -> "RedactedConfig":
-        if self.scale is not None and self.schedule not in SCALES:
-            raise ValueError(f"redacted.scale means nothing where redacted.schedule is '{self.schedule}': remove it")
-        return self
-
     def drawn(self, steps: int) -> tuple[bool, ...]:
         """For each step whether it reads redacted text."""
-        return draw(self.schedule, self.form, steps, self.seed, self.scale)
+        return draw(self.schedule, steps, self.seed)
 
 
 class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):

@@ -29,11 +29,12 @@ from rayprivacy.core import console, files, private
 from rayprivacy.generation.decode import greedy
 from rayprivacy.models import pretraining, save, trainable
 from rayprivacy.models.backbone import Backbone, Documents
-from rayprivacy.models.settings import ParserConfig
+from rayprivacy.models.settings import AdapterConfig, ParserConfig
 from rayprivacy.structures.grammar import Grammar
 from rayprivacy.structures.masks import Matcher, matcher_of
 from rayprivacy.structures.trees import names
 
+ADAPTER = AdapterConfig(rank=16)  # LoRA in all layers
 HELD_PAIRS = 32  # at most: their loss is measured
 AT_ONCE = 8  # pairs in one call of the model
 _SORTED = 8  # batches among which pairs are sorted by length, so that little of a batch is filling
@@ -54,9 +55,9 @@ def asked(utterance: str, documents: Documents, most: int) -> str:
     return f"parse {utterance if len(ids) <= most else documents.text(ids[:most])}\n"
 
 
-def split_pairs(pairs: Sequence[Pair], seed: int) -> tuple[list[Pair], list[Pair]]:
+def split_pairs(pairs: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
     """Pairs that are held out, and the others, in an order that a public seed draws."""
-    return pretraining.held_out(pairs, seed, HELD_PAIRS)
+    return pretraining.held_out(pairs, HELD_PAIRS)
 
 
 def kept_parser(
@@ -69,7 +70,10 @@ def kept_parser(
     release: str,
     how: str,
 ) -> Path:
-    """The folder of a parser, trained or found by what decides its weights; its losses lie beside it as .json."""
+    """The folder of a parser, trained or found trained under a name made of all that decides its weights.
+
+    Beside it, with the suffix .json, lie its losses. `release` and `how` are for its card, as in `save_model`.
+    """
     settings = config.model_dump(mode="json", exclude={"source", "text"})
     name = private.digest_json([backbone.digest, settings, tree_tokens, list(pairs)])
     folder = parent / f"parser-{name[:16]}"
@@ -83,11 +87,12 @@ def kept_parser(
 def fitted_parser(
     backbone: Backbone, pairs: Sequence[Pair], config: ParserConfig, tree_tokens: int, progress: console.Told
 ) -> tuple[Any, dict[str, float]]:
-    """A parser in the base's number format, and its loss on held-out pairs before and after."""
-    held, others = (
-        [_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs, config.seed)
-    )
-    model = trainable.trainable(backbone, config.adapter)
+    """A parser in the base's number format, and its loss on held-out pairs before and after.
+
+    Trees of more than `tree_tokens` are cut, and do not end with the end token.
+    """
+    held, others = ([_example(backbone, pair, config, tree_tokens) for pair in part] for part in split_pairs(pairs))
+    model = trainable.trainable(backbone, ADAPTER)
     objective = pretraining.Objective(_loss(backbone.end), _predicted, AT_ONCE)
     batches = _batches(others, config)
     figures = pretraining.fit(
@@ -104,7 +109,7 @@ def _example(backbone: Backbone, pair: Pair, config: ParserConfig, tree_tokens: 
 
 def _batches(examples: Sequence[_Example], config: ParserConfig) -> Iterator[list[_Example]]:
     """The examples of each step: all of them once before any is read again, those of like length together."""
-    dice, size = np.random.default_rng(config.seed), config.batch
+    dice, size = np.random.default_rng(pretraining.SEED), config.batch
     drawn = pretraining.endlessly(examples, dice)
     left = config.steps
     while left:
@@ -119,6 +124,7 @@ def _predicted(examples: Sequence[_Example]) -> int:
 
 
 def _loss(filling: int) -> Any:
+    """The loss of a few examples, right-padded to the longest."""
 
     def loss(model: Any, examples: Sequence[_Example]) -> torch.Tensor:
         width = max(len(example.ids) for example in examples)
@@ -140,7 +146,11 @@ UNREAD = ""  # as in a row without a tree
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser with bounds, in tokens, of text and tree; without a grammar, whatever is a tree is taken."""
+    """A parser with its bounds.
+
+    Of an utterance at most `text_tokens` are read, and of a tree `tree_tokens` written. Without the public rules of a
+    grammar, whatever is a tree is taken.
+    """
 
     backbone: Backbone = field(repr=False)
     text_tokens: int

@@ -69,7 +69,7 @@ class Trees(Block):
         reading = (
             Effort("decode", size.forward(records * pair), users=True, processes=steps_plan.PART_FILES, threads=False),
         )
-        detail = f"{config.steps} steps of {config.batch} pairs, {config.adapter.kind}"
+        detail = f"{config.steps} steps of {config.batch} pairs, lora"
         bound = f"one record at a time, {recipe.parses.max_tokens} tokens at most"
         parts = (Work(PARTS_PARSED, steps_plan.PART_FILES + 1),)  # and the held-out users
         return (

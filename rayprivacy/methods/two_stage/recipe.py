@@ -68,13 +68,11 @@ class StageConfig(Config):
     """What one of the two trainings has of its own; what is null is as in `training`.
 
     Attributes:
-        steps, sampling_rate, expected_batch, token_decay: as in `training`.
+        steps, token_decay: as in `training`.
         learning_rate: as in `training.optimizer`.
     """
 
     steps: int | None = Field(default=None, ge=1)
-    sampling_rate: float | None = Field(default=None, gt=0, le=1)
-    expected_batch: float | None = Field(default=None, gt=0)
     learning_rate: float | None = Field(default=None, gt=0)
     token_decay: float | None = Field(default=None, ge=0)
 
