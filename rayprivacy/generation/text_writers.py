@@ -200,15 +200,17 @@ class UnstructuredWriter:
 
 def writer_of(task: WritingTask) -> StructuredWriter | UnstructuredWriter:
     """What writes the texts of the task's blocks."""
-    documents = load_documents(task.model_dir)
     if task.engine == ONNX:
+        documents = load_documents(task.model_dir)
         freely = _texts(documents, OnnxDecoder(task.ready, documents, task.threads).sample, task.begun)
     else:
         freely = _by_transformers(task)
     if task.structure is None:
         return UnstructuredWriter(freely, task.names)
     vocabulary = int(AutoConfig.from_pretrained(task.model_dir).vocab_size)
-    return StructuredWriter(task.structure, documents, vocabulary, freely, partial(_by_transformers, task))
+    return StructuredWriter(
+        task.structure, load_documents(task.model_dir), vocabulary, freely, partial(_by_transformers, task)
+    )
 
 
 def _by_transformers(task: WritingTask, matcher: Matcher | None = None) -> Continue:
