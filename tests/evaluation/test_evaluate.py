@@ -59,11 +59,11 @@ def good(tiny_base: Path) -> dict[str, Any]:
     return evaluate(people(1), anonymous(people(2)), people(3), config)
 
 
-def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good: dict[str, Any]) -> None:
+def test_it_is_json_without_a_text_user_or_label_and_not_releasable(good: dict[str, Any], tiny_base: Path) -> None:
     assert good["releasable"] is False
     assert "private text" in good["why"]
     assert json.loads(json.dumps(good, allow_nan=False)) == good
-    written = json.dumps(good) + markdown(good)
+    written = (json.dumps(good) + markdown(good)).replace(str(tiny_base), "")
     for piece in (*WHO, *WHERE, *WHEN, "1-0", "dry"):
         assert piece not in written
 
