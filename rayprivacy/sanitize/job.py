@@ -35,7 +35,7 @@ _SEAL = Seal(ReleaseError, "nothing was released, run again with --resume")
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class SanitiseJob:
     """The settings of a task; holds no row of the corpus, and no secret."""
 
     config: SanitizeConfig
@@ -71,7 +71,7 @@ class Job:
         return self.folder / f"block-{part:05d}.parquet"
 
 
-def sanitise_parts(job: Job, parts: int) -> Iterator[int]:
+def sanitise_parts(job: SanitiseJob, parts: int) -> Iterator[int]:
     """Sanitise every part that is not done yet; yields each part once, as it is finished. Ray must be started."""
     private_directory(job.folder)
     left = [part for part in range(parts) if not job.block(part).exists()]
@@ -80,7 +80,7 @@ def sanitise_parts(job: Job, parts: int) -> Iterator[int]:
 
 
 @_SEAL.around(_STEP)
-def _sanitise_part(job: Job, part: int) -> None:
+def _sanitise_part(job: SanitiseJob, part: int) -> None:
     key = load_key(job.key_path)
     coins = Coins(key, *job.release)
     table = sanitise_table(read_part(job.shards, part), job, key, coins)
@@ -89,7 +89,7 @@ def _sanitise_part(job: Job, part: int) -> None:
     write_atomic(job.block(part), sink.getvalue().to_pybytes())
 
 
-def sanitise_table(rows: pa.Table, job: Job, key: Key, coins: Coins) -> pa.Table:
+def sanitise_table(rows: pa.Table, job: SanitiseJob, key: Key, coins: Coins) -> pa.Table:
     """Rows of a part, sanitised: keyed document id, text and labels."""
     tags = tags_of(rows, coins)
     texts = job.sanitizer(key, coins).sanitise(rows["text"].to_pylist(), tags)
@@ -106,13 +106,13 @@ def tags_of(rows: pa.Table, coins: Coins) -> Tags:
     return np.array([coins.tag(user, place) for user, place in places], dtype=np.uint64)
 
 
-def write_release(job: Job, parts: int, path: Path) -> None:
+def write_release(job: SanitiseJob, parts: int, path: Path) -> None:
     """All blocks as one file, in the order of document ids."""
     blocks = pa.concat_tables([_block(job, part) for part in range(parts)])
     pq.write_table(blocks.take(pc.sort_indices(blocks[DOCUMENT])), path, compression="zstd")
 
 
-def _block(job: Job, part: int) -> pa.Table:
+def _block(job: SanitiseJob, part: int) -> pa.Table:
     found = pq.read_table(job.block(part))
     if found.schema != job.schema:
         raise ReleaseError(f"{job.block(part).name} has other columns than the release: delete it, and use --resume.")

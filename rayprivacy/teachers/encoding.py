@@ -23,7 +23,7 @@ CHUNK_POSITIONS = 32_768  # of one file: 38 MB at width 576; a writer holds four
 _FORMAT = 2  # rows are run up to their last token
 
 
-class Piece(NamedTuple):
+class GroupPiece(NamedTuple):
     """Some groups of a part, by their names: about one in `pieces` of them, a public number."""
 
     number: int = 0
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
         return int(name[:16], 16) % self.pieces == self.number
 
 
-WHOLE = Piece()
+WHOLE = GroupPiece()
 
 
 def store_recipe(base_digest: str, teachers: TeachersConfig) -> str:
@@ -70,13 +70,13 @@ def shards_of(spec: GroupSpec, shards: range) -> list[list[str]]:
     return found
 
 
-def is_cached(spec: GroupSpec, part: int, piece: Piece = WHOLE) -> bool:
+def is_cached(spec: GroupSpec, part: int, piece: GroupPiece = WHOLE) -> bool:
     """Whether the store has every group of a part, or of a piece of it."""
     names = [name for shard in shards_of(spec, spec.teachers.members(part)) for name in shard]
     return not spec.store.missing([name for name in names if piece.holds(name)])
 
 
-def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = WHOLE) -> None:
+def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: GroupPiece = WHOLE) -> None:
     """Encode the groups of a piece of a part that the store lacks, in files of at most CHUNK_POSITIONS or of one group.
 
     What a group becomes does not depend on the piece. Deterministic up to the number of threads, and harmless to
@@ -96,7 +96,7 @@ def encode_part(spec: GroupSpec, part: int, backbone: Backbone, piece: Piece = W
     spec.store.write(held)
 
 
-def _missing(spec: GroupSpec, part: int, piece: Piece) -> Iterator[tuple[str, list[str]]]:
+def _missing(spec: GroupSpec, part: int, piece: GroupPiece) -> Iterator[tuple[str, list[str]]]:
     seen: set[str] = set()
     for shards in _groups(spec, spec.teachers.members(part)):
         texts = {spec.store.name(group): group for groups in shards for group in groups}

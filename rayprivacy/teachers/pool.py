@@ -32,7 +32,7 @@ from rayprivacy.models.backbone import Backbone, load_backbone
 from rayprivacy.models.features import Queries
 from rayprivacy.release.gate import VoteManifest
 from rayprivacy.release.votes import VoteMechanism
-from rayprivacy.teachers.encoding import Piece, encode_part, is_cached
+from rayprivacy.teachers.encoding import GroupPiece, encode_part, is_cached
 from rayprivacy.teachers.group import TeacherGroup, prepared_device
 from rayprivacy.teachers.settings import ResourcesConfig
 from rayprivacy.teachers.spec import GroupSpec, actor_options, places, training_pieces, voting_pieces
@@ -185,7 +185,7 @@ class _Encoder:
         """Answer, to say that the process is there."""
 
     @_SEAL.around(_ENCODING)
-    def encode(self, given: tuple[int, Piece]) -> None:
+    def encode(self, given: tuple[int, GroupPiece]) -> None:
         part, piece = given
         if not is_cached(self._spec, part, piece):
             encode_part(self._spec, part, self._backbone, piece)
@@ -208,7 +208,7 @@ def cache_features(spec: GroupSpec, resources: ResourcesConfig) -> Iterator[int]
     pieces = -(-_PIECES * count // parts)
     actors = ActorPool(lambda: encoder.remote(spec), min(count, parts * pieces))
     left = dict.fromkeys(range(parts), pieces)
-    every = [(part, Piece(number, pieces)) for part in left for number in range(pieces)]
+    every = [(part, GroupPiece(number, pieces)) for part in left for number in range(pieces)]
     try:
         for (part, _), _ in actors.work(_ENCODING, "encode", every):
             left[part] -= 1

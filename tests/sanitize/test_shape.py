@@ -25,7 +25,7 @@ from rayprivacy.corpus.settings import WHOLE, CorpusConfig
 from rayprivacy.corpus.users import PLACE
 from rayprivacy.sanitize.documents import Words
 from rayprivacy.sanitize.documents import tidy as tidied
-from rayprivacy.sanitize.job import Job, sanitise_table
+from rayprivacy.sanitize.job import SanitiseJob, sanitise_table
 from rayprivacy.sanitize.labels import Labels
 from rayprivacy.sanitize.mechanism import Coins, RandomizedResponse
 from rayprivacy.sanitize.settings import LabelsConfig, SanitizeConfig
@@ -111,7 +111,7 @@ def _sharded(rows: Rows, layout: Layout) -> dict[int, pa.Table]:
 def _released(sharded: dict[int, pa.Table], config: SanitizeConfig = CONFIG) -> pa.Table:
     labels, nowhere, release = Labels(config.labels, ("topic",)), Path("nowhere"), ("account", "release", "inputs")
     mechanism = RandomizedResponse(len(VOCABULARY), 1.0)
-    job = Job(config, VOCABULARY, mechanism, labels, nowhere, nowhere, release, nowhere)
+    job = SanitiseJob(config, VOCABULARY, mechanism, labels, nowhere, nowhere, release, nowhere)
     coins = Coins(KEY, *job.release)
     made = [sanitise_table(rows, job, KEY, coins) for part, rows in sharded.items() if part != HOLDOUT]
     assert all(table.schema == job.schema for table in made)

@@ -20,7 +20,15 @@ from rayprivacy.models.features import PAD, Encoded, encode
 from rayprivacy.models.settings import ModelConfig
 from rayprivacy.models.store import FeatureStore
 from rayprivacy.teachers import encoding
-from rayprivacy.teachers.encoding import Piece, encode_part, groups_of, is_cached, shards_of, store_recipe, trunk_of
+from rayprivacy.teachers.encoding import (
+    GroupPiece,
+    encode_part,
+    groups_of,
+    is_cached,
+    shards_of,
+    store_recipe,
+    trunk_of,
+)
 from rayprivacy.teachers.settings import TeachersConfig
 from rayprivacy.teachers.spec import GroupSpec
 from rayprivacy.teachers.workspace import Workspace
@@ -263,7 +271,7 @@ def test_pieces_of_a_part_and_of_its_files_give_the_states_of_the_whole(
         pq.write_table(rows.slice(0, middle), part_path(spec.shards, part))
     assert [shards_of(spec, spec.teachers.members(part)) for part in range(CONFIG.parts)] == names
 
-    pieces = [Piece(number, 3) for number in range(3)]
+    pieces = [GroupPiece(number, 3) for number in range(3)]
     for part, shards in enumerate(names):
         own = {name for shard in shards for name in shard}
         for number, piece in enumerate(pieces):

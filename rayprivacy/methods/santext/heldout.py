@@ -37,7 +37,7 @@ from rayprivacy.models.backbone import Backbone
 from rayprivacy.runs.method import Chart, Table
 from rayprivacy.runs.sealing import sealed
 from rayprivacy.sanitize import documents, mechanism
-from rayprivacy.sanitize.job import Job, tags_of
+from rayprivacy.sanitize.job import SanitiseJob, tags_of
 
 Ids = npt.NDArray[np.integer]
 Matrix = npt.NDArray[np.float64]
@@ -146,7 +146,9 @@ class _Reader:
 
 
 @sealed("attacking sanitised text")
-def attacks(job: Job, parts: int, found: Planned, backbone: Backbone, key: Key, words: int) -> Mapping[str, Any]:
+def attacks(
+    job: SanitiseJob, parts: int, found: Planned, backbone: Backbone, key: Key, words: int
+) -> Mapping[str, Any]:
     """Success of four attacks on about `words` words of documents that a public seed draws."""
     pairs, size = [], 0
     for pair in _pairs(job, parts, key):
@@ -174,7 +176,7 @@ def attack_table(measured: Mapping[str, Any]) -> Table:
 
 
 @sealed("writing texts before and after")
-def write_pairs(job: Job, parts: int, key: Key, path: Path) -> None:
+def write_pairs(job: SanitiseJob, parts: int, key: Key, path: Path) -> None:
     """Write a few private texts beside their sanitised ones, for those who may see private text; no report has them."""
     rows, part = read_part(job.shards, 0), 1
     while len(rows) < SHOWN and part < parts:  # a part of a small corpus has few users, or none
@@ -231,7 +233,7 @@ def _line(across: np.ndarray, up: np.ndarray) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in zip(across[::every], up[::every], strict=True)]
 
 
-def _pairs(job: Job, parts: int, key: Key) -> Iterator[Pair]:
+def _pairs(job: SanitiseJob, parts: int, key: Key) -> Iterator[Pair]:
     """Documents before and after, in an order that a public seed draws; a part is read at a time."""
     words, coins, dice = documents.Words(job.words), mechanism.Coins(key, *job.release), np.random.default_rng(_SEED)
     for part in range(parts):

@@ -24,7 +24,7 @@ from rayprivacy.runs import account, directory
 from rayprivacy.runs.context import RunContext
 from rayprivacy.runs.method import Chart, Output, Table
 from rayprivacy.sanitize import entities, labels
-from rayprivacy.sanitize.job import Job, sanitise_parts, write_release
+from rayprivacy.sanitize.job import SanitiseJob, sanitise_parts, write_release
 
 HOW = "A public language model that learnt from public text alone to read text sanitised as this corpus is."
 Context = RunContext[SanTextRecipe]
@@ -65,9 +65,9 @@ def _pretrain(context: Context, found: mechanisms.Planned) -> Mapping[str, Any]:
     return {"pretraining": files.read_json(kept)}
 
 
-def _job(context: Context, found: mechanisms.Planned, inputs: str) -> Job:
+def _job(context: Context, found: mechanisms.Planned, inputs: str) -> SanitiseJob:
     recipe = context.recipe
-    return Job(
+    return SanitiseJob(
         config=recipe.sanitize,
         words=found.vocabulary.words,
         mechanism=found.mechanism,
@@ -79,7 +79,7 @@ def _job(context: Context, found: mechanisms.Planned, inputs: str) -> Job:
     )
 
 
-def _measured(context: Context, job: Job, found: mechanisms.Planned, figures: Mapping[str, Any]) -> Output:
+def _measured(context: Context, job: SanitiseJob, found: mechanisms.Planned, figures: Mapping[str, Any]) -> Output:
     """What a finished run is measured by beside private text: attacks where they are asked for; pairs stay private."""
     parts, words = context.plan.parts, context.recipe.evaluation.attacked
 

@@ -44,18 +44,18 @@ def plan_run(recipe: SanTextRecipe) -> Plan:
     size, attacked = size_of(recipe.model.base), recipe.evaluation.attacked
     efforts = (Effort("encode", size.forward(attacked)),) if attacked else ()
     measuring = Stage(EVALUATION, "private text", f"{attacked} words are attacked", efforts=efforts)
-    return Plan.of(recipe, Words(), Reader(), measuring=measuring)
+    return Plan.of(recipe, WordsBlock(), Reader(), measuring=measuring)
 
 
 @dataclass(frozen=True)
-class Words(Block):
+class WordsBlock(Block):
     """The draws that replace all words of the corpus, and its labels where these are randomised."""
 
     calibrated: ClassVar[bool] = True
     found: Any = None
     charges: tuple[MetricLocalDpEvent, ...] = ()
 
-    def fitted(self, recipe: SanTextRecipe, beside: Sequence[DpEvent]) -> "Words":
+    def fitted(self, recipe: SanTextRecipe, beside: Sequence[DpEvent]) -> "WordsBlock":
         """With the epsilon of a word that the recipe asks for, or that its budget leaves."""
         found, labels = planned(recipe), Labels(recipe.sanitize.labels, recipe.corpus.labels).event(recipe.records)
         words = found.mechanism.event(recipe.records * recipe.sanitize.max_tokens)
@@ -67,7 +67,7 @@ class Words(Block):
                 f" {cost:.6g}: raise it to {cost * 1.0001:.5g}, lower sanitize.keep or sanitize.epsilon (without both,"
                 " what fits is found), or sanitize.max_tokens or corpus.max_records_per_user."
             )
-        return Words(found, charges)
+        return WordsBlock(found, charges)
 
     def stages(self, recipe: SanTextRecipe) -> tuple[Stage, ...]:
         """One stage with a charge for words, and one for labels."""
