@@ -40,7 +40,8 @@ import rayprivacy as rp
 from rayprivacy.ledger import opening
 from rayprivacy.release import noise
 
-FOLDER = Path("/tmp/rayprivacy-pins")  # always the same one: where a base model lies is part of a release's name
+# Always the same one: where a base model lies is part of the name of a release.
+FOLDER = Path(tempfile.gettempdir()) / "rayprivacy-pins"
 METHODS = ("toy", "seqpate", "generator", "two_stage", "edp_sgd", "domain_private", "santext")
 USERS = [f"user-{number}" for number in range(12)]
 NOT_RELEASED = ("private", "metrics.json", "report.html", "plots", "run.log", "audit", "certificate.md", "ledger_head")
