@@ -47,7 +47,7 @@ from rayprivacy.methods.seqpate.deep_student import DeepStudent
 from rayprivacy.methods.seqpate.heldout import nonprivate_student, phrase_metrics
 from rayprivacy.methods.seqpate.plan import GATE, plan_run, queries_by_round
 from rayprivacy.methods.seqpate.public_side import Round, pseudo_rows, question_of, select_queries
-from rayprivacy.methods.seqpate.recipe import WARM_LEARNING_RATE, SeqPateRecipe
+from rayprivacy.methods.seqpate.recipe import WARM_BATCH, WARM_LEARNING_RATE, SeqPateRecipe
 from rayprivacy.methods.seqpate.students import Student, vote_targets
 from rayprivacy.models.backbone import load_backbone
 from rayprivacy.release.gate import Asked, Gate
@@ -129,7 +129,7 @@ class Bench:
         if recipe.student.kind == "head":
             return self.warm
         deep, config = DeepStudent.untrained(self.backbone, recipe.student), recipe.student
-        return deep.fitted(self.rows, config.warm_steps, config.warm_batch, WARM_LEARNING_RATE, config.seed)
+        return deep.fitted(self.rows, config.warm_steps, WARM_BATCH, WARM_LEARNING_RATE, config.seed)
 
     def _gate(self, recipe: SeqPateRecipe) -> Gate:
         """A gate on an account that holds this row's budget and nothing else."""
@@ -171,7 +171,7 @@ UNITS = {
 def base_recipe(seed: int, work: Path, teachers: int, unit: str = "user", changes: Sequence[str] = ()) -> SeqPateRecipe:
     """The recipe that rows change, for one seed: other pseudo-sentences, queries and students, the same shards."""
     overrides = [
-        f"seed={seed}", f"pseudo.seed={seed}", f"student={{seed: {seed}}}", f"teachers.count={teachers}",
+        f"seed={seed}", f"student={{seed: {seed}}}", f"teachers.count={teachers}",
         f"corpus.source={work}/private.parquet", f"prompts={work}/prompts.txt",
         f"privacy.key={work}/bench.key", f"resources.features={work}/features",
     ]  # fmt: skip

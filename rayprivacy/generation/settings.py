@@ -18,15 +18,14 @@ ONNX: EngineName = "onnxruntime_float32"
 BATCH = 64  # texts that are sampled at once: more are little faster, and leave the last actor more to do alone
 
 
-class SamplingConfig(Config):
-    """How text is sampled from a model.
+class SampledConfig(Config):
+    """How much text is sampled from a model, and which.
 
     Attributes:
         texts: number of texts.
         max_tokens: new tokens at most; a text that does not end by then is cut there.
         prompt_words: the shortest and longest cut of a public prompt, in words.
         temperature, top_k, top_p: the usual filters of sampling.
-        seed: a public seed; sampling is not a privacy mechanism.
     """
 
     texts: int = Field(default=512, ge=1)
@@ -35,7 +34,6 @@ class SamplingConfig(Config):
     temperature: float = Field(default=1.0, gt=0)
     top_k: int = Field(default=2000, ge=1)  # with 50, text is narrower than people's
     top_p: float = Field(default=0.95, gt=0, le=1)
-    seed: int = 0
 
     @field_validator("prompt_words")
     @classmethod
@@ -43,6 +41,16 @@ class SamplingConfig(Config):
         if not 0 <= words[0] <= words[1]:
             raise ValueError("give the shortest cut first, e.g. [1, 4]")
         return words
+
+
+class SamplingConfig(SampledConfig):
+    """How text is sampled from a model, all drawn from one seed.
+
+    Attributes:
+        seed: a public seed; sampling is not a privacy mechanism.
+    """
+
+    seed: int = 0
 
 
 class WritingConfig(SamplingConfig):
@@ -64,7 +72,7 @@ class WritingConfig(SamplingConfig):
         return self.engine
 
 
-class PseudoConfig(SamplingConfig):
+class PseudoConfig(SampledConfig):
     """How public pseudo-sentences are sampled.
 
     What is asked of private text depends on them, so that another engine is another release: nothing is decided by
@@ -79,6 +87,10 @@ class PseudoConfig(SamplingConfig):
     top_k: int = Field(default=40, ge=1)
     top_p: float = Field(default=1.0, gt=0, le=1)
     engine: EngineName = TRANSFORMERS
+
+    def seeded(self, seed: int) -> SamplingConfig:
+        """What the sampler takes, drawn from this seed."""
+        return SamplingConfig(seed=seed, **self.model_dump(exclude={"engine"}))
 
 
 def best_engine(config: Any) -> EngineName:

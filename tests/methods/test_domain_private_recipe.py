@@ -192,7 +192,7 @@ def test_policy_schedule_and_seed_are_part_of_the_release(tmp_path: Path) -> Non
     first = _recipe(policy=keywords)
     others = [
         _recipe(),
-        _recipe(policy=keywords, redacted={"seed": 1}),
+        _recipe(policy=keywords, seed=1),
         _recipe(policy=keywords, redacted={"schedule": "linear"}),
     ]
     words.write_text("- seat\n- flight\n")

@@ -56,14 +56,12 @@ class RedactedConfig(Config):
 
     Attributes:
         schedule: of the chance that a step does; `step` is JFT, and `none` makes every step noisy.
-        seed: public; all coins are drawn from it before the run.
         central: the plain account that pays for all steps, for users rather than for what the policy finds; redacted
             steps then take light noise. None leaves noise out of them, and the run is non-private for plain accounts.
         noise_multiplier: of redacted steps, with `central`; None takes the least that fits the budget of `central`.
     """
 
     schedule: Name = "expconcave"
-    seed: int = 0
     central: CentralConfig | None = None
     noise_multiplier: float | None = Field(default=None, gt=0)
 
@@ -75,10 +73,6 @@ class RedactedConfig(Config):
                 " account that pays for it, e.g. central: {account: dialogs, epsilon: 100}"
             )
         return self
-
-    def drawn(self, steps: int) -> tuple[bool, ...]:
-        """For each step whether it reads redacted text."""
-        return draw(self.schedule, steps, self.seed)
 
 
 class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
@@ -120,7 +114,7 @@ class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
             )
         if all(self.schedule):
             raise ValueError(
-                f"redacted.schedule '{self.redacted.schedule}' with redacted.seed {self.redacted.seed} has no noisy"
+                f"redacted.schedule '{self.redacted.schedule}' with seed {self.seed} has no noisy"
                 f" step among {self.training.steps}, so that no full text would be read: give more steps, or another"
                 " schedule"
             )
@@ -146,7 +140,7 @@ class DomainPrivateRecipe(pretrain_plan.PretrainedRecipe):
     @property
     def schedule(self) -> tuple[bool, ...]:
         """For each step whether it reads redacted text."""
-        return self.redacted.drawn(self.training.steps)
+        return draw(self.redacted.schedule, self.training.steps, self.seed)
 
     @property
     def central_budget(self) -> Budget | None:

@@ -6,7 +6,7 @@ counted as if they trained the whole model.
 
 from collections.abc import Mapping
 
-from rayprivacy.methods.seqpate.recipe import HEAD_SHAPE, PSEUDO_POSITIONS, SeqPateRecipe
+from rayprivacy.methods.seqpate.recipe import HEAD_SHAPE, PSEUDO_POSITIONS, WARM_BATCH, SeqPateRecipe
 from rayprivacy.models.size import ModelSize, size_of
 from rayprivacy.runs.plan import FULL, UNKNOWN, Effort, Kernel, sampling_kernel
 from rayprivacy.teachers.settings import SHORTLIST
@@ -63,7 +63,7 @@ def _of_students(recipe: SeqPateRecipe, size: ModelSize, queries: int, written: 
         last = Effort("train", steps * (size.trained(tokens) - without_head))
     # The head over all pseudo-sentences, two decompositions, and the steps of the warm student.
     decomposed = 6.0 * size.width**2 * (written + size.vocabulary)
-    warm = _BACKWARD * student.warm_steps * student.warm_batch * of_token
+    warm = _BACKWARD * student.warm_steps * WARM_BATCH * of_token
     return {
         "pseudo": (Effort(sampling_kernel(recipe.pseudo.engine), pseudo), Effort("encode", pseudo)),
         "bases": (Effort("product", size.head * written + decomposed + warm),),

@@ -21,7 +21,7 @@ from rayprivacy.core.files import read_json, write_json
 from rayprivacy.core.private import digest_bytes, digest_file, digest_json
 from rayprivacy.generation import decode, fast
 from rayprivacy.methods.seqpate.deep_student import DeepStudent
-from rayprivacy.methods.seqpate.recipe import WARM_LEARNING_RATE, SeqPateRecipe, VotesConfig
+from rayprivacy.methods.seqpate.recipe import WARM_BATCH, WARM_LEARNING_RATE, SeqPateRecipe, VotesConfig
 from rayprivacy.methods.seqpate.students import HeadStudent, Student
 from rayprivacy.models.adapters import Basis, public_basis
 from rayprivacy.models.backbone import Backbone, tokenizer_rules
@@ -64,9 +64,9 @@ def pseudo_rows(
 ) -> Encoded:
     """Pseudo-sentences of a round, written by `model` and encoded by the public trunk; `told` how many are written."""
     texts, path = run.public(f"pseudo-{asked.name}.json"), asked.rows(run)
-    config = run.recipe.pseudo.model_copy(update={"seed": run.recipe.pseudo.seed + asked.number})
+    config = run.recipe.pseudo.seeded(run.recipe.seed + asked.number)
     if not texts.exists():
-        with fast.sampler_of(config.engine, model, backbone, texts.parent, told) as sampler:
+        with fast.sampler_of(run.recipe.pseudo.engine, model, backbone, texts.parent, told) as sampler:
             write_json(texts, sampler(decode.cut_prompts(prompts, config), config))
     if not path.exists():
         documents, teachers = read_json(texts), run.recipe.teachers
@@ -103,7 +103,7 @@ def warm_students(
 def _warm(run: Run[SeqPateRecipe], untrained: Student, rows: Encoded, name: str, told: Told) -> Student:
     path, config = run.public(name), run.recipe.student
     if not path.exists():
-        warm = untrained.fitted(rows, config.warm_steps, config.warm_batch, WARM_LEARNING_RATE, config.seed, told)
+        warm = untrained.fitted(rows, config.warm_steps, WARM_BATCH, WARM_LEARNING_RATE, config.seed, told)
         save_tensors(path, warm.state())
     return untrained.restored(load_file(path))
 

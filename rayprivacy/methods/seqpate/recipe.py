@@ -19,7 +19,7 @@ from rayprivacy.runs.recipe import Resources
 from rayprivacy.teachers.settings import ResourcesConfig, TeachersConfig
 
 LEARNING_RATES = {"head": 5e-3, "lora": 2e-3}
-WARM_LEARNING_RATE = 1e-3  # on pseudo-sentences
+WARM_BATCH, WARM_LEARNING_RATE = 128, 1e-3  # on pseudo-sentences
 WARM_STEPS = {"head": 60, "lora": 200}
 HEAD_SHAPE = 32, 128  # of the matrix of a `head` student
 VOTE_WEIGHT = 20.0  # lambda, the weight of the votes against the pseudo-sentences
@@ -33,8 +33,7 @@ class StudentConfig(Config):
         kind: `head` trains a matrix on the head, `lora` adapters in the last layers (or all).
         layers: for `lora`: how many of the last layers; all if absent.
         rank: for `lora`: rank of its matrices.
-        warm_steps, warm_batch: on pseudo-sentences, before the votes; a resolved recipe has the number of steps that
-            suits the kind, where it gives none.
+        warm_steps: on pseudo-sentences, before the votes; by default what suits the kind.
         steps, batch, learning_rate: on the votes; the learning rate is by default one that suits the kind.
         pseudo: whether the votes are learnt together with the pseudo-sentences (L_pseudo).
         label: learn the whole `vote`, or the candidate with the most votes (`top1`).
@@ -47,7 +46,6 @@ class StudentConfig(Config):
     layers: int | None = Field(default=None, ge=1)
     rank: int = Field(default=8, ge=1)
     warm_steps: int = Field(default=WARM_STEPS["head"], ge=0)
-    warm_batch: int = Field(default=128, ge=1)
     steps: int = Field(default=300, ge=1)
     batch: int = Field(default=256, ge=1)
     learning_rate: float | None = Field(default=None, gt=0)
